@@ -1,0 +1,83 @@
+"""What a user can do wrong, in words.
+
+A `BertworksError` is for people: one or two lines that say what is wrong, where, and what to do.
+The command line prints it without a traceback and exits with status 1. Faults of our own are
+`assert`s and ordinary exceptions, and keep their traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+
+class BertworksError(Exception):
+    """Something a user can mend.
+
+    Args:
+        what: what is wrong, as a sentence without a final stop.
+        where: the place: file, file and line (`data.tsv:12`), row, or settings key.
+        fix: what to do about it, as a sentence of its own.
+    """
+
+    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+        super().__init__(what, where, fix)
+        self.what, self.where, self.fix = what, where, fix
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), where=self.where, fix=self.fix), (self.what,)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}. {self.fix}" if self.fix else text
+
+
+class SettingsError(BertworksError):
+    """A setting is unknown, of the wrong type, or impossible together with another."""
+
+
+class DataError(BertworksError):
+    """A file or row of data cannot be read as what it should be."""
+
+
+class CheckpointError(BertworksError):
+    """A model or checkpoint is missing, damaged, or of another shape than expected."""
+
+
+class TrainingError(BertworksError):
+    """Training cannot go on; what was saved before is untouched."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A phrase that suggests the valid name most like `name`, or lists the valid ones."""
+    valid = list(valid)
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    if close:
+        return f"The nearest valid name is {close[0]!r}"
+    return "Valid: " + ", ".join(valid)
+
+
+def need(module: str, extra: str, what: str) -> ModuleType:
+    """Import an optional `module`, or say which extra of the package brings it.
+
+    Args:
+        module: the module's name, as in an `import` statement.
+        extra: the extra in `pip install "bertworks[extra]"`.
+        what: what needs it, as the start of a sentence.
+
+    Raises:
+        BertworksError: the module is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise BertworksError(
+            f"{what} needs the package {module.split('.')[0]!r}, which is not installed",
+            fix=f'Run: pip install "bertworks[{extra}]"',
+        ) from None

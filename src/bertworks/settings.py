@@ -1,0 +1,152 @@
+"""Strict settings, from YAML files and `key=value` words.
+
+Settings live beside what they configure, as subclasses of `Settings`. An unknown key, a wrong type
+or an impossible pair is an error that names the key, the value, and the nearest valid name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from .errors import SettingsError, nearest
+
+
+class Settings(BaseModel):
+    """A frozen, strictly typed group of settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    @classmethod
+    def resolve(
+        cls,
+        file: str | Path | None = None,
+        overrides: Sequence[str] = (),
+        **values: Any,
+    ) -> Self:
+        """Build settings from a YAML file, then keyword values, then `key=value` words.
+
+        Later sources win. Keys of nested groups are joined with dots, as in `optimizer.lr=1e-4`;
+        values are read as YAML.
+
+        Raises:
+            SettingsError: the file is missing or no mapping, or a key or value is not valid.
+        """
+        tree: dict[str, Any] = {}
+        if file is not None:
+            _merge(tree, _read_yaml(Path(file)))
+        _merge(tree, values)
+        for word in overrides:
+            key, separator, value = word.partition("=")
+            if not separator or not key:
+                raise SettingsError(
+                    f"{word!r} is not of the form key=value", fix="For example: seed=1"
+                )
+            parsed: dict[str, Any] = {}
+            branch = parsed
+            *parents, leaf = key.split(".")
+            for parent in parents:
+                branch = branch.setdefault(parent, {})
+            branch[leaf] = _parse_scalar(value)
+            _merge(tree, parsed)
+        return cls.parse(tree, where=str(file) if file is not None else None)
+
+    @classmethod
+    def parse(cls, tree: Mapping[str, Any], *, where: str | None = None) -> Self:
+        """Validate a nested mapping.
+
+        Raises:
+            SettingsError: a key is unknown, or a value is of the wrong type or impossible.
+        """
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise _translate(cls, error, where) from None
+
+    def with_values(self, **values: Any) -> Self:
+        """The same settings with some values replaced, validated again."""
+        return type(self).parse({**self.model_dump(), **values})
+
+    def to_yaml(self) -> str:
+        """The resolved settings as YAML, in the order in which they are declared."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError("no such file", where=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot be read ({error})", where=str(path)) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        problem = getattr(error, "problem", error)
+        raise SettingsError(f"not valid YAML ({problem})", where=where) from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise SettingsError("the file must hold `key: value` lines", where=str(path))
+    return tree
+
+
+def _parse_scalar(text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str):  # YAML 1.1 takes 1e-4, without a point, for text
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
+    for key, value in other.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            tree[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) -> SettingsError:
+    first = error.errors()[0]
+    path = [part for part in first["loc"] if isinstance(part, str)]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        owner = _owner(cls, path[:-1])
+        names = list(owner.model_fields) if owner else []
+        return SettingsError(f"unknown setting {key!r}", where=where, fix=nearest(path[-1], names))
+    if first["type"] == "missing":
+        return SettingsError(
+            f"the setting {key!r} is missing", where=where, fix=f"Give it as {key}=VALUE"
+        )
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if not key:
+        return SettingsError(message, where=where)
+    return SettingsError(f"{key}={first['input']!r}: {message}", where=where)
+
+
+def _owner(cls: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
+    """The settings class that a dotted path leads to."""
+    for name in path:
+        field = cls.model_fields.get(name)
+        if field is None:
+            continue
+        found = [
+            kind
+            for kind in (field.annotation, *get_args(field.annotation))
+            if isinstance(kind, type) and issubclass(kind, BaseModel)
+        ]
+        if not found:
+            return None
+        cls = found[0]
+    return cls
