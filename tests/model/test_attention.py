@@ -1,0 +1,140 @@
+"""Attention's backends against the plain formula in float64, gradients included."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertworks.model.attention import Layout, attention, check_varlen
+from bertworks.packed import Packed
+
+
+def layout(lengths):
+    return Layout.of(Packed.from_arrays([np.zeros(n, np.int64) for n in lengths]))
+
+
+def tensors(count, heads, size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, heads, size)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def formula(query, key, value, lengths, key_lengths, causal, window):
+    """Sequence by sequence, head by head, as the paper writes it."""
+    results, q0, k0 = [], 0, 0
+    for n, m in zip(lengths, key_lengths, strict=True):
+        q, k, v = query[q0 : q0 + n], key[k0 : k0 + m], value[k0 : k0 + m]
+        heads = []
+        for head in range(q.shape[1]):
+            scores = q[:, head] @ k[:, head].T / math.sqrt(q.shape[-1])
+            for i in range(n):
+                for j in range(m):
+                    ahead = j - (i + m - n)
+                    if (causal and ahead > 0) or (window is not None and abs(ahead) > window):
+                        scores[i, j] = -math.inf
+            heads.append(torch.softmax(scores, -1) @ v[:, head])
+        results.append(torch.stack(heads, 1))
+        q0, k0 = q0 + n, k0 + m
+    return torch.cat(results)
+
+
+@pytest.mark.parametrize("backend", ["grouped", "dense"])
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    more=st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    causal=st.booleans(),
+    window=st.none() | st.integers(0, 4),
+    seed=st.integers(0, 2**16),
+)
+def test_against_the_formula(backend, lengths, more, causal, window, seed):
+    key_lengths = [n + extra for n, extra in zip(lengths, more, strict=False)]
+    q = tensors(sum(lengths), 2, 3, seed)
+    k, v = (tensors(sum(key_lengths), 2, 3, seed + part) for part in (1, 2))
+    own = attention(
+        q, k, v, layout(lengths), layout(key_lengths), causal=causal, window=window, backend=backend
+    )
+    expected = formula(q, k, v, lengths, key_lengths, causal, window)
+    assert torch.allclose(own, expected, atol=1e-12)
+    upstream = torch.randn(own.shape, dtype=torch.float64)
+    for mine, other in zip(
+        torch.autograd.grad(own, (q, k, v), upstream),
+        torch.autograd.grad(expected, (q, k, v), upstream),
+        strict=True,
+    ):
+        assert torch.allclose(mine, other, atol=1e-11)
+
+
+def test_dropout_drops_and_rescales():
+    """With the identity as values, the output is the weights themselves: 0 or 1 / (1 - p) times."""
+    n, p = 64, 0.25
+    zeros = torch.zeros(n * 40, 1, n, dtype=torch.float64)
+    eye = torch.eye(n, dtype=torch.float64).repeat(40, 1)[:, None]
+    torch.manual_seed(0)
+    weights = attention(zeros, zeros, eye, layout([n] * 40), dropout=p) * n
+    values = weights.unique()
+    assert torch.allclose(values, torch.tensor([0, 1 / (1 - p)], dtype=torch.float64))
+    draws = weights.numel()
+    assert abs((weights == 0).double().mean() - p) < 5 * math.sqrt(p * (1 - p) / draws)
+
+
+def test_dropout_gradient_is_that_of_the_same_mask():
+    lengths = [3, 3, 5]
+    q, k, v = (tensors(11, 2, 4, seed) for seed in (1, 2, 3))
+
+    def run(q, k, v):
+        torch.manual_seed(7)
+        return attention(q, k, v, layout(lengths), dropout=0.3)
+
+    assert torch.autograd.gradcheck(run, (q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("make", "dropout", "says"),
+    [
+        (lambda: torch.zeros(4, 2, 8, dtype=torch.bfloat16), 0.0, "CUDA"),
+        (lambda: torch.zeros(4, 2, 8, dtype=torch.float32), 0.0, "CUDA"),
+    ],
+)
+def test_varlen_refuses_what_the_kernel_refuses(make, dropout, says):
+    with pytest.raises(ValueError, match=says):
+        attention(make(), make(), make(), layout([4]), dropout=dropout, backend="varlen")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "dropout", "says"),
+    [
+        (torch.float32, 64, 0.0, "half precision"),
+        (torch.bfloat16, 12, 0.0, "head_size=12"),
+        (torch.bfloat16, 512, 0.0, "head_size=512"),
+        (torch.bfloat16, 64, 0.1, "dropout"),
+    ],
+)
+def test_varlen_checks_more_than_the_device(dtype, size, dropout, says):
+    class OnCuda:
+        """What the check looks at of a tensor on CUDA, which this machine need not have."""
+
+        is_cuda = True
+        shape = (4, 2, size)
+
+    tensor = OnCuda()
+    tensor.dtype = dtype
+    with pytest.raises(ValueError, match=says):
+        check_varlen(tensor, dropout)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="variable-length attention needs CUDA")
+@pytest.mark.parametrize("causal", [False, True])
+def test_varlen_against_dense(causal):
+    lengths = [5, 5, 17, 64]
+    at = Layout.of(Packed.from_arrays([np.zeros(n, np.int64) for n in lengths]).to("cuda"))
+    q, k, v = (tensors(91, 2, 32, seed).detach() for seed in (1, 2, 3))
+    expected = attention(q, k, v, layout(lengths), causal=causal, backend="dense")
+    half = [x.to("cuda", torch.bfloat16) for x in (q, k, v)]
+    own = attention(*half, at, causal=causal, backend="varlen")
+    assert (own.double().cpu() - expected).abs().max() < 0.03
