@@ -1,0 +1,78 @@
+"""Between our parameters' names and those of a published layout: an ordered, reversible table.
+
+A rule says what stands where. `{}` in it is a layer's number, and `Fuse` says that one of our
+tensors is several of theirs laid one below the other, so that nothing but names and cuts is ever
+changed, and a round trip keeps every bit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Our tensors whose name begins with `ours` are theirs that begin with each of `theirs`.
+
+    The names are of modules (then `.weight` or `.bias` follows on both sides) or of whole tensors.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self.ours).replace(r"\{\}", r"(\d+)") + r"(\.weight|\.bias)?")
+
+    def match(self, name: str) -> tuple[str, ...] | None:
+        """Their names of our tensor `name`, if the rule is about it."""
+        found = self.pattern.fullmatch(name)
+        if found is None:
+            return None
+        *layer, kind = found.groups()
+        return tuple(part.format(*layer) + (kind or "") for part in self.theirs)
+
+
+class KeyMap:
+    """A table of rules that covers every tensor of a network."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+
+    def theirs(self, name: str) -> tuple[str, ...]:
+        """Their names of our tensor `name`: more than one where ours holds several of theirs.
+
+        Raises:
+            KeyError: no rule is about the tensor: it is not part of the published layout.
+        """
+        for rule in self.rules:
+            found = rule.match(name)
+            if found is not None:
+                return found
+        raise KeyError(name)
+
+    def export(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our tensors under their names."""
+        exported: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            names = self.theirs(name)
+            exported.update(zip(names, tensor.chunk(len(names)), strict=True))
+        return exported
+
+    def fetch(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
+        """Our tensor `name` out of theirs, or None where they have no part of it.
+
+        Raises:
+            KeyError: they have some parts of it, but not the one that is named.
+        """
+        names = self.theirs(name)
+        if not any(part in tensors for part in names):
+            return None
+        parts = [tensors[part] for part in names]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,29 @@
+"""What encoders are trained for: one file for each task, one protocol for all."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BertworksError, nearest
+
+if TYPE_CHECKING:
+    from .task import Task
+
+_TASKS = {
+    "pretraining": "pretraining.task:PretrainingTask",
+    "classification": "classification:ClassificationTask",
+}
+
+
+def task_class(name: str) -> type[Task[Any]]:
+    """The class of a task, by the name that the command line and saved models call it.
+
+    Raises:
+        BertworksError: no task has that name.
+    """
+    if name not in _TASKS:
+        raise BertworksError(f"no task is called {name!r}", fix=nearest(name, _TASKS))
+    module, _, attribute = _TASKS[name].partition(":")
+    found: type[Task[Any]] = getattr(importlib.import_module(f".{module}", __package__), attribute)
+    return found

@@ -1,0 +1,183 @@
+"""The protocol between a task and everything that trains, evaluates or runs it.
+
+A task turns a row of data into an *example* (its sequences and what is to be learned from them),
+collates examples into a `Batch`, builds the network that is trained on it, decodes what the
+network puts out into answers for people, and measures them. Pre-training is a task like the
+others: one loop (`training.fit`) and one engine (`inference.engine`) serve them all.
+
+    row ── example() ──► example ── collate() ──► Batch ──► network(batch) ──► loss sums
+                                                    └────► network.predict(batch) ──► decode()
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from ..model.config import EncoderConfig
+    from ..model.encoder import Encoder
+    from ..packed import Batch
+    from ..text.tokenizer import Tokenizer
+
+Row = Mapping[str, Any]
+"""A row of data: column names and their values."""
+
+Prediction = dict[str, Any]
+"""What is told to people about one row; plain Python values that JSON can hold."""
+
+
+class Example(Protocol):
+    """One row, ready for a network: opaque to the loop but for its size."""
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all of its sequences."""
+        ...
+
+
+ExampleT = TypeVar("ExampleT", bound=Example)
+ExampleT_co = TypeVar("ExampleT_co", bound=Example, covariant=True)
+
+
+class Source(Protocol[ExampleT_co]):
+    """Where examples come from, block by block.
+
+    A block is a pure function of (seed, epoch, block number), so that the state of a stream of
+    examples is three integers: epoch, block, and offset in the block. Blocks may be made in any
+    process, in any order.
+    """
+
+    def num_blocks(self, epoch: int) -> int:
+        """How many blocks the epoch has; at least one."""
+        ...
+
+    def block(self, epoch: int, block: int) -> Sequence[ExampleT_co]:
+        """The examples of a block, in the order in which they are to be used."""
+        ...
+
+
+class Network(nn.Module, ABC):
+    """A task's network: one or more encoders, some perhaps frozen, and heads.
+
+    `encoder` is the one that is kept when the network is made the start of another task.
+    """
+
+    encoder: Encoder
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The task's losses by name: each a scalar **sum** over what `batch.counts` counts.
+
+        The caller divides by the counts of the whole global batch and adds the quotients up, so
+        that accumulation and data parallelism give the update of one big batch.
+        """
+
+    @abstractmethod
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """What the task decodes and measures; no targets are needed."""
+
+
+class Evaluator(ABC):
+    """Gathers what a network says batch by batch, and measures it at the end."""
+
+    @abstractmethod
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        """Take note of a batch's outputs (those of `Network.predict`) and targets."""
+
+    @abstractmethod
+    def result(self) -> dict[str, float]:
+        """The metrics by name, over everything added."""
+
+    def remarks(self) -> list[str]:
+        """What people should know beside the metrics, such as that one class is never predicted."""
+        return []
+
+
+class Task(ABC, Generic[ExampleT]):
+    """What is to be learned, and how rows become batches and outputs become answers.
+
+    Attributes:
+        name: what the command line calls it.
+        additive: whether the losses of two halves of a batch add up to the loss of the whole. Where
+            they do not (in-batch negatives), the loop refuses to split a batch.
+        best_metric: the metric that chooses the best checkpoint unless the user says another.
+        lower_is_better: the metrics of which less is better.
+    """
+
+    name: ClassVar[str]
+    additive: ClassVar[bool] = True
+    best_metric: ClassVar[str]
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
+
+    @abstractmethod
+    def network(self, config: EncoderConfig) -> Network:
+        """A freshly initialised network; weights of a checkpoint are loaded into it afterwards."""
+
+    @abstractmethod
+    def example(
+        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
+    ) -> ExampleT:
+        """Map a row of data to its sequences and targets.
+
+        Args:
+            row: the columns of the row.
+            index: the row's number, which its sequences carry as `sequence_row`.
+            where: file and line, for errors.
+            labelled: whether the target is read; if not, its columns may be missing, or hold
+                anything.
+
+        Raises:
+            DataError: the row is not one of this task.
+        """
+
+    def examples(
+        self,
+        rows: Sequence[Row],
+        first_index: int,
+        *,
+        where: Sequence[str] | None = None,
+        labelled: bool = True,
+    ) -> list[ExampleT]:
+        """Map rows that follow one another; a task may be faster at many than one by one."""
+        return [
+            self.example(
+                row,
+                first_index + at,
+                where=where[at] if where is not None else None,
+                labelled=labelled,
+            )
+            for at, row in enumerate(rows)
+        ]
+
+    @abstractmethod
+    def collate(self, examples: Sequence[ExampleT]) -> Batch:
+        """Pack examples, in order of length, with their targets and counts."""
+
+    @abstractmethod
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """Answers for people, by the row's number, from all sequences of each row."""
+
+    @abstractmethod
+    def evaluator(self) -> Evaluator:
+        """A fresh evaluator of this task's metrics."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """The task's own settings (label names, columns, limits), as JSON can hold them."""
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
+        """The task that `to_dict` described."""
+
+    def config_entries(self) -> dict[str, Any]:
+        """What the task adds to a saved model's `config.json`, for other tools to read.
+
+        `architectures` names the Hugging Face class that opens the model; `id2label` and
+        `label2id` its classes.
+        """
+        return {}
