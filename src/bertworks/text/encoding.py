@@ -1,0 +1,137 @@
+"""What the tokenizer gives: tokens of one text, and sequences for the model, whole or cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError, SettingsError, nearest
+from .normalization import Origin
+
+Ints = NDArray[np.int32]
+Truncation = Literal["error", "longest_first", "first", "second"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Segment:
+    """The tokens of one text alone, without special tokens.
+
+    Attributes:
+        input_ids: int32 [tokens].
+        offsets: int32 [tokens, 2]: first and past-the-last character, in the text (or word).
+        word_ids: int32 [tokens]: the number of the word a token belongs to.
+    """
+
+    input_ids: Ints
+    offsets: Ints
+    word_ids: Ints
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def __getitem__(self, part: slice) -> Segment:
+        return Segment(self.input_ids[part], self.offsets[part], self.word_ids[part])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Encoding:
+    """One sequence for the model: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+
+    Attributes:
+        input_ids: int32 [tokens].
+        token_type_ids: int8 [tokens]: 0 for A and its special tokens, 1 for B and its own.
+        offsets: int32 [tokens, 2]: characters of the original text of the token's segment (of the
+            word, if words were given); (0, 0) for special tokens.
+        word_ids: int32 [tokens]: the number of the word within its segment; -1 for special tokens.
+        special_tokens_mask: bool [tokens]: what was put around the text.
+        truncated_tokens: how many tokens truncation cut off.
+    """
+
+    input_ids: Ints
+    token_type_ids: NDArray[np.int8]
+    offsets: Ints
+    word_ids: Ints
+    special_tokens_mask: NDArray[np.bool_]
+    truncated_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens, special ones included."""
+        return len(self.input_ids)
+
+
+def one_token(number: int) -> Segment:
+    """A segment of one special token."""
+    return Segment(
+        np.array([number], np.int32), np.zeros((1, 2), np.int32), np.array([-1], np.int32)
+    )
+
+
+def move_offsets(segment: Segment, origins: Origin | list[Origin]) -> None:
+    """Turn offsets in a corrected text (or in each word of a list) into those of the original."""
+    if origins is None or (isinstance(origins, list) and all(o is None for o in origins)):
+        return
+    for at, (start, end) in enumerate(segment.offsets.tolist()):
+        origin = origins[segment.word_ids[at]] if isinstance(origins, list) else origins
+        if origin is not None:
+            segment.offsets[at] = origin[start], origin[end - 1] + 1
+
+
+def truncated(
+    first: Segment,
+    second: Segment | None,
+    max_length: int,
+    truncation: Truncation,
+    *,
+    where: str,
+) -> tuple[Segment, Segment | None]:
+    """Cut segments that are too long together.
+
+    Raises:
+        DataError: `truncation` is `"error"`, or what it may cut is not enough.
+        SettingsError: there is no such `truncation`.
+    """
+    known = get_args(Truncation)
+    if truncation not in known:
+        raise SettingsError(f"unknown truncation {truncation!r}", fix=nearest(truncation, known))
+    num_special = 2 if second is None else 3
+    room = max_length - num_special
+    tokens = len(first) + (0 if second is None else len(second))
+    if truncation == "error":
+        raise DataError(
+            f"{tokens + num_special} tokens, but at most {max_length} fit",
+            where=where,
+            fix="Shorten the text, choose a truncation, or use windows.",
+        )
+    if room < 0:
+        raise DataError(f"max_length={max_length} has no room for the special tokens", where=where)
+    if second is None:
+        if truncation == "second":
+            raise DataError("there is no second text to truncate", where=where)
+        return first[:room], None
+    if truncation == "longest_first":
+        keep_first, keep_second = longest_first(len(first), len(second), room)
+    elif truncation == "first":
+        keep_first, keep_second = room - len(second), len(second)
+    else:
+        keep_first, keep_second = len(first), room - len(first)
+    if min(keep_first, keep_second) < 0:
+        kept = "second" if truncation == "first" else "first"
+        raise DataError(
+            f"the {kept} text alone is longer than max_length={max_length}",
+            where=where,
+            fix="Truncate the other one, or the longest first.",
+        )
+    return first[:keep_first], second[:keep_second]
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Lengths after the longer of two was cut by one until both fit; the second among equals."""
+    if first + second <= room:
+        return first, second
+    if 2 * min(first, second) <= room:
+        return (room - second, second) if first > second else (first, room - first)
+    return room - room // 2, room // 2

@@ -1,0 +1,145 @@
+"""BERT's clean-up and word splitting: from raw text to words, before any piece is looked up.
+
+The work is done by the `tokenizers` library (`BertNormalizer`, `BertPreTokenizer`). Where that
+library differs from BERT's original code for other reasons than the age of its Unicode tables, the
+text is corrected before the library sees it:
+
+* A capital sigma at the end of a Greek word becomes ς, not σ, when text is lower-cased.
+* The ideographs U+2B820 to U+2B91F are split off like all other ideographs.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import normalizers, pre_tokenizers
+
+from ..errors import DataError
+
+# All that needs a second look, in one pass: lone surrogates, capital sigma, missed ideographs.
+_UNUSUAL = re.compile("[\ud800-\udfffΣ\U0002b820-\U0002b91f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MISSED_IDEOGRAPH = re.compile("[\U0002b820-\U0002b91f]")
+
+
+# The original place of each character of a corrected text; None: where it stands.
+Origin = NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What is done to a text before it is split into pieces.
+
+    Attributes:
+        lowercase: fold to lower case.
+        strip_accents: remove accents; None: as `lowercase` says, like the original.
+        clean_text: remove control characters, and make every white space a space.
+        split_ideographs: make every Chinese ideograph a word of its own.
+    """
+
+    lowercase: bool = True
+    strip_accents: bool | None = None
+    clean_text: bool = True
+    split_ideographs: bool = True
+
+    @cached_property
+    def normalizer(self) -> normalizers.Normalizer:
+        """The library's normaliser with these settings."""
+        return normalizers.BertNormalizer(
+            clean_text=self.clean_text,
+            handle_chinese_chars=self.split_ideographs,
+            strip_accents=self.strip_accents,
+            lowercase=self.lowercase,
+        )
+
+    @cached_property
+    def word_splitter(self) -> pre_tokenizers.PreTokenizer:
+        """The library's splitter at white space and around punctuation."""
+        return pre_tokenizers.BertPreTokenizer()
+
+    def check(self, text: str, *, where: str) -> None:
+        """See that `text` is something that can be tokenised.
+
+        Raises:
+            DataError: `text` is no string, or has a lone surrogate; `where` is named.
+        """
+        if not isinstance(text, str):
+            raise DataError(f"a {type(text).__name__} stands where a text should", where=where)
+        if text.isascii():
+            return
+        surrogate = _SURROGATE.search(text)
+        if surrogate is not None:
+            raise DataError(
+                f"lone surrogate U+{ord(surrogate[0]):04X} at character {surrogate.start()}",
+                where=where,
+                fix="It is half of a character: decode the source again, or remove it.",
+            )
+
+    def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
+        """The text as the library must be given it.
+
+        Returns:
+            the text, and the original place of each of its characters, or None where no
+            character moved.
+
+        Raises:
+            DataError: `text` is no string, or has a lone surrogate; `where` is named.
+        """
+        if isinstance(text, str) and (text.isascii() or _UNUSUAL.search(text) is None):
+            return text, None
+        self.check(text, where=where)
+        if self.lowercase:
+            text = self._with_final_sigmas(text)
+        if self.split_ideographs and _MISSED_IDEOGRAPH.search(text) is not None:
+            return _with_spaced_ideographs(text)
+        return text, None
+
+    def words(self, text: str, *, where: str = "text") -> list[str]:
+        """The normalised words of a text, as the pieces are looked up in them.
+
+        Raises:
+            DataError: the text has a lone surrogate.
+        """
+        text, _ = self.corrected(text, where=where)
+        normalized = self.normalizer.normalize_str(text)
+        return [word for word, _ in self.word_splitter.pre_tokenize_str(normalized)]
+
+    def _with_final_sigmas(self, text: str) -> str:
+        """Replace each word-final capital sigma, one character for one.
+
+        Whether a sigma is final depends on its neighbours after the clean-up, so characters that
+        the clean-up removes are left out here. `İ` is the one character that `str.lower` makes two
+        of; it is replaced by another letter, so that places stay the same.
+        """
+        kept = [at for at, char in enumerate(text) if not (self.clean_text and _removed(char))]
+        cleaned = "".join(text[at] for at in kept).replace("İ", "I")
+        lowered = cleaned.lower()
+        assert len(lowered) == len(kept)
+        corrected = list(text)
+        for at, char in zip(kept, lowered, strict=True):
+            if char == "ς":
+                corrected[at] = char
+        return "".join(corrected)
+
+
+def _removed(char: str) -> bool:
+    """Whether the clean-up removes a character."""
+    if char in "\t\n\r":
+        return False
+    return char in "\0\ufffd" or unicodedata.category(char).startswith("C")
+
+
+def _with_spaced_ideographs(text: str) -> tuple[str, Origin]:
+    """Put spaces around the ideographs that the library misses."""
+    parts: list[str] = []
+    origin: list[int] = []
+    for at, char in enumerate(text):
+        part = f" {char} " if _MISSED_IDEOGRAPH.match(char) else char
+        parts.append(part)
+        origin.extend([at] * len(part))
+    return "".join(parts), np.array(origin, dtype=np.int64)

@@ -1,0 +1,61 @@
+"""Long text as windows: nothing is cut off, and each window knows where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import DataError
+from .encoding import Encoding
+from .tokenizer import Tokenizer
+
+
+def windows(
+    tokenizer: Tokenizer,
+    text: str | Sequence[str],
+    pair: str | Sequence[str] | None = None,
+    *,
+    max_length: int,
+    stride: int,
+) -> list[Encoding]:
+    """Sequences of at most `max_length` tokens that together hold every token of a long text.
+
+    A text alone is cut into windows; of a pair, the second text is, and the first (a question) is
+    repeated whole before each. Offsets and word numbers are those of the original text. The last
+    window ends where the text ends and may be shorter; a text that fits, or an empty one, is one
+    window.
+
+    Args:
+        tokenizer: the tokenizer.
+        text: a text, or its words.
+        pair: a second text, or its words.
+        max_length: the most tokens of a window, special tokens included.
+        stride: how many tokens further each window begins, `doc_stride` in the original code (for
+            Hugging Face a stride is the overlap: the window's room less this).
+
+    Raises:
+        DataError: the first text leaves no room for the second, or `stride` is not between 1 and
+            the room, so that tokens would be left out.
+    """
+    first = tokenizer.segments([text], where=["text"])[0]
+    second = None if pair is None else tokenizer.segments([pair], where=["pair"])[0]
+    long = first if second is None else second
+    room = max_length - 2 if second is None else max_length - 3 - len(first)
+    if room < 1:
+        before = "" if second is None else f" beside the first text's {len(first)} tokens"
+        raise DataError(
+            f"max_length={max_length} has no room for a window{before}",
+            fix="Give a greater max_length.",
+        )
+    if not 1 <= stride <= room and len(long) > room:
+        raise DataError(
+            f"stride={stride} is not between 1 and the {room} tokens of a window",
+            fix="Give a smaller stride, so that no token falls between two windows.",
+        )
+    found = []
+    start = 0
+    while True:
+        part = long[start : start + room]
+        found.append(tokenizer.frame(part) if second is None else tokenizer.frame(first, part))
+        if start + room >= len(long):
+            return found
+        start += stride

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertworks.errors import DataError
+from bertworks.text.sentences import split_sentences
+
+
+def test_english():
+    text = "It cost $4.50, e.g. at J. R. Smith's. Really?! Yes.  See fig. 3 of No. 7."
+    assert split_sentences(text) == [
+        "It cost $4.50, e.g. at J. R. Smith's.",
+        "Really?!",
+        "Yes.",
+        "See fig. 3 of No. 7.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "count"),
+    [
+        ("de", "Das ist z.B. gut. Am 3. Mai geht es los. Ja!", 3),
+        ("zh", "你好。你是谁？我是学生。", 3),
+        ("hi", "नमस्ते। आप कैसे हैं?", 2),
+        ("ar", "مرحبا. كيف حالك؟ بخير.", 3),
+    ],
+)
+def test_other_languages(language, text, count):
+    assert len(split_sentences(text, language)) == count
+
+
+@given(st.text())
+def test_only_white_space_is_lost(text):
+    sentences = split_sentences(text)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert all(sentence and sentence == sentence.strip() for sentence in sentences)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n\n"])
+def test_nothing(text):
+    assert split_sentences(text) == []
+
+
+def test_faults():
+    with pytest.raises(DataError, match="'english' is no language code"):
+        split_sentences("a", "english")
+    with pytest.raises(DataError, match=r"lone surrogate U\+D800 at character 1"):
+        split_sentences("a\ud800")

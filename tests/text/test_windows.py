@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertworks.errors import DataError
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.windows import windows
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##d", "?"]
+TOKENIZER = Tokenizer.from_vocabulary(PIECES)
+LETTERS = st.text(st.sampled_from("abcd ?"), max_size=40)
+
+
+@given(text=LETTERS, room=st.integers(1, 9), data=st.data())
+def test_windows_hold_every_token_where_it_stands(text, room, data):
+    stride = data.draw(st.integers(1, room))
+    whole = TOKENIZER.encode(text)
+    found = windows(TOKENIZER, text, max_length=room + 2, stride=stride)
+    covered = []
+    for number, window in enumerate(found):
+        inner = slice(number * stride + 1, number * stride + window.num_tokens - 1)
+        assert window.num_tokens <= room + 2
+        assert window.input_ids[1:-1].tolist() == whole.input_ids[inner].tolist()
+        assert window.offsets[1:-1].tolist() == whole.offsets[inner].tolist()
+        assert window.word_ids[1:-1].tolist() == whole.word_ids[inner].tolist()
+        assert window.truncated_tokens == 0
+        covered += range(inner.start, inner.stop)
+        if number < len(found) - 1:
+            assert window.num_tokens == room + 2
+            assert inner.stop < whole.num_tokens - 1  # else the next one would hold nothing new
+    assert sorted(set(covered)) == list(range(1, whole.num_tokens - 1))
+
+
+def test_of_a_pair_the_second_text_is_cut():
+    found = windows(TOKENIZER, "a?", "a b c a b", max_length=8, stride=2)
+    assert [TOKENIZER.tokens(window.input_ids) for window in found] == [
+        ["[CLS]", "a", "?", "[SEP]", "a", "b", "c", "[SEP]"],
+        ["[CLS]", "a", "?", "[SEP]", "c", "a", "b", "[SEP]"],
+    ]
+    assert found[1].offsets[4:7].tolist() == [[4, 5], [6, 7], [8, 9]]
+    assert found[1].word_ids[4:7].tolist() == [2, 3, 4]
+    assert found[1].token_type_ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_of_words():
+    found = windows(TOKENIZER, ["ad", "b", "cd"], max_length=5, stride=3)
+    assert [window.word_ids.tolist() for window in found] == [[-1, 0, 0, 1, -1], [-1, 2, 2, -1]]
+    assert found[1].offsets.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
+
+
+def test_an_empty_text_is_one_window():
+    assert [w.num_tokens for w in windows(TOKENIZER, "", max_length=8, stride=4)] == [2]
+    assert [w.num_tokens for w in windows(TOKENIZER, "a", "", max_length=8, stride=4)] == [4]
+
+
+def test_a_text_that_fits_needs_no_stride():
+    assert len(windows(TOKENIZER, "a b", max_length=512, stride=1000)) == 1
+
+
+@pytest.mark.parametrize(
+    ("pair", "max_length", "stride", "message"),
+    [
+        (None, 2, 1, "max_length=2 has no room for a window. Give"),
+        ("b", 7, 1, "no room for a window beside the first text's 5 tokens"),
+        (None, 5, 4, "stride=4 is not between 1 and the 3 tokens of a window"),
+        (None, 5, 0, "stride=0 is not between 1 and the 3 tokens"),
+    ],
+)
+def test_impossible_windows(pair, max_length, stride, message):
+    with pytest.raises(DataError, match=message):
+        windows(TOKENIZER, "a a a a a", pair, max_length=max_length, stride=stride)
