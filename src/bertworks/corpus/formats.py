@@ -1,0 +1,207 @@
+"""How files hold documents: plain text, WikiExtractor, JSON Lines.
+
+Each reader streams `(place, paragraphs)`: where a document begins (`file:line`), and its lines of
+text, stripped, none of them empty. What is skipped when bad things are skipped is the smallest
+whole: a line of text, a record, an unclosed `<doc>`, the rest of a damaged file.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from ..errors import DataError
+from .lines import Reading, read_head, read_lines
+from .sources import Format
+
+Found: TypeAlias = tuple[str, list[str]]
+
+_DOC = re.compile(r"<doc\s[^\n]*>\s*")
+_TITLE = re.compile(r'\stitle="(.*?)"\s*>')
+_TABLES = {".parquet", ".pq"}
+_JSON_LINES = {".jsonl", ".ndjson", ".json"}
+_COMPRESSED = re.compile(r"\.(gz|zst|zstd)$")
+
+
+def detect_format(path: str) -> Format:
+    """Tell a file's format by its suffix, else by its first line that is not blank.
+
+    Parquet by `.parquet` or its first bytes; JSON Lines by `.jsonl`, `.ndjson`, `.json`, or, in a
+    file not named `.txt`, a first line that is a JSON object; WikiExtractor by a first line that
+    opens a `<doc …>`; everything else is plain text.
+
+    Raises:
+        DataError: the file cannot be opened, or is Parquet inside gzip or zstd.
+    """
+    stem = _COMPRESSED.sub("", path.lower())
+    suffix = stem[stem.rfind(".") :] if "." in stem else ""
+    head = read_head(path)
+    if suffix in _TABLES or head.startswith(b"PAR1"):
+        if stem != path.lower():
+            raise DataError("Parquet inside gzip or zstd", where=path, fix="Decompress it first.")
+        return "parquet"
+    if suffix in _JSON_LINES:
+        return "jsonl"
+    first = head.decode("utf-8", "replace").lstrip("\ufeff").lstrip()
+    if _DOC.match(first):
+        return "wiki"
+    if suffix != ".txt" and first.startswith("{") and _is_json_object(first.split("\n", 1)[0]):
+        return "jsonl"
+    return "text"
+
+
+def read_text(path: str, reading: Reading) -> Iterator[Found]:
+    """Plain text: a sentence or paragraph a line, a blank line between documents.
+
+    Raises:
+        DataError: a line is bad, and not to be skipped.
+    """
+    paragraphs: list[str] = []
+    start = characters = 0
+    for number, line in read_lines(path, reading):
+        text = line.strip()
+        if paragraphs and (not text or characters >= reading.max_document_characters):
+            yield f"{path}:{start}", paragraphs
+            reading.counts.cut += bool(text)
+            paragraphs, characters = [], 0
+        if text:
+            start = start if paragraphs else number
+            paragraphs.append(text)
+            characters += len(text)
+    if paragraphs:
+        yield f"{path}:{start}", paragraphs
+
+
+def read_wiki(path: str, reading: Reading) -> Iterator[Found]:
+    """WikiExtractor's output: `<doc id= url= title=>`, the title, paragraphs, `</doc>`.
+
+    The title that WikiExtractor repeats as the first line is no prose, and is left out (the
+    paper's section 3.1 takes text passages only, no headers).
+
+    Raises:
+        DataError: a line is bad, stands outside any `<doc>`, or a `<doc>` is not closed; and bad
+            things are not to be skipped.
+    """
+    paragraphs: list[str] | None = None
+    start, titles = 0, set[str]()
+    for number, line in read_lines(path, reading):
+        text = line.strip()
+        if line.startswith("<doc ") and _DOC.fullmatch(line):
+            if paragraphs is not None:
+                _report_unclosed(path, start, f"another <doc> begins on line {number}", reading)
+            paragraphs, start, titles = [], number, _titles(line)
+        elif not text:
+            continue
+        elif paragraphs is None:
+            what = "</doc> without a <doc>" if text == "</doc>" else "text outside of any <doc>"
+            reading.bad("text outside <doc>", what, where=f"{path}:{number}")
+        elif text.endswith("</doc>"):
+            last = text.removesuffix("</doc>").rstrip()
+            yield f"{path}:{start}", [*paragraphs, last] if last else paragraphs
+            paragraphs = None
+        elif text in titles:
+            titles = set()
+        else:
+            titles = set()
+            paragraphs.append(text)
+    if paragraphs is not None:
+        _report_unclosed(path, start, "the file ends", reading)
+
+
+def read_json_lines(path: str, reading: Reading) -> Iterator[Found]:
+    """JSON Lines: an object a line, each a document; line feeds in it part paragraphs.
+
+    Raises:
+        DataError: a line is no JSON object, or holds no text in the column; and bad things are
+            not to be skipped.
+    """
+    column = reading.column
+    for number, line in read_lines(path, reading):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reading.bad("bad JSON", f"not valid JSON ({error})", where=where)
+            continue
+        if not isinstance(record, dict):
+            reading.bad("bad JSON", "not a JSON object", where=where, fix="Put one on each line.")
+            continue
+        column, text = text_of(record, column, where, reading)
+        if text is not None:
+            yield where, split_paragraphs(text)
+
+
+def text_of(
+    record: Mapping[str, Any], column: str | None, where: str, reading: Reading
+) -> tuple[str | None, str | None]:
+    """The column of the text (chosen by this record, if not yet known) and the record's text.
+
+    Raises:
+        DataError: there is no such column, or no string in it; and bad things are not skipped.
+    """
+    if column is None:
+        strings = [name for name, value in record.items() if isinstance(value, str)]
+        column = "text" if "text" in record else strings[0] if len(strings) == 1 else None
+    if column is None or column not in record:
+        report_missing_column(column, list(record), where, reading)
+        return column, None
+    text = record[column]
+    if not isinstance(text, str):
+        what = f"the value of {column!r} is not a string but {type(text).__name__}"
+        reading.bad("value is no string", what, where=where)
+        return column, None
+    if not text.isascii() and _has_lone_surrogate(text):
+        reading.bad(
+            "lone surrogate", f"half a character (lone surrogate) in {column!r}", where=where
+        )
+        return column, None
+    return column, text
+
+
+def report_missing_column(
+    column: str | None, names: list[str], where: str, reading: Reading
+) -> None:
+    """Say which column is missing, or that one must be chosen, and which there are."""
+    listed = ", ".join(map(repr, names)) or "none"
+    reading.bad(
+        "missing column",
+        f"no column {column!r}" if column is not None else "no column 'text', and no other choice",
+        where=where,
+        fix=f"The columns are: {listed}. Name the one with the text (--column NAME).",
+    )
+
+
+def split_paragraphs(text: str) -> list[str]:
+    """A text's lines, stripped, without the blank ones."""
+    return [line for line in map(str.strip, text.split("\n")) if line]
+
+
+def _is_json_object(line: str) -> bool:
+    if len(line) >= 1 << 15:  # a long first line may be cut off: its start has to do
+        return re.match(r'\{\s*"', line) is not None
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _titles(line: str) -> set[str]:
+    found = _TITLE.search(line)
+    return {found[1].strip(), html.unescape(found[1]).strip()} if found else set()
+
+
+def _report_unclosed(path: str, start: int, what: str, reading: Reading) -> None:
+    reading.bad("unclosed <doc>", f"this <doc> is not closed: {what}", where=f"{path}:{start}")
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

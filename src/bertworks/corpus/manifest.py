@@ -1,0 +1,289 @@
+"""What a prepared corpus says of itself: `manifest.json`, and the journal of an unfinished one.
+
+Nothing in them depends on the machine, the time, or the number of workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..errors import CheckpointError, DataError
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer"
+
+Sentences = Literal["split", "lines"]
+"""How paragraphs become sentences: split by rules, or each line as it stands."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceRecord(_Record):
+    """A part of the corpus: the last part of its path, how it was read, and its size on disk."""
+
+    name: str
+    weight: float
+    format: str
+    column: str | None
+    files: int
+    bytes: int
+
+
+class Job(_Record):
+    """Everything that decides the bytes of a prepared corpus, but for the text itself."""
+
+    sources: tuple[SourceRecord, ...]
+    vocabulary_hash: str
+    sentences: Sentences
+    language: str
+    skip_bad: bool
+    drop_duplicates: bool
+    seed: int
+    shard_bytes: int
+    versions: dict[str, str]
+
+    def without_sizes(self) -> Job:
+        """The same job whatever its files' sizes."""
+        sources = tuple(source.model_copy(update={"bytes": 0}) for source in self.sources)
+        return self.model_copy(update={"sources": sources})
+
+    def first_difference(self, later: Job) -> str | None:
+        """A phrase that names the first setting that is another in a later job, if any is."""
+        mine, others = self.model_dump(), later.model_dump()
+        for key, value in mine.items():
+            if value != others[key]:
+                if key == "sources":
+                    return "the corpus differs (its parts, their weights or their sizes)"
+                if key == "vocabulary_hash":
+                    return "the tokenizer differs"
+                return f"{key} was {value!r} and is now {others[key]!r}"
+        return None
+
+
+class ShardRecord(_Record):
+    """A finished shard.
+
+    `text` is the digest of the text that went in, `sha256` that of the file that came out.
+    """
+
+    file: str
+    documents: int
+    sentences: int
+    tokens: int
+    unknown_tokens: int
+    empty_sentences: int
+    empty_documents: int
+    bytes: int
+    sha256: str
+    text: str
+
+
+class Manifest(_Record):
+    """A prepared corpus: its counts, what made it, and its shards.
+
+    Attributes:
+        documents, sentences, tokens: what the shards hold, copies by weight included.
+        unknown_tokens: how many of the tokens are `[UNK]`.
+        empty_documents, empty_sentences: dropped, as nothing of them was left as tokens.
+        duplicate_documents: dropped, as their text had come before.
+        left_out_documents: not drawn, by a weight with a fraction.
+        cut_documents: how often a very long document was cut at a paragraph.
+        skipped: bad things skipped, by kind.
+        token_type: the unsigned integer type of the token ids.
+        vocabulary_size: of the tokenizer; its hash is in `job`.
+    """
+
+    format_version: int
+    documents: int
+    sentences: int
+    tokens: int
+    unknown_tokens: int
+    empty_documents: int
+    empty_sentences: int
+    duplicate_documents: int
+    left_out_documents: int
+    cut_documents: int
+    skipped: dict[str, int]
+    token_type: str
+    vocabulary_size: int
+    job: Job
+    shards: tuple[ShardRecord, ...]
+
+    @property
+    def unknown_rate(self) -> float:
+        """The share of `[UNK]` among the tokens."""
+        return self.unknown_tokens / max(self.tokens, 1)
+
+    @property
+    def vocabulary_hash(self) -> str:
+        return self.job.vocabulary_hash
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Read a prepared directory's manifest.
+
+        Raises:
+            DataError: the directory holds none: it is no prepared corpus, or unfinished.
+            CheckpointError: the manifest is damaged, or of another format version.
+        """
+        path = directory / MANIFEST
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            if Journal.path(directory).exists():
+                raise DataError(
+                    "this corpus is not finished",
+                    where=str(directory),
+                    fix="Run the same `bertworks prepare` again: it goes on where it stopped.",
+                ) from None
+            raise DataError(
+                f"no {MANIFEST} here, so this is no prepared corpus",
+                where=str(directory),
+                fix="Make one with `bertworks prepare`.",
+            ) from None
+        except (OSError, ValueError) as error:
+            raise _damaged(path, str(error)) from None
+        version = tree.get("format_version") if isinstance(tree, dict) else None
+        if version != FORMAT_VERSION:
+            raise CheckpointError(
+                f"format version {version!r}; this program reads {FORMAT_VERSION}",
+                where=str(path),
+                fix="Prepare the corpus again.",
+            )
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise _damaged(path, _first(error)) from None
+
+    def write(self, directory: Path) -> None:
+        """Write the manifest, whole or not at all."""
+        text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+        write_atomically(directory / MANIFEST, text.encode())
+
+
+class Journal:
+    """The shards finished so far, as JSON Lines: the job first, then a line a shard.
+
+    It stands beside the shards until the manifest takes its place, and is locked while a run
+    writes to it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = self.path(directory)
+        try:
+            self._file = open(self._path, "a+b")  # noqa: SIM115  # closed by close()
+        except OSError as error:
+            raise DataError(
+                f"cannot be written ({error.strerror})", where=str(self._path)
+            ) from None
+        if not _lock(self._file.fileno()):
+            self._file.close()
+            raise DataError(
+                "another run is preparing a corpus here",
+                where=str(directory),
+                fix="Wait for it, or choose another --out.",
+            )
+
+    @staticmethod
+    def path(directory: Path) -> Path:
+        return directory / "journal.jsonl"
+
+    def read(self) -> tuple[Job | None, list[ShardRecord]]:
+        """The job and the shards; a last line that was cut short by a kill is removed.
+
+        Raises:
+            CheckpointError: another line cannot be understood.
+        """
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content.rfind(b"\n") + 1
+        self._file.truncate(whole)
+        lines = content[:whole].splitlines()
+        try:
+            job = Job.model_validate_json(lines[0]) if lines else None
+            return job, [ShardRecord.model_validate_json(line) for line in lines[1:]]
+        except ValidationError as error:
+            raise _damaged(self._path, _first(error)) from None
+
+    def restart(self, job: Job) -> None:
+        """Empty the journal, and begin it with the job."""
+        self._file.truncate(0)
+        self.append(job)
+
+    def append(self, record: Job | ShardRecord) -> None:
+        """Add a line, and have it on the disk."""
+        self._file.write(record.model_dump_json().encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Let others at it; an empty journal is not left behind."""
+        if not os.fstat(self._file.fileno()).st_size:
+            self.remove()
+        self._file.close()
+
+    def remove(self) -> None:
+        """Remove the file, once the manifest has taken its place."""
+        self._path.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: bytes | Any) -> None:
+    """Write a file whole or not at all: under another name, to the disk, then renamed.
+
+    Args:
+        path: where the content is to be.
+        content: bytes, or any object with a buffer.
+    """
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what a killed run left half written."""
+    for path in directory.glob("*.tmp"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _lock(file: int) -> bool:
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # Windows has no such locks: two runs are not told apart there
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def _damaged(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"damaged ({why})",
+        where=str(path),
+        fix="Remove the directory and prepare the corpus again.",
+    )

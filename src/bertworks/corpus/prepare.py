@@ -1,0 +1,324 @@
+"""From a corpus of text to a directory of token ids that pre-training maps into memory.
+
+    documents ─ batches of text ─► workers: split, tokenise, write a shard ─► manifest
+
+Where one shard ends and the next begins depends on the text alone, so the bytes are the same for
+any number of workers, and a run that was killed goes on: it reads the text again (which is quick),
+and leaves out what the journal says is done with the same text.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import BertworksError, DataError, SettingsError
+from .lines import ReadCounts, reason
+from .making import ShardMaker, TextBatch, batches
+from .manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    TOKENIZER,
+    Job,
+    Journal,
+    Manifest,
+    Sentences,
+    ShardRecord,
+    SourceRecord,
+    remove_unfinished,
+)
+from .progress import PrepareProgress
+from .readers import read_documents
+from .shards import sha256_of, token_type
+from .sources import CorpusSource, Format, parse_sources
+from .workers import Workers
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer
+
+__all__ = ["Manifest", "PrepareProgress", "prepare"]
+
+_LIBRARIES = ("pyarrow", "sentencex", "tokenizers")
+
+
+def prepare(
+    sources: str
+    | os.PathLike[str]
+    | CorpusSource
+    | Sequence[str | os.PathLike[str] | CorpusSource],
+    *,
+    tokenizer: Tokenizer | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    workers: int = 1,
+    format: Format = "auto",
+    column: str | None = None,
+    sentences: Sentences = "split",
+    language: str = "en",
+    skip_bad: bool = False,
+    drop_duplicates: bool = False,
+    seed: int = 0,
+    shard_bytes: int = 1 << 23,
+    progress: Callable[[PrepareProgress], None] | None = None,
+) -> Manifest:
+    """Split a corpus into sentences, tokenise it, and write it as shards of token ids.
+
+    The directory holds the shards, `manifest.json`, and the tokenizer's files. Killed and called
+    again with the same arguments, it goes on where it stopped. The bytes do not depend on
+    `workers`.
+
+    Args:
+        sources: see `read_documents`, as for `format`, `column`, `skip_bad`, `drop_duplicates`
+            and `seed`.
+        tokenizer: a Tokenizer, or where its files lie.
+        out: the directory to write; new, empty, or left by a run with the same arguments.
+        workers: processes; 1 works in this one.
+        sentences: "split" splits paragraphs into sentences by rules; "lines" takes each line of
+            text as one sentence.
+        language: whose rules split sentences, as an ISO 639-1 code.
+        shard_bytes: a shard is full when its text, in UTF-8, reaches this.
+        progress: called after every shard and at the end.
+
+    Raises:
+        DataError: the corpus is missing, bad or holds no text; or a finished corpus lies in `out`
+            and its text has changed since.
+        BertworksError: `out` holds something else, or cannot be written (finished shards are kept).
+    """
+    if workers < 1 or shard_bytes < 1:
+        raise SettingsError(
+            f"workers={workers}, shard_bytes={shard_bytes}: each must be at least 1"
+        )
+    from ..text.sentences import split_sentences
+    from ..text.tokenizer import Tokenizer
+
+    split_sentences("", language)  # an unknown language is told at once
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizer.load(Path(tokenizer))
+    parsed = parse_sources(sources, format=format, column=column)
+    job = Job(
+        sources=tuple(map(_source_record, parsed)),
+        vocabulary_hash=tokenizer.fingerprint,
+        sentences=sentences,
+        language=language,
+        skip_bad=skip_bad,
+        drop_duplicates=drop_duplicates,
+        seed=seed,
+        shard_bytes=shard_bytes,
+        versions={name: importlib.metadata.version(name) for name in _LIBRARIES},
+    )
+    counts = ReadCounts()
+    documents = read_documents(
+        parsed, skip_bad=skip_bad, drop_duplicates=drop_duplicates, seed=seed, counts=counts
+    )
+    directory = Path(out)
+    run: _Run | None = None
+    try:
+        _claim(directory)
+        with closing(Journal(directory)) as journal:
+            run = _Run(directory, job, journal, counts, progress)
+            _save_tokenizer(tokenizer, directory)
+            run.work(batches(documents, shard_bytes, counts), tokenizer, workers)
+            return run.finish(tokenizer)
+    except OSError as error:
+        kept = f"{len(run.records)} finished shards are kept: " if run else ""
+        again = "make room and run the same command again to go on."
+        raise BertworksError(
+            f"cannot be written ({reason(error)})",
+            where=str(directory),
+            fix=(kept + again) if kept else again.capitalize(),
+        ) from error
+
+
+class _Run:
+    """One call of `prepare`, from what was done before to the manifest."""
+
+    def __init__(
+        self,
+        directory: Path,
+        job: Job,
+        journal: Journal,
+        counts: ReadCounts,
+        progress: Callable[[PrepareProgress], None] | None,
+    ) -> None:
+        self._directory, self._job, self._journal = directory, job, journal
+        self._counts, self._report = counts, progress
+        self.records: dict[str, ShardRecord] = {}
+        self._progress = PrepareProgress(bytes_total=counts.bytes_total, read=counts)
+        self._bytes: dict[str, int] = {}
+        self._start = time.monotonic()
+        self._finished = (directory / MANIFEST).exists()
+        self._done = {record.file: record for record in self._resume()}
+
+    def _resume(self) -> list[ShardRecord]:
+        """What earlier runs have done, if it was the same job."""
+        remove_unfinished(self._directory)
+        if self._finished:
+            manifest = Manifest.read(self._directory)
+            before, records = manifest.job, list(manifest.shards)
+            difference = before.first_difference(self._job)
+        else:
+            unfinished, records = self._journal.read()
+            if unfinished is None or not records:
+                self._journal.restart(self._job)
+                shutil.rmtree(self._directory / TOKENIZER, ignore_errors=True)
+                return []
+            # Text that was mended after an error changes sizes; shards are compared by text.
+            difference = unfinished.without_sizes().first_difference(self._job.without_sizes())
+        if difference:
+            raise BertworksError(
+                f"another preparation lies here: {difference}",
+                where=str(self._directory),
+                fix="Choose another --out, or remove the directory.",
+            )
+        return records
+
+    def work(self, todo: Iterator[TextBatch], tokenizer: Tokenizer, workers: int) -> None:
+        """Make every shard that is not there yet."""
+        settings = (self._directory, self._job.sentences, self._job.language)
+        pending = self._pending(todo)
+        if workers == 1:
+            make = ShardMaker(tokenizer, *settings).make
+            for batch in pending:
+                self._add(make(batch))
+            return
+        first = next(pending, None)
+        if first is None:
+            return  # and no process is started for nothing
+        pool: Workers[TextBatch, ShardRecord] = Workers(workers, _build_maker, *settings)
+        with closing(pool):
+            for record in pool.map(chain([first], pending)):
+                self._add(record)
+
+    def _pending(self, todo: Iterator[TextBatch]) -> Iterator[TextBatch]:
+        for batch in todo:
+            self._bytes[batch.file] = batch.bytes_read
+            done = self._done.pop(batch.file, None)
+            if done is not None and self._is_whole(done) and done.text == batch.digest:
+                self._progress.reused_shards += 1
+                self._note(done)
+                continue
+            if self._finished and (done is None or done.text != batch.digest):
+                raise self._changed()
+            yield batch
+
+    def _is_whole(self, record: ShardRecord) -> bool:
+        path = self._directory / record.file
+        return (
+            path.is_file()
+            and path.stat().st_size == record.bytes
+            and sha256_of(path) == record.sha256
+        )
+
+    def _add(self, record: ShardRecord) -> None:
+        self._journal.append(record)
+        self._progress.new_tokens += record.tokens
+        self._note(record)
+
+    def _note(self, record: ShardRecord) -> None:
+        self.records[record.file] = record
+        now = self._progress
+        now.shards += 1
+        now.documents += record.documents
+        now.sentences += record.sentences
+        now.tokens += record.tokens
+        now.unknown_tokens += record.unknown_tokens
+        now.bytes_read += self._bytes.pop(record.file)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._progress.seconds = time.monotonic() - self._start
+        if self._report is not None:
+            self._report(self._progress)
+
+    def finish(self, tokenizer: Tokenizer) -> Manifest:
+        """Write the manifest in the journal's place."""
+        if self._finished and self._done:
+            raise self._changed()
+        shards = [self.records[file] for file in sorted(self.records)]
+        total: Counter[str] = Counter()
+        for record in shards:
+            total.update(record.model_dump(exclude={"file", "sha256", "text"}))
+        if not total["tokens"]:
+            raise DataError("nothing is left of the corpus: it holds no text that gives tokens")
+        for file in self._done:  # of a text that has become shorter since the last run
+            (self._directory / file).unlink(missing_ok=True)
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            documents=total["documents"],
+            sentences=total["sentences"],
+            tokens=total["tokens"],
+            unknown_tokens=total["unknown_tokens"],
+            empty_documents=total["empty_documents"] + self._counts.empty,
+            empty_sentences=total["empty_sentences"],
+            duplicate_documents=self._counts.duplicates,
+            left_out_documents=self._counts.left_out,
+            cut_documents=self._counts.cut,
+            skipped=dict(sorted(self._counts.skipped.items())),
+            token_type=token_type(tokenizer.vocab_size).name,
+            vocabulary_size=tokenizer.vocab_size,
+            job=self._job,
+            shards=tuple(shards),
+        )
+        manifest.write(self._directory)
+        self._journal.remove()
+        self._progress.bytes_read = self._counts.bytes_read
+        self._tell()
+        return manifest
+
+    def _changed(self) -> DataError:
+        return DataError(
+            "a finished corpus lies here, and its text has changed since",
+            where=str(self._directory),
+            fix="Choose another --out, or remove the directory.",
+        )
+
+
+def _build_maker(
+    directory: Path, sentences: Sentences, language: str
+) -> Callable[[TextBatch], ShardRecord]:
+    from ..text.tokenizer import Tokenizer
+
+    return ShardMaker(Tokenizer.load(directory / TOKENIZER), directory, sentences, language).make
+
+
+def _claim(directory: Path) -> None:
+    """Make the directory, or see that it is ours."""
+    if directory.exists() and not directory.is_dir():
+        raise BertworksError("not a directory", where=str(directory), fix="Choose another --out.")
+    directory.mkdir(parents=True, exist_ok=True)
+    ours = (directory / MANIFEST).exists() or Journal.path(directory).exists()
+    if not ours and any(directory.iterdir()):
+        raise BertworksError(
+            "the directory is not empty, and holds no prepared corpus",
+            where=str(directory),
+            fix="Choose another --out.",
+        )
+
+
+def _save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
+    """Save the tokenizer's files, all or none of them."""
+    path = directory / TOKENIZER
+    if path.exists():
+        return
+    unfinished = directory / f"{TOKENIZER}.tmp"
+    tokenizer.save(unfinished)
+    unfinished.rename(path)
+
+
+def _source_record(source: CorpusSource) -> SourceRecord:
+    files = source.files()
+    return SourceRecord(
+        name=source.name,
+        weight=source.weight,
+        format=source.format,
+        column=source.column,
+        files=len(files),
+        bytes=sum(map(os.path.getsize, files)),
+    )

@@ -1,0 +1,142 @@
+"""Documents of text from anything people keep corpora in, one after the other.
+
+Memory holds one document at a time, whatever the size of the corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import DataError
+from .duplicates import SeenTexts
+from .formats import Found, detect_format, read_json_lines, read_text, read_wiki
+from .lines import ReadCounts, Reading
+from .sources import CorpusSource, Format, parse_sources
+from .tables import read_dataset, read_parquet
+
+__all__ = ["CorpusSource", "Document", "ReadCounts", "read_documents"]
+
+_READERS = {
+    "text": read_text,
+    "wiki": read_wiki,
+    "jsonl": read_json_lines,
+    "parquet": read_parquet,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document.
+
+    Attributes:
+        paragraphs: its lines of text, stripped, none of them empty; at least one.
+        where: where it begins: `file:line`, or `file, row 12` in a table.
+        copy: 0, or 1, 2, … for further copies that its source's weight asks for; they follow it
+            at once.
+    """
+
+    paragraphs: tuple[str, ...]
+    where: str
+    copy: int = 0
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.paragraphs)
+
+
+def read_documents(
+    sources: str
+    | os.PathLike[str]
+    | CorpusSource
+    | Sequence[str | os.PathLike[str] | CorpusSource],
+    *,
+    format: Format = "auto",
+    column: str | None = None,
+    skip_bad: bool = False,
+    drop_duplicates: bool = False,
+    seed: int = 0,
+    counts: ReadCounts | None = None,
+) -> Iterator[Document]:
+    """Stream the documents of a corpus, source after source, file after file.
+
+    Args:
+        sources: paths, folders, globs or `hf:NAME`, each perhaps with `@WEIGHT`; or
+            `CorpusSource`s.
+        format: the format of files whose source does not say it; "auto" finds it out.
+        column: the column of the text, for JSON Lines, Parquet and data sets.
+        skip_bad: skip and count what cannot be read, rather than stop at it.
+        drop_duplicates: drop and count documents whose whole text has come before.
+        seed: draws the documents that a weight's fraction takes.
+        counts: filled in as documents are read.
+
+    Raises:
+        DataError: a source is missing or holds nothing, or (unless `skip_bad`) something in it
+            is bad; raised when the reading comes to it, but for missing sources, at once.
+    """
+    parsed = parse_sources(sources, format=format, column=column)
+    files = [source.files() for source in parsed]
+    counts = counts if counts is not None else ReadCounts()
+    counts.bytes_total += sum(os.path.getsize(file) for some in files for file in some)
+    return _read(parsed, files, skip_bad, drop_duplicates, seed, counts)
+
+
+def _read(
+    sources: list[CorpusSource],
+    files: list[list[str]],
+    skip_bad: bool,
+    drop_duplicates: bool,
+    seed: int,
+    counts: ReadCounts,
+) -> Iterator[Document]:
+    seen = SeenTexts() if drop_duplicates else None
+    for index, source in enumerate(sources):
+        reading = Reading(counts, skip_bad, source.column)
+        number = 0
+        for where, paragraphs in _read_source(source, files[index], reading):
+            if not paragraphs:
+                counts.empty += 1
+                continue
+            number += 1
+            document = Document(tuple(paragraphs), where)
+            if seen is not None and not seen.add(document.text):
+                counts.duplicates += 1
+                continue
+            copies = _copies(source.weight, f"{seed}:{index}:{number}")
+            counts.left_out += not copies
+            counts.documents += copies
+            if copies:
+                yield document
+            for copy in range(1, copies):
+                yield Document(document.paragraphs, where, copy)
+
+
+def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> Iterator[Found]:
+    if source.is_dataset:
+        reading.counts.formats[source.path] = "data set"
+        yield from read_dataset(source, reading)
+    for file in files:
+        try:
+            format = detect_format(file) if source.format == "auto" else source.format
+        except DataError as error:
+            reading.bad("damaged file", error.what, where=file, fix=error.fix)
+            continue
+        reading.counts.formats[file] = format
+        found, skipped = False, reading.counts.num_skipped
+        for document in _READERS[format](file, reading):
+            found = True
+            yield document
+        if not found and reading.counts.num_skipped == skipped:
+            reading.bad("empty file", "the file holds no text", where=file)
+
+
+def _copies(weight: float, key: str) -> int:
+    """How many copies of a document a weight gives; its fraction is drawn by the key."""
+    whole = int(weight)
+    fraction = weight - whole
+    if not fraction:
+        return whole
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return whole + (int.from_bytes(digest, "big") < fraction * 2**64)

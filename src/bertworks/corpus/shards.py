@@ -1,0 +1,239 @@
+"""Shards of token ids on disk, and a prepared corpus as arrays mapped into memory.
+
+A shard is an uncompressed Arrow IPC file of one record batch, a row a document: `tokens`, nested
+lists (document → sentences → token ids), and `copy`, 0 or the number of a further copy that a
+weight asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import CheckpointError
+from .manifest import TOKENIZER, Manifest, ShardRecord, write_atomically
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer
+
+_HASH_BLOCK = 1 << 20
+
+
+def token_type(vocabulary_size: int) -> np.dtype[Any]:
+    """The smallest unsigned integer type that holds every id of a vocabulary."""
+    return np.min_scalar_type(vocabulary_size - 1)
+
+
+def write_shard(
+    path: Path,
+    ids: np.ndarray,
+    sentence_lengths: np.ndarray,
+    document_sentences: np.ndarray,
+    copies: np.ndarray,
+) -> tuple[int, str]:
+    """Write a shard, whole or not at all.
+
+    Args:
+        path: the file.
+        ids: `[tokens]`, of the type that is to be stored.
+        sentence_lengths: `[sentences]`, tokens of each.
+        document_sentences: `[documents]`, sentences of each.
+        copies: `[documents]`, the number of each document's copy.
+
+    Returns:
+        The file's size in bytes and its SHA-256.
+
+    Raises:
+        OSError: the disk is full, or the file cannot be written.
+    """
+    sentences = pa.ListArray.from_arrays(pa.array(_offsets(sentence_lengths)), pa.array(ids))
+    documents = pa.ListArray.from_arrays(pa.array(_offsets(document_sentences)), sentences)
+    batch = pa.record_batch(
+        [documents, pa.array(copies.astype(np.uint16))], names=["tokens", "copy"]
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content = sink.getvalue()
+    write_atomically(path, content)
+    return content.size, hashlib.sha256(content).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_HASH_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class _Shard(NamedTuple):
+    ids: np.ndarray  # [tokens]
+    sentence_offsets: np.ndarray  # [sentences + 1], into ids
+    document_offsets: np.ndarray  # [documents + 1], into the sentences
+    copies: np.ndarray  # [documents]
+
+
+class Corpus:
+    """A prepared corpus, mapped into memory. Pickled, it is its path: workers map it anew.
+
+    Attributes:
+        directory: where it lies.
+        manifest: its counts, settings and shards.
+    """
+
+    def __init__(self, directory: Path, manifest: Manifest, shards: list[_Shard]) -> None:
+        self.directory, self.manifest = directory, manifest
+        self._shards = shards
+        counts = [len(shard.document_offsets) - 1 for shard in shards]
+        self._starts = [0, *np.cumsum(counts).tolist()]
+
+    @classmethod
+    def open(cls, directory: str | Path, *, verify: bool = False) -> Corpus:
+        """Open what `prepare` wrote.
+
+        Args:
+            directory: the one that `manifest.json` lies in.
+            verify: read everything and compare checksums; otherwise only sizes and counts are
+                compared.
+
+        Raises:
+            DataError: the directory is no finished corpus.
+            CheckpointError: the manifest or a shard is missing, damaged, or of another version.
+        """
+        directory = Path(directory)
+        manifest = Manifest.read(directory)
+        shards = [_open_shard(directory, record, manifest, verify) for record in manifest.shards]
+        return cls(directory, manifest, shards)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Corpus.open, (self.directory,)
+
+    def __len__(self) -> int:
+        return self.num_documents
+
+    @property
+    def num_documents(self) -> int:
+        return int(self._starts[-1])
+
+    @cached_property
+    def document_lengths(self) -> np.ndarray:
+        """`[documents]` int64: the tokens of each document."""
+        return _concatenate(
+            [np.diff(shard.sentence_offsets[shard.document_offsets]) for shard in self._shards]
+        )
+
+    @cached_property
+    def sentence_counts(self) -> np.ndarray:
+        """`[documents]` int64: the sentences of each document."""
+        return _concatenate([np.diff(shard.document_offsets) for shard in self._shards])
+
+    @cached_property
+    def originals(self) -> np.ndarray:
+        """`[documents]` int64: for each document, the number of the first of its copies.
+
+        It is the document's own number where no weight asked for copies. What must not be in two
+        parts of a split at once goes by it.
+        """
+        first = _concatenate([shard.copies for shard in self._shards]) == 0
+        return np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
+
+    def document(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """A document's token ids and where its sentences begin and end in them.
+
+        Returns:
+            ids `[tokens]`, unsigned and read-only, a view of the file; and sentence offsets
+            `[sentences + 1]` int64, the first 0, the last `tokens`.
+
+        Raises:
+            IndexError: there is no such document.
+        """
+        if not 0 <= number < self._starts[-1]:
+            raise IndexError(f"document {number} of {self._starts[-1]}")
+        index = bisect_right(self._starts, number) - 1
+        ids, sentence_offsets, document_offsets, _ = self._shards[index]
+        row = number - self._starts[index]
+        offsets = sentence_offsets[document_offsets[row] : document_offsets[row + 1] + 1]
+        start = offsets[0]
+        return ids[start : offsets[-1]], np.subtract(offsets, start, dtype=np.int64)
+
+    def load_tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the ids, from the corpus's own copy of it.
+
+        Raises:
+            CheckpointError: it is missing or damaged, or not the one that made the ids.
+        """
+        from ..text.tokenizer import Tokenizer
+
+        path = self.directory / TOKENIZER
+        tokenizer = Tokenizer.load(path)
+        if tokenizer.fingerprint != self.manifest.vocabulary_hash:
+            raise CheckpointError(
+                "this tokenizer did not make the corpus beside it",
+                where=str(path),
+                fix="Prepare the corpus again.",
+            )
+        return tokenizer
+
+
+def _open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify: bool) -> _Shard:
+    path = directory / record.file
+    if not path.is_file():
+        raise _damaged(path, "missing")
+    if path.stat().st_size != record.bytes:
+        raise _damaged(path, f"{path.stat().st_size} bytes instead of {record.bytes}")
+    if verify and sha256_of(path) != record.sha256:
+        raise _damaged(path, "its checksum is wrong")
+    try:
+        # The mapping outlives the file's being closed: thousands of shards hold no file open.
+        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+            batch = reader.get_batch(0)
+        documents: Any = batch.column("tokens")
+        sentences = documents.values
+        shard = _Shard(
+            sentences.values.to_numpy(zero_copy_only=True),
+            sentences.offsets.to_numpy(zero_copy_only=True),
+            documents.offsets.to_numpy(zero_copy_only=True),
+            batch.column("copy").to_numpy(zero_copy_only=True),
+        )
+    except (pa.ArrowException, OSError, KeyError, AttributeError, ValueError) as error:
+        raise _damaged(path, str(error).splitlines()[0]) from None
+    counts = (
+        len(shard.ids),
+        len(shard.sentence_offsets) - 1,
+        len(shard.document_offsets) - 1,
+        int(shard.sentence_offsets[-1]),
+        int(shard.document_offsets[-1]),
+    )
+    tokens, sentences_, documents_ = record.tokens, record.sentences, record.documents
+    if counts != (tokens, sentences_, documents_, tokens, sentences_):
+        raise _damaged(path, "its counts are not the manifest's")
+    if shard.ids.dtype != np.dtype(manifest.token_type):
+        raise _damaged(path, f"token ids of type {shard.ids.dtype}")
+    return shard
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    assert offsets[-1] < 2**31, "a shard counts in 32 bits"
+    return offsets.astype(np.int32)
+
+
+def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays).astype(np.int64) if arrays else np.empty(0, np.int64)
+
+
+def _damaged(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"this shard is damaged ({why})",
+        where=str(path),
+        fix="Run the same `bertworks prepare` again: it makes damaged shards anew.",
+    )

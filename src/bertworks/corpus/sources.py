@@ -1,0 +1,157 @@
+"""What a corpus is made of: files, folders, globs and data sets, each with a weight."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from ..errors import DataError
+
+Format: TypeAlias = Literal["auto", "text", "wiki", "jsonl", "parquet"]
+"""How a file holds its documents; see `corpus.formats`."""
+
+_HUB = "hf:"
+_WEIGHTED = re.compile(r"(?P<path>.+)@(?P<weight>\d+(?:\.\d+)?)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSource:
+    """One part of a corpus.
+
+    Attributes:
+        path: a file, a folder (all files below it but hidden ones, in sorted order), a glob, or a
+            Hugging Face data set as `hf:NAME[:CONFIG][#SPLIT]` (a folder that `save_to_disk` wrote
+            is one too, with or without `hf:`).
+        weight: how often a pass over the corpus meets each of the source's documents. 2 gives each
+            twice; 0.5 a seeded half of them; 1.5 each once and a seeded half of them again.
+        format: how the files hold their documents; found out file by file if "auto".
+        column: the column of the text in JSON Lines, Parquet and data sets. If left out: `text`,
+            else the only one that holds strings.
+
+    Raises:
+        DataError: the weight is not a finite number above 0.
+    """
+
+    path: str
+    weight: float = 1.0
+    format: Format = "auto"
+    column: str | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise DataError(
+                f"the weight {self.weight} is not a number above 0",
+                where=self.path,
+                fix="Leave the source out if nothing of it is wanted.",
+            )
+
+    @classmethod
+    def parse(
+        cls,
+        source: str | os.PathLike[str] | CorpusSource,
+        *,
+        format: Format = "auto",
+        column: str | None = None,
+    ) -> CorpusSource:
+        """Read `PATH` or `PATH@WEIGHT`; a path that exists as it stands has no weight in it.
+
+        `format` and `column` are for sources that do not say their own.
+        """
+        if isinstance(source, CorpusSource):
+            return cls(
+                source.path,
+                source.weight,
+                source.format if source.format != "auto" else format,
+                source.column if source.column is not None else column,
+            )
+        path, weight = os.fspath(source), 1.0
+        found = _WEIGHTED.fullmatch(path)
+        if found and not os.path.exists(path):
+            path, weight = found["path"], float(found["weight"])
+        return cls(path, weight, format, column)
+
+    @property
+    def name(self) -> str:
+        """What the source is called where machines must agree: its path's last part."""
+        return self.path if self.is_dataset else Path(self.path).name or self.path
+
+    @property
+    def is_dataset(self) -> bool:
+        """Whether this is a Hugging Face data set rather than files."""
+        return self.path.startswith(_HUB) or is_saved_dataset(Path(self.path))
+
+    @property
+    def dataset(self) -> tuple[str, str | None, str | None]:
+        """Name or folder, configuration and split of a Hugging Face data set."""
+        name, _, split = self.path.removeprefix(_HUB).partition("#")
+        if os.path.isdir(name):
+            return name, None, split or None
+        name, _, config = name.partition(":")
+        return name, config or None, split or None
+
+    def files(self) -> list[str]:
+        """The source's files, in the order in which they are read; none for a data set.
+
+        Raises:
+            DataError: nothing is there, or nothing matches.
+        """
+        if self.is_dataset:
+            return []
+        path = os.path.expanduser(self.path)
+        if os.path.isfile(path):
+            return [path]
+        if os.path.isdir(path):
+            found = sorted(_below(path))
+            if not found:
+                raise DataError("the folder holds no files", where=self.path)
+            return found
+        if glob.has_magic(path):
+            found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+            if not found:
+                raise DataError("no file matches the pattern", where=self.path)
+            return found
+        if os.path.exists(path):
+            raise DataError("neither a regular file nor a folder", where=self.path)
+        raise DataError("no such file or folder", where=self.path)
+
+
+def parse_sources(
+    sources: str
+    | os.PathLike[str]
+    | CorpusSource
+    | Sequence[str | os.PathLike[str] | CorpusSource],
+    *,
+    format: Format = "auto",
+    column: str | None = None,
+) -> list[CorpusSource]:
+    """One source or several, as `CorpusSource`s.
+
+    Raises:
+        DataError: there is none, or a weight is impossible.
+    """
+    if isinstance(sources, str | os.PathLike | CorpusSource):
+        sources = [sources]
+    if not sources:
+        raise DataError("no corpus is given", fix="Name a file, a folder or a glob.")
+    return [CorpusSource.parse(source, format=format, column=column) for source in sources]
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Whether a folder is a Hugging Face data set that `save_to_disk` wrote."""
+    return (path / "dataset_dict.json").is_file() or (
+        (path / "dataset_info.json").is_file() and (path / "state.json").is_file()
+    )
+
+
+def _below(directory: str) -> list[str]:
+    found: list[str] = []
+    for folder, folders, names in os.walk(directory, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
+    return found

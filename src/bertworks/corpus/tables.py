@@ -1,0 +1,136 @@
+"""How tables hold documents: Parquet files and Hugging Face data sets, a document a row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import DataError, need
+from .formats import Found, report_missing_column, split_paragraphs, text_of
+from .lines import Reading, reason
+from .sources import CorpusSource, is_saved_dataset
+
+_ROWS = 256
+
+
+def read_parquet(path: str, reading: Reading) -> Iterator[Found]:
+    """A Parquet file, a document a row; line feeds in it part paragraphs.
+
+    Places are named `file, row 12`, from 1.
+
+    Raises:
+        DataError: no Parquet, no such column, or no string in a row; and bad things are not to be
+            skipped.
+    """
+    counts, row = reading.counts, 0
+    size, seen = os.path.getsize(path), 0
+    try:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            column = _choose_column(path, file.schema_arrow, reading)
+            if column is None:
+                return
+            for batch in file.iter_batches(_ROWS, columns=[column]):
+                values = batch.column(0)
+                for index in range(len(values)):
+                    row += 1
+                    text = _value(values[index], column, f"{path}, row {row}", reading)
+                    if text is not None:
+                        yield f"{path}, row {row}", split_paragraphs(text)
+                read = size * row // file.metadata.num_rows
+                counts.bytes_read += read - seen
+                seen = read
+    except (OSError, pa.ArrowException) as error:
+        what = f"cannot be read as Parquet ({reason(error)})"
+        reading.bad("damaged file", what, where=f"{path}, row {row + 1}" if row else path)
+
+
+def read_dataset(source: CorpusSource, reading: Reading) -> Iterator[Found]:
+    """A Hugging Face data set, streamed; the split `train` unless named, or the only one.
+
+    Raises:
+        BertworksError: the package `datasets` is not installed.
+        DataError: there is no such data set or split, or a row is bad and not to be skipped.
+    """
+    data = open_dataset(source)
+    column, row = reading.column, 0
+    for row, record in enumerate(data, 1):
+        where = f"{source.path}, row {row}"
+        column, text = text_of(record, column, where, reading)
+        if text is not None:
+            yield where, split_paragraphs(text)
+    if not row:
+        reading.bad("empty file", "the data set holds no rows", where=source.path)
+
+
+def open_dataset(source: CorpusSource) -> Any:
+    """A split of a Hugging Face data set: the one named, else `train`, else the only one.
+
+    Raises:
+        BertworksError: the package `datasets` is not installed.
+        DataError: there is no such data set or split.
+    """
+    datasets: Any = need("datasets", "data", "Reading a Hugging Face data set")
+    name, config, split = source.dataset
+    try:
+        if is_saved_dataset(Path(name)):
+            data = datasets.load_from_disk(name)
+        else:
+            data = datasets.load_dataset(name, config, streaming=True)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot be loaded ({reason(error)})", where=source.path) from None
+    if isinstance(data, dict):
+        data = data[_choose_split(source, list(data), split)]
+    return data
+
+
+def _choose_split(source: CorpusSource, splits: list[str], split: str | None) -> str:
+    if split is None:
+        split = "train" if "train" in splits else splits[0] if len(splits) == 1 else None
+    if split not in splits:
+        raise DataError(
+            f"no split {split!r}" if split else "several splits, and none is chosen",
+            where=source.path,
+            fix=f"The splits are: {', '.join(splits)}. Add #SPLIT to the name.",
+        )
+    return split
+
+
+def _choose_column(path: str, schema: pa.Schema, reading: Reading) -> str | None:
+    column = reading.column
+    if column is None:
+        strings = [field.name for field in schema if _is_string(field.type)]
+        column = "text" if "text" in schema.names else strings[0] if len(strings) == 1 else None
+    if column is None or column not in schema.names:
+        report_missing_column(column, schema.names, path, reading)
+        return None
+    kind = schema.field(column).type
+    if not _is_string(kind):
+        what = f"the column {column!r} holds {kind}, not strings"
+        reading.bad("value is no string", what, where=path)
+        return None
+    return column
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _value(scalar: Any, column: str, where: str, reading: Reading) -> str | None:
+    try:
+        text = scalar.as_py()
+    except UnicodeDecodeError:
+        reading.bad("broken UTF-8", f"the value of {column!r} is not UTF-8", where=where)
+        return None
+    if text is None:
+        reading.bad("value is no string", f"the value of {column!r} is missing", where=where)
+        return None
+    return str(text)

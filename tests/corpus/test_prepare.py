@@ -1,0 +1,354 @@
+"""prepare: the tokenizer's ids, always the same bytes, and kills and faults borne."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertworks.corpus.manifest import Journal, Manifest
+from bertworks.corpus.prepare import PrepareProgress, prepare
+from bertworks.corpus.readers import read_documents
+from bertworks.corpus.shards import Corpus
+from bertworks.corpus.workers import Workers
+from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.text.sentences import split_sentences
+from bertworks.text.tokenizer import Tokenizer
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def as_lists(corpus: Corpus) -> list[list[list[int]]]:
+    documents = []
+    for number in range(corpus.num_documents):
+        ids, offsets = corpus.document(number)
+        documents.append([part.tolist() for part in np.split(ids, offsets[1:-1])])
+    return documents
+
+
+def expected(
+    tokenizer: Tokenizer, path: Path, rule: str = "split", **settings: Any
+) -> list[list[list[int]]]:
+    """The ids by the plainest way: a sentence at a time."""
+    documents = []
+    for document in read_documents(path, **settings):
+        sentences = [
+            tokenizer.piece_ids([sentence])[0].tolist()
+            for paragraph in document.paragraphs
+            for sentence in ([paragraph] if rule == "lines" else split_sentences(paragraph))
+        ]
+        documents.append([ids for ids in sentences if ids])
+    return [document for document in documents if document]
+
+
+@pytest.mark.parametrize("rule", ["split", "lines"])
+@given(
+    documents=st.lists(
+        st.lists(st.text("abz.! é\x07力", max_size=12), max_size=4), min_size=1, max_size=6
+    ),
+    shard_bytes=st.integers(1, 100),
+)
+def test_ids_are_the_tokenizers(
+    tokenizer: Tokenizer,
+    tmp_path_factory: pytest.TempPathFactory,
+    rule: Any,
+    documents: list[list[str]],
+    shard_bytes: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("prepare")
+    path = folder / "f.jsonl"
+    path.write_text("".join(json.dumps({"text": "\n".join(d)}) + "\n" for d in documents))
+    wanted = expected(tokenizer, path, rule)
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "out": folder / "out", "sentences": rule}
+    if not wanted:
+        with pytest.raises(DataError, match="no text"):
+            prepare(path, shard_bytes=shard_bytes, **settings)
+        return
+    manifest = prepare(path, shard_bytes=shard_bytes, **settings)
+    corpus = Corpus.open(folder / "out", verify=True)
+    assert as_lists(corpus) == wanted
+    assert corpus.manifest == manifest
+    assert manifest.documents == corpus.num_documents == len(wanted)
+    assert manifest.documents + manifest.empty_documents == len(documents)
+    assert manifest.sentences == corpus.sentence_counts.sum() == sum(map(len, wanted))
+    assert manifest.tokens == corpus.document_lengths.sum()
+    flat = [piece for document in wanted for sentence in document for piece in sentence]
+    assert manifest.unknown_tokens == flat.count(tokenizer.unk_id)
+    assert corpus.sentence_counts.tolist() == list(map(len, wanted))
+    assert corpus.document_lengths.tolist() == [sum(map(len, document)) for document in wanted]
+
+
+def test_bytes_do_not_depend_on_workers(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
+    reports: list[tuple[int, ...]] = []
+
+    def note(now: PrepareProgress) -> None:
+        reports.append((now.documents, now.tokens, now.bytes_read, now.shards))
+        assert now.bytes_total == text.stat().st_size
+        assert 0 <= now.unknown_rate <= 1
+
+    one = prepare(text, tokenizer=tokenizer, out=tmp_path / "1", shard_bytes=9000, progress=note)
+    tokenizer.save(tmp_path / "saved")
+    two = prepare(
+        [text],
+        tokenizer=tmp_path / "saved",
+        out=tmp_path / "2",
+        workers=2,
+        shard_bytes=9000,
+        progress=note,
+    )
+    assert one == two
+    assert len(one.shards) > 3
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    assert set(contents(tmp_path / "1")) >= {"manifest.json", "tokenizer/vocab.txt"}
+    assert as_lists(Corpus.open(tmp_path / "2")) == expected(tokenizer, text)
+    end = (one.documents, one.tokens, text.stat().st_size, len(one.shards))
+    assert reports[len(reports) // 2 - 1] == reports[-1] == end
+    machine = [str(tmp_path), str(text.parent)]
+    assert not any(word in (tmp_path / "1" / "manifest.json").read_text() for word in machine)
+
+
+SCRIPT = """
+import sys
+from bertworks.corpus.prepare import prepare
+text, tokenizer, out, workers = sys.argv[1:]  # as people write scripts: workers do not run them
+prepare(text, tokenizer=tokenizer, out=out, workers=int(workers), shard_bytes=2000)
+"""
+
+
+@pytest.mark.parametrize(("workers", "kills"), [(1, 4), (2, 2)])
+def test_killed_and_run_again(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path, workers: int, kills: int
+) -> None:
+    prepare(text, tokenizer=tokenizer, out=tmp_path / "unbroken", shard_bytes=2000)
+    tokenizer.save(tmp_path / "saved")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    out = tmp_path / "killed"
+    command = [sys.executable, str(tmp_path / "script.py"), str(text), str(tmp_path / "saved")]
+    draw, lines = random.Random(workers), 0
+    for _ in range(kills):
+        with subprocess.Popen([*command, str(out), str(workers)]) as process:
+            wanted = lines + draw.randint(0, 8)
+            while process.poll() is None and lines <= wanted:
+                journal = Journal.path(out)
+                lines = journal.read_bytes().count(b"\n") if journal.exists() else 0
+                time.sleep(0.0005)
+            time.sleep(draw.random() * 0.01)
+            process.send_signal(signal.SIGKILL)
+    if not (out / "manifest.json").exists():
+        with pytest.raises(DataError, match="not finished"):
+            Corpus.open(out)
+    reused = []
+    prepare(
+        text,
+        tokenizer=tokenizer,
+        out=out,
+        shard_bytes=2000,
+        progress=lambda now: reused.append(now.reused_shards),
+    )
+    assert reused[-1] >= lines - 1 > 0
+    assert contents(out) == contents(tmp_path / "unbroken")
+
+
+class StopError(Exception):
+    pass
+
+
+def stopped_after(shards: int) -> Any:
+    def stop(now: PrepareProgress) -> None:
+        if now.shards == shards:
+            raise StopError
+
+    return stop
+
+
+def test_every_way_to_go_on(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 9000}
+    prepare(text, out=tmp_path / "unbroken", **settings)
+    unbroken = contents(tmp_path / "unbroken")
+    out = tmp_path / "out"
+    with pytest.raises(StopError):
+        prepare(text, out=out, progress=stopped_after(3), **settings)
+    # A line cut short, a damaged shard, a missing one, and files half written.
+    with open(Journal.path(out), "ab") as journal:
+        journal.write(b'{"file": "shard-0')
+    shards = sorted(out.glob("*.arrow"))
+    shards[0].write_bytes(shards[0].read_bytes()[:-1] + b"!")
+    shards[1].unlink()
+    (out / "shard-00009.arrow.1.tmp").write_bytes(b"half")
+    reports: list[int] = []
+    prepare(text, out=out, progress=lambda now: reports.append(now.reused_shards), **settings)
+    assert reports[-1] == 1
+    assert contents(out) == unbroken
+    # Once more on the finished corpus: nothing to do; and damage is mended.
+    prepare(text, out=out, progress=lambda now: reports.append(now.reused_shards), **settings)
+    assert reports[-1] == len(list(out.glob("*.arrow")))
+    shards[0].write_bytes(b"")
+    prepare(text, out=out, workers=2, **settings)
+    assert contents(out) == unbroken
+
+
+def test_goes_on_after_the_text_was_mended(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path, settings = tmp_path / "f", {"tokenizer": tokenizer, "shard_bytes": 50}
+    good = b"\n\n".join(b"Abc def %d." % n for n in range(40))
+    path.write_bytes(good + b"\n\n\xff more text.")
+    with pytest.raises(DataError, match="f:81: not UTF-8"):
+        prepare(path, out=tmp_path / "out", **settings)
+    path.write_bytes(good)
+    reused: list[int] = []
+    prepare(
+        path, out=tmp_path / "out", progress=lambda n: reused.append(n.reused_shards), **settings
+    )
+    assert reused[-1] > 5
+    prepare(path, out=tmp_path / "unbroken", **settings)
+    assert contents(tmp_path / "out") == contents(tmp_path / "unbroken")
+
+
+def test_something_else_in_the_directory(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "out": out, "shard_bytes": 9000}
+    for stop in (stopped_after(2), None):  # an unfinished and a finished one
+        if stop:
+            with pytest.raises(StopError):
+                prepare(text, progress=stop, **settings)
+        else:
+            prepare(text, **settings)
+        before = contents(out)
+        for other, message in (
+            ({"sentences": "lines"}, "sentences was 'split' and is now 'lines'"),
+            ({"shard_bytes": 1}, "shard_bytes was 9000"),
+            (
+                {
+                    "tokenizer": Tokenizer.from_vocabulary(
+                        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+                    )
+                },
+                "the tokenizer differs",
+            ),
+        ):
+            with pytest.raises(BertworksError, match=f"another preparation.*{message}.*--out"):
+                prepare(text, **{**settings, **other})
+        with pytest.raises(BertworksError, match=r"another preparation.*the corpus differs"):
+            prepare([text, text], **settings)
+        assert contents(out) == before
+    changed = text.with_name("other") / text.name
+    changed.parent.mkdir()
+    changed.write_text(text.read_text(encoding="utf-8").replace("a", "b"), encoding="utf-8")
+    with pytest.raises(DataError, match="its text has changed"):
+        prepare(changed, **settings)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").write_text("x")
+    for place, message in (("full", "not empty"), ("full/precious", "not a directory")):
+        with pytest.raises(BertworksError, match=message):
+            prepare(text, tokenizer=tokenizer, out=tmp_path / place)
+
+
+def test_two_runs_at_once(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
+    def second(now: PrepareProgress) -> None:
+        with pytest.raises(DataError, match="another run"):
+            prepare(text, tokenizer=tokenizer, out=tmp_path / "out")
+        raise StopError
+
+    with pytest.raises(StopError):
+        prepare(text, tokenizer=tokenizer, out=tmp_path / "out", progress=second)
+    prepare(text, tokenizer=tokenizer, out=tmp_path / "out")
+
+
+def test_counts(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "f.jsonl").write_text(
+        "\n".join(
+            json.dumps({"text": text}) for text in ["Ab. \x07", "Ab. \x07", "\x07", "", "Zz!"]
+        )
+        + '\n{"text": 1}\n{"text"'
+    )
+    manifest = prepare(
+        f"{tmp_path}/f.jsonl@2",
+        tokenizer=tokenizer,
+        out=tmp_path / "out",
+        skip_bad=True,
+        drop_duplicates=True,
+    )
+    assert (manifest.documents, manifest.duplicate_documents) == (4, 1)
+    assert manifest.skipped == {"bad JSON": 1, "value is no string": 1}
+    assert manifest.empty_documents == 3  # one blank, and two copies of one without a piece
+    assert manifest.unknown_rate == 2 / manifest.tokens
+    assert manifest.vocabulary_hash == tokenizer.fingerprint
+    corpus = Corpus.open(tmp_path / "out")
+    assert corpus.originals.tolist() == [0, 0, 2, 2]
+    assert manifest == Manifest.read(tmp_path / "out")
+
+
+def test_errors_of_readers_and_settings(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"Good.\n\nBad \xff.")
+    for workers in (1, 2):
+        with pytest.raises(DataError, match="f:3: not UTF-8"):
+            prepare(tmp_path / "f", tokenizer=tokenizer, out=tmp_path / "out", workers=workers)
+    with pytest.raises(DataError, match="language"):
+        prepare(tmp_path / "f", tokenizer=tokenizer, out=tmp_path / "out", language="English!")
+    with pytest.raises(SettingsError, match="workers=0"):
+        prepare(tmp_path / "f", tokenizer=tokenizer, out=tmp_path / "out", workers=0)
+
+
+def test_full_disk(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
+    """Files may not grow beyond a limit that a later shard needs: as a full disk, an OSError."""
+    settings: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "out": tmp_path / "out",
+        "shard_bytes": 9000,
+    }
+    longer = tmp_path / "f"
+    longer.write_bytes(text.read_bytes() + b"\n\n" + b"abcdefghi " * 9_000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(BertworksError, match=r"out: cannot be written .*\d finished shards"):
+            prepare(longer, **settings)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    reused: list[int] = []
+    prepare(longer, progress=lambda now: reused.append(now.reused_shards), **settings)
+    assert reused[-1] > 3
+
+
+def _build() -> Any:
+    def work(task: int) -> int:
+        if task == 3:
+            raise DataError("bad", where="f:3", fix="Mend it.")
+        if task == 4:
+            raise ZeroDivisionError
+        if task == 5:
+            signal.raise_signal(signal.SIGKILL)
+        return task * 2
+
+    return work
+
+
+def test_faults_in_workers_come_through() -> None:
+    workers: Workers[int, int] = Workers(1, _build)
+    try:
+        assert sorted(workers.map([1, 2])) == [2, 4]
+        with pytest.raises(DataError, match=r"^f:3: bad\. Mend it\.$"):
+            list(workers.map([1, 3]))
+        with pytest.raises(ZeroDivisionError) as caught:
+            list(workers.map([4]))
+        assert "In a worker process" in caught.value.__notes__[0]
+        with pytest.raises(BertworksError, match=r"worker process died \(signal 9\)"):
+            list(workers.map([5]))
+    finally:
+        workers.close()
