@@ -1,0 +1,263 @@
+"""Which tokens are to be guessed, and what stands in their place.
+
+A whole batch of sequences, laid end to end, is masked in one go. Everything random is a pure
+function of (the sequence's key, the token's place in it): a sequence's masks depend neither on what
+it is batched with nor on the order of work.
+
+Source: paper §3.1, Task #1, and §A.1; the original data generator (whole words included); ALBERT
+§4.1 and SpanBERT §3.1 for spans.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from ...settings import Settings
+from . import hashing
+
+# Mixed into a token's bits, so that its replacement, its random piece and its span are drawn apart.
+_ACTION, _PIECE, _SPAN = (np.uint64(n << 60) for n in (1, 2, 3))
+
+
+class MaskingSettings(Settings):
+    """How tokens are masked.
+
+    Attributes:
+        mlm_probability: the share of a sequence's tokens to be guessed. `[CLS]` and `[SEP]` count
+            towards its length, as in the original, and are never chosen.
+        mask_ratio: the share of the chosen tokens that `[MASK]` replaces.
+        random_ratio: the share that a random piece of the whole vocabulary replaces; the rest
+            stand as they are.
+        max_predictions_per_sequence: the most tokens chosen in a sequence; no limit if None. The
+            original's 20 at length 128 and 80 at 512 are the width of its files: 15 % are 19 and
+            77 tokens, so they never bind.
+        unit: what is chosen at a time: `token`; `whole-word`, all pieces of a word; `span`, some
+            consecutive words.
+        span_lengths: how the words of a span are drawn: `harmonic`, with odds of 1/n (ALBERT), or
+            `geometric` (SpanBERT). Odds are scaled to the lengths up to `max_span_words` that the
+            segment has room for.
+        max_span_words: the most words of a span: 3 in ALBERT, 10 in SpanBERT.
+        span_geometric_p: the geometric distribution's p, the odds that a span ends with each word.
+        replace: what becomes of a chosen token is drawn for each `token`, or once for the `span`
+            (SpanBERT) or word.
+        static: the same instances with the same masks again and again (BERT's files), rather than
+            new ones every epoch (RoBERTa §4.1).
+        dupe_factor: with `static`, how many versions are made before they come again.
+    """
+
+    mlm_probability: float = Field(default=0.15, gt=0, le=1)
+    mask_ratio: float = Field(default=0.8, ge=0, le=1)
+    random_ratio: float = Field(default=0.1, ge=0, le=1)
+    max_predictions_per_sequence: int | None = Field(default=None, ge=1)
+    unit: Literal["token", "whole-word", "span"] = "token"
+    span_lengths: Literal["harmonic", "geometric"] = "harmonic"
+    max_span_words: int = Field(default=3, ge=1)
+    span_geometric_p: float = Field(default=0.2, gt=0, lt=1)
+    replace: Literal["token", "span"] = "token"
+    static: bool = False
+    dupe_factor: int = Field(default=10, ge=1)
+
+    @model_validator(mode="after")
+    def _ratios_fit(self) -> Self:
+        if self.mask_ratio + self.random_ratio > 1 + 1e-9:
+            raise ValueError(
+                f"mask_ratio={self.mask_ratio} and random_ratio={self.random_ratio} are more than "
+                "1 together"
+            )
+        return self
+
+    @property
+    def repeat_every(self) -> int | None:
+        """After how many epochs the same masks come again; never, if None."""
+        return self.dupe_factor if self.static else None
+
+    def num_predictions(self, lengths: np.ndarray) -> np.ndarray:
+        """How many tokens are to be guessed in sequences of these lengths, specials included.
+
+        At least one; halves are rounded to even, as Python's `round` does in the original.
+        """
+        wanted = np.maximum(1, np.rint(lengths * self.mlm_probability).astype(np.int64))
+        limit = self.max_predictions_per_sequence
+        return wanted if limit is None else np.minimum(limit, wanted)
+
+
+class Masked(NamedTuple):
+    """Masked sequences.
+
+    Attributes:
+        input_ids: `[tokens]` int64, as the network sees them.
+        positions: `[masked]` int64, rising: which tokens are to be guessed.
+        labels: `[masked]` int64: what stood there.
+    """
+
+    input_ids: np.ndarray
+    positions: np.ndarray
+    labels: np.ndarray
+
+
+class Masker:
+    """Masks batches of sequences.
+
+    Args:
+        settings: how.
+        vocab_size: random pieces are drawn from all ids below this.
+        mask_id: the id of `[MASK]`.
+        frame_ids: the ids of `[CLS]` and `[SEP]`, which are never chosen.
+        continuation: `[vocab_size]` bool: the pieces that go on a word (`##…`).
+    """
+
+    def __init__(
+        self,
+        settings: MaskingSettings,
+        *,
+        vocab_size: int,
+        mask_id: int,
+        frame_ids: tuple[int, int],
+        continuation: np.ndarray,
+    ) -> None:
+        self.settings = settings
+        self.vocab_size = vocab_size
+        self.mask_id = mask_id
+        self.frame_ids = frame_ids
+        self.continuation = continuation
+        words = np.arange(1, settings.max_span_words + 1)
+        harmonic = settings.span_lengths == "harmonic"
+        odds = 1 / words if harmonic else (1 - settings.span_geometric_p) ** words
+        self._span_odds = np.cumsum(odds)
+
+    def __call__(self, input_ids: np.ndarray, cu_seqlens: np.ndarray, keys: np.ndarray) -> Masked:
+        """Choose tokens and replace them.
+
+        Args:
+            input_ids: `[tokens]` int64, sequences end to end, none longer than 2²⁴; left as it is.
+            cu_seqlens: `[sequences + 1]` where each starts.
+            keys: `[sequences]` uint64.
+        """
+        lengths = np.diff(cu_seqlens).astype(np.int64)
+        sequence = np.repeat(np.arange(len(lengths)), lengths)
+        place = np.arange(len(input_ids)) - np.repeat(cu_seqlens[:-1], lengths)
+        bits = hashing.draw(keys[sequence], place)
+        free = (input_ids != self.frame_ids[0]) & (input_ids != self.frame_ids[1])
+        budget = self.settings.num_predictions(lengths)
+        if self.settings.unit == "token":
+            positions = _first_of_each(np.flatnonzero(free), sequence, bits, budget)
+            decided_by = positions
+        else:
+            positions, decided_by = self._choose_words(input_ids, free, sequence, bits, budget)
+        return self._replace(input_ids, positions, bits[positions], bits[decided_by])
+
+    def _replace(
+        self, input_ids: np.ndarray, positions: np.ndarray, bits: np.ndarray, decided: np.ndarray
+    ) -> Masked:
+        """Put `[MASK]`, a random piece, or nothing new in place of each chosen token.
+
+        Each token's own `bits` give its random piece; those of the token that its group is
+        `decided` by give what becomes of it.
+        """
+        labels = input_ids[positions]
+        if self.settings.replace == "token":
+            decided = bits
+        share = hashing.uniform(hashing.mix(decided ^ _ACTION))
+        masked = share < self.settings.mask_ratio
+        random = ~masked & (share < self.settings.mask_ratio + self.settings.random_ratio)
+        replaced = labels.copy()
+        replaced[masked] = self.mask_id
+        replaced[random] = hashing.below(hashing.mix(bits[random] ^ _PIECE), self.vocab_size)
+        result = input_ids.copy()
+        result[positions] = replaced
+        return Masked(result, positions, labels)
+
+    def _choose_words(
+        self,
+        input_ids: np.ndarray,
+        free: np.ndarray,
+        sequence: np.ndarray,
+        bits: np.ndarray,
+        budget: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Choose whole words, or spans of them, in random order as long as the budget allows.
+
+        A word that would overflow the budget is passed over; a span is shortened to fit, and passed
+        over where a word of it is chosen already. Words do not reach across a `[SEP]` (in the
+        original, a `##` piece that truncation left at the start of B joins A's last word).
+
+        Returns:
+            The chosen positions, rising, and for each the first position of its word or span.
+        """
+        goes_on = self.continuation[input_ids] & free
+        goes_on[1:] &= free[:-1]
+        goes_on[0] = False
+        starts = np.flatnonzero(free & ~goes_on)
+        if not len(starts):
+            return starts, starts
+        sizes = np.add.reduceat(free.astype(np.int64), starts)
+        widths = np.ones(len(starts), np.int64)
+        if self.settings.unit == "span":
+            widths = self._span_widths(starts, sizes, bits[starts])
+
+        order = _shuffled(starts, sequence, bits).tolist()
+        of_sequence = np.bincount(sequence[starts], minlength=len(budget)).cumsum().tolist()
+        size_of, width_of = sizes.tolist(), widths.tolist()
+        chosen: list[int] = []
+        leaders: list[int] = []
+        taken = bytearray(len(starts))
+        first = 0
+        for last, allowed in zip(of_sequence, budget.tolist(), strict=True):
+            left = allowed
+            for word in order[first:last]:
+                stop = word + width_of[word]
+                size = sum(size_of[word:stop])
+                while size > left:
+                    stop -= 1
+                    size -= size_of[stop]
+                if stop == word or any(taken[word:stop]):
+                    continue
+                taken[word:stop] = b"\1" * (stop - word)
+                chosen.extend(range(word, stop))
+                leaders.extend([word] * (stop - word))
+                left -= size
+                if not left:
+                    break
+            first = last
+        words = np.array(chosen, np.int64)
+        counts = sizes[words]
+        inside = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        positions = np.repeat(starts[words], counts) + inside
+        decided_by = np.repeat(starts[np.array(leaders, np.int64)], counts)
+        rising = np.argsort(positions)
+        return positions[rising], decided_by[rising]
+
+    def _span_widths(self, starts: np.ndarray, sizes: np.ndarray, bits: np.ndarray) -> np.ndarray:
+        """How many words a span has that begins at each word."""
+        follows = np.zeros(len(starts) + 1, bool)  # whether a word is the next one's neighbour
+        follows[1:-1] = starts[:-1] + sizes[:-1] == starts[1:]
+        segment_end = np.flatnonzero(~follows[1:]) + 1
+        number = np.arange(len(starts))
+        room = segment_end[np.searchsorted(segment_end, number, side="right")] - number
+        odds = self._span_odds
+        most = odds[np.minimum(room, len(odds)) - 1]
+        share = hashing.uniform(hashing.mix(bits ^ _SPAN)) * most
+        widths: np.ndarray = np.searchsorted(odds, share, side="right") + 1
+        return widths
+
+
+def _shuffled(positions: np.ndarray, sequence: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """The numbers of the positions, sequence by sequence, in random order within each."""
+    rank = (sequence[positions].astype(np.uint64) << np.uint64(40)) | (
+        bits[positions] >> np.uint64(24)
+    )
+    order: np.ndarray = np.argsort(rank, kind="stable")
+    return order
+
+
+def _first_of_each(
+    positions: np.ndarray, sequence: np.ndarray, bits: np.ndarray, budget: np.ndarray
+) -> np.ndarray:
+    """`budget` random ones of each sequence's positions, or all if there are fewer; rising."""
+    shuffled = positions[_shuffled(positions, sequence, bits)]
+    counts = np.bincount(sequence[positions], minlength=len(budget))
+    rank = np.arange(len(shuffled)) - np.repeat(counts.cumsum() - counts, counts)
+    return np.sort(shuffled[rank < np.repeat(budget, counts)])

@@ -1,0 +1,229 @@
+"""Which tokens make an instance: the five ways of cutting documents into training sequences.
+
+An instance is `[CLS] piece [SEP]` or `[CLS] piece [SEP] piece [SEP]`, and a piece is a run of
+tokens of one document. What is computed here are the pieces' borders alone, as plain integers: a
+few binary searches an instance in the documents' cumulative sentence lengths, no tokens moved.
+
+Source: paper §3.1, Task #2, and §A.2; the original data generator, whose draws `segment-pair`
+makes with the same odds, sentence by sentence; ALBERT §3.1; RoBERTa §4.2.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from ...settings import Settings
+
+Format = Literal[
+    "segment-pair", "sentence-pair", "sentence-order", "full-sentences", "doc-sentences"
+]
+
+DRAWS = 10
+"""How often another document is drawn for a random B before its own is taken after all."""
+
+
+class InstanceSettings(Settings):
+    """How documents are cut into training sequences.
+
+    Attributes:
+        format: `segment-pair` is BERT's: two runs of sentences and whether the second follows the
+            first. `sentence-pair` takes single sentences. `sentence-order` (ALBERT) takes two
+            consecutive runs and asks whether they were swapped. `full-sentences` and
+            `doc-sentences` (RoBERTa) fill a sequence with consecutive sentences, across documents
+            (with an extra `[SEP]` between them) or not, and ask nothing.
+        max_seq_length: the most tokens a sequence has, `[CLS]` and `[SEP]`s included.
+        short_seq_prob: the share of documents that are cut into shorter sequences, of a length
+            drawn for the document (segment-pair and sentence-order only).
+        next_sentence_balance: `original` does as the original generators do: a chunk that is a
+            single sentence always takes a random B, so that more than half of the pairs are
+            not-next, and a long A gives it away. `exact` makes each pair's label the toss of a
+            fair coin, whatever A is: a chunk is two sentences at least, and a document's last
+            sentence, if left alone, is itself cut in two at a random token.
+    """
+
+    format: Format = "segment-pair"
+    max_seq_length: int = Field(default=128, ge=8)
+    short_seq_prob: float = Field(default=0.1, ge=0, le=1)
+    next_sentence_balance: Literal["original", "exact"] = "original"
+
+    @property
+    def next_sentence(self) -> bool:
+        """Whether instances carry a `next_sentence_label`."""
+        return self.format in ("segment-pair", "sentence-pair", "sentence-order")
+
+
+class Piece(NamedTuple):
+    """Tokens `start` to `end` of a document."""
+
+    document: int
+    start: int
+    end: int
+
+
+class Instance(NamedTuple):
+    """The pieces of one sequence, a `[SEP]` after each.
+
+    `next_sentence_label` is 0 where B follows A, and 1 where it does not (a random B, or, in
+    sentence-order, the two swapped); None where nothing is asked.
+    """
+
+    pieces: tuple[Piece, ...]
+    next_sentence_label: int | None
+
+    @property
+    def num_tokens(self) -> int:
+        return 1 + sum(1 + end - start for _, start, end in self.pieces)
+
+
+Bounds = Callable[[int], Sequence[int]]
+"""A document's cumulative sentence lengths: 0, then where each sentence ends, strictly rising."""
+
+
+def make_instances(
+    documents: Sequence[int],
+    bounds: Bounds,
+    num_documents: int,
+    settings: InstanceSettings,
+    rng: Random,
+) -> Iterator[Instance]:
+    """Cut some documents into instances.
+
+    Args:
+        documents: the documents' numbers, in order.
+        bounds: gives any document's cumulative sentence lengths; no document is empty.
+        num_documents: how many documents a random B may come from (numbers 0 up to this).
+        settings: the format.
+        rng: every draw is made with `rng.random()` and `rng.getrandbits()`, whose streams Python
+            keeps from version to version.
+    """
+    if settings.format == "full-sentences":
+        yield from _full_sentences(documents, bounds, settings.max_seq_length)
+        return
+    for document in documents:
+        if settings.format == "doc-sentences":
+            yield from _full_sentences([document], bounds, settings.max_seq_length)
+        else:
+            yield from _pairs(document, bounds, num_documents, settings, rng)
+
+
+def _pairs(
+    document: int, bounds: Bounds, num_documents: int, settings: InstanceSettings, rng: Random
+) -> Iterator[Instance]:
+    """The pairs of one document.
+
+    Sentences are gathered until the target length is reached; the chunk is split in two at random;
+    where B is not the second half but random, that half's sentences are put back.
+    """
+    random = rng.random
+    max_num_tokens = settings.max_seq_length - 3
+    single = settings.format == "sentence-pair"
+    swap = settings.format == "sentence-order"
+    exact = settings.next_sentence_balance == "exact"
+    target = max_num_tokens
+    if not single and random() < settings.short_seq_prob:
+        target = 2 + int(random() * (max_num_tokens - 1))
+
+    ends = bounds(document)
+    num_sentences = len(ends) - 1
+    first = 0  # the chunk is sentences `first` up to `last`
+    while first < num_sentences:
+        start = ends[first]
+        last = first + 2 if single else bisect_left(ends, start + target, first + 1)
+        if exact and last < first + 2:
+            last = first + 2
+        last = min(last, num_sentences)
+        end, count = ends[last], last - first
+
+        split_sentence = count == 1 and exact
+        if split_sentence:
+            if end - start < 2:  # a lone token cannot be cut in two
+                return
+            middle, split = start + 1 + int(random() * (end - start - 1)), last
+        else:
+            split = first + 1 + (int(random() * (count - 1)) if count > 1 else 0)
+            middle = ends[split]
+
+        lone = count == 1 and not exact
+        other = lone or random() < 0.5
+        a, b = Piece(document, start, middle), Piece(document, middle, end)
+        if other and (lone or not swap):
+            wanted = 1 if single else target - (middle - start)
+            b = _random_piece(document, wanted, bounds, num_documents, rng)
+            first = split
+        else:
+            first = last
+            if other:
+                a, b = b, a
+        yield Instance(_truncate(a, b, max_num_tokens, rng), int(other))
+
+
+def _random_piece(own: int, wanted: int, bounds: Bounds, num_documents: int, rng: Random) -> Piece:
+    """Whole sentences of another document, from a random one on, `wanted` tokens or more.
+
+    Fewer where the document ends before, and one sentence at least.
+    """
+    document = own
+    for _ in range(DRAWS):
+        document = int(rng.random() * num_documents)
+        if document != own:
+            break
+    ends = bounds(document)
+    first = int(rng.random() * (len(ends) - 1))
+    last = bisect_left(ends, ends[first] + wanted, first + 1)
+    return Piece(document, ends[first], ends[min(last, len(ends) - 1)])
+
+
+def _truncate(a: Piece, b: Piece, max_num_tokens: int, rng: Random) -> tuple[Piece, Piece]:
+    """Cut the longer piece (B, where they are equal) token by token, until both fit.
+
+    Each token goes from the front or the back with equal odds. How many go from which piece
+    follows from the lengths alone, and how many of these from the front is binomial.
+    """
+    length_a, length_b = a.end - a.start, b.end - b.start
+    excess = length_a + length_b - max_num_tokens
+    if excess <= 0:
+        return a, b
+    until_equal = min(excess, abs(length_a - length_b))
+    from_a, from_b = (until_equal, 0) if length_a > length_b else (0, until_equal)
+    from_a += (excess - until_equal) // 2
+    from_b += (excess - until_equal + 1) // 2
+    return _cut(a, from_a, rng), _cut(b, from_b, rng)
+
+
+def _cut(piece: Piece, count: int, rng: Random) -> Piece:
+    if count == 0:
+        return piece
+    front = rng.getrandbits(count).bit_count()
+    return Piece(piece.document, piece.start + front, piece.end - (count - front))
+
+
+def _full_sentences(
+    documents: Sequence[int], bounds: Bounds, max_seq_length: int
+) -> Iterator[Instance]:
+    """Fill each sequence with as many whole sentences as fit, one piece a document.
+
+    A sentence too long for any sequence is cut where the sequence ends.
+    """
+    pieces: list[Piece] = []
+    room = max_seq_length - 1  # of which a piece takes its tokens and a [SEP]
+    for document in documents:
+        ends = bounds(document)
+        start = 0
+        while start < ends[-1]:
+            end = ends[bisect_right(ends, start + room - 1) - 1] if room > 1 else start
+            if end <= start and not pieces:
+                end = start + room - 1
+            if end > start:
+                pieces.append(Piece(document, start, end))
+                room -= end - start + 1
+                start = end
+            if start < ends[-1]:  # the next sentence does not fit
+                yield Instance(tuple(pieces), None)
+                pieces, room = [], max_seq_length - 1
+    if pieces:
+        yield Instance(tuple(pieces), None)

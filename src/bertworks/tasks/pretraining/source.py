@@ -1,0 +1,327 @@
+"""Where training instances come from: made on the fly from a prepared corpus, each epoch afresh.
+
+Stages, all of them pure functions of (seed, epoch, block):
+
+1. the documents are put in a random order of the epoch;
+2. the order is cut into blocks of about `block_tokens` tokens;
+3. a block's documents are cut into instances (`pairs`);
+4. the instances are shuffled, and each is given the key that its masking is drawn from (`masking`).
+
+Nothing but the documents lies on disk, and a stream of instances is resumed from three integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+import numpy as np
+
+from ...errors import DataError
+from . import hashing
+from .pairs import InstanceSettings, make_instances
+
+if TYPE_CHECKING:
+    from ...text.tokenizer import Tokenizer
+
+BLOCK_TOKENS = 512 * 1024
+_ORDER, _PAIRS, _SHUFFLE, _KEYS, _HELD_OUT = range(5)  # so that no two uses share their draws
+
+
+class Documents(Protocol):
+    """Tokenised documents, as `corpus.shards.Corpus` has them."""
+
+    @property
+    def num_documents(self) -> int: ...
+
+    @property
+    def document_lengths(self) -> np.ndarray:
+        """`[documents]` int64: the tokens of each."""
+        ...
+
+    @property
+    def originals(self) -> np.ndarray:
+        """`[documents]` int64: the first of each document's copies; itself, if it has none."""
+        ...
+
+    def document(self, number: int, /) -> tuple[np.ndarray, np.ndarray]:
+        """Ids `[tokens]`, and `[sentences + 1]` offsets of the sentences in them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PretrainingExample:
+    """One sequence, unmasked.
+
+    Attributes:
+        input_ids: `[num_tokens]`, of any integer type: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+        first_segment: how many of them are of token type 0.
+        next_sentence_label: 0 if B follows A, 1 if not; None if that is not asked.
+        key: what the masking is drawn from, as a pure function; None if nothing is to be masked,
+            since the text holds the `[MASK]`s that are to be filled.
+        row: the row of data it comes from, where it comes from one.
+    """
+
+    input_ids: np.ndarray
+    first_segment: int
+    next_sentence_label: int | None = None
+    key: int | None = None
+    row: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def token_type_ids(self) -> np.ndarray:
+        """`[num_tokens]` int8."""
+        return (np.arange(len(self.input_ids)) >= self.first_segment).astype(np.int8)
+
+
+@dataclass(frozen=True, eq=False)
+class InstanceBlock(Sequence[PretrainingExample]):
+    """The instances of a block: a sequence of examples that are views of a few arrays.
+
+    It is small to send from one process to another.
+
+    Attributes:
+        tokens: the block's tokens, sequence after sequence, in the order they were made.
+        starts: `[instances]` where each instance starts in them, in the order of use; likewise:
+        lengths: how many tokens it has.
+        first_segments: how many of these are of token type 0.
+        next_sentence_labels: int8; None if that is not asked.
+        keys: uint64.
+    """
+
+    tokens: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    first_segments: np.ndarray
+    next_sentence_labels: np.ndarray | None
+    keys: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, index: int) -> PretrainingExample: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[PretrainingExample]: ...
+    def __getitem__(self, index: int | slice) -> PretrainingExample | list[PretrainingExample]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        start = int(self.starts[index])
+        labels = self.next_sentence_labels
+        return PretrainingExample(
+            self.tokens[start : start + int(self.lengths[index])],
+            int(self.first_segments[index]),
+            None if labels is None else int(labels[index]),
+            int(self.keys[index]),
+        )
+
+
+class PretrainingSource:
+    """Instances of some documents of a corpus.
+
+    Args:
+        corpus: the tokenised documents.
+        documents: the numbers of those to use; a random B comes from these too.
+        tokenizer: whose `[CLS]` and `[SEP]` frame the sequences.
+        instances: how documents are cut.
+        seed: what everything is drawn from, together with the epoch.
+        repeat_every: after so many epochs the same instances come again, with the same masks, in
+            another order (`MaskingSettings.repeat_every`); never, if None.
+        block_tokens: about how many tokens a block has.
+
+    Raises:
+        DataError: the documents hold no tokens, or too few documents do.
+    """
+
+    def __init__(
+        self,
+        corpus: Documents,
+        documents: np.ndarray,
+        tokenizer: Tokenizer,
+        instances: InstanceSettings,
+        *,
+        seed: int,
+        repeat_every: int | None = None,
+        block_tokens: int = BLOCK_TOKENS,
+    ) -> None:
+        assert repeat_every is None or repeat_every > 0
+        lengths = np.asarray(corpus.document_lengths)[documents]
+        self.corpus = corpus
+        self.documents = np.asarray(documents)[lengths > 0]
+        self.lengths = lengths[lengths > 0]
+        self.instances = instances
+        self.seed = seed
+        self.repeat_every = repeat_every
+        self.block_tokens = block_tokens
+        self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
+        self._planned: tuple[int, np.ndarray, np.ndarray] | None = None
+        if not len(self.documents):
+            raise DataError("there are no documents to train on", fix="Prepare a larger corpus.")
+        if len(self.documents) < 2 and instances.next_sentence:
+            raise DataError(
+                "there is only one document, and a random next sentence comes from another",
+                fix="Separate documents by blank lines, or set format=doc-sentences.",
+            )
+
+    def num_blocks(self, epoch: int) -> int:
+        return len(self._plan(epoch)[1]) - 1
+
+    def block(self, epoch: int, block: int) -> InstanceBlock:
+        """The instances of a block, shuffled. A block of few tokens may hold none."""
+        order, edges = self._plan(epoch)
+        chosen = order[edges[block] : edges[block + 1]].tolist()
+        content = self._content(epoch)
+        rng = Random(hashing.key_of(self.seed, _PAIRS, content, block))
+        made = self._cut(chosen, rng)
+        key = hashing.key_of(self.seed, _KEYS, content, block)
+        keys = hashing.draw(np.array([key], np.uint64), np.arange(len(made.starts)))
+        shuffle = hashing.permutation(
+            hashing.key_of(self.seed, _SHUFFLE, epoch, block), len(made.starts)
+        )
+        labels = made.next_sentence_labels
+        return InstanceBlock(
+            tokens=made.tokens,
+            starts=made.starts[shuffle],
+            lengths=made.lengths[shuffle],
+            first_segments=made.first_segments[shuffle],
+            next_sentence_labels=None if labels is None else labels[shuffle],
+            keys=keys[shuffle],
+        )
+
+    def examples(self, epoch: int = 0, limit: int | None = None) -> Iterator[PretrainingExample]:
+        """The first `limit` examples of an epoch: the same ones each time, to measure by."""
+        left = limit
+        for block in range(self.num_blocks(epoch)):
+            made = self.block(epoch, block)
+            yield from made[:left]
+            if left is not None:
+                left -= min(left, len(made))
+                if not left:
+                    return
+
+    def _content(self, epoch: int) -> int:
+        """The epoch whose draws an epoch uses."""
+        return epoch if self.repeat_every is None else epoch % self.repeat_every
+
+    def _plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The order of the documents, and where in it each block starts."""
+        content = self._content(epoch)
+        if self._planned is not None and self._planned[0] == content:
+            return self._planned[1:]
+        key = hashing.key_of(self.seed, _ORDER, content)
+        order = hashing.permutation(key, len(self.documents))
+        ends = np.cumsum(self.lengths[order])
+        blocks = max(1, round(int(ends[-1]) / self.block_tokens))
+        wanted = np.arange(1, blocks) * (ends[-1] / blocks)
+        edges = np.searchsorted(ends, wanted, side="right")
+        edges = np.unique(np.concatenate(([0], edges, [len(order)])))
+        self._planned = content, order, edges
+        return order, edges
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planned": None}  # it is made again faster than it is sent
+
+    def _cut(self, chosen: list[int], rng: Random) -> InstanceBlock:
+        """The instances of some documents, in the order they are made; keys are left empty."""
+        cache: dict[int, tuple[np.ndarray, list[int]]] = {}
+
+        def read(number: int) -> tuple[np.ndarray, list[int]]:
+            found = cache.get(number)
+            if found is None:
+                ids, offsets = self.corpus.document(int(self.documents[number]))
+                found = cache[number] = ids, offsets.tolist()
+            return found
+
+        made = list(
+            make_instances(
+                chosen, lambda number: read(number)[1], len(self.documents), self.instances, rng
+            )
+        )
+        dtype = read(chosen[0])[0].dtype
+        cls, sep = np.array([self._cls_id], dtype), np.array([self._sep_id], dtype)
+        parts: list[np.ndarray] = []
+        for instance in made:
+            parts.append(cls)
+            for document, start, end in instance.pieces:
+                parts.append(cache[document][0][start:end])
+                parts.append(sep)
+        count = len(made)
+        lengths = np.fromiter((instance.num_tokens for instance in made), np.int64, count)
+        asked = self.instances.next_sentence
+        return InstanceBlock(
+            tokens=np.concatenate(parts) if parts else np.zeros(0, dtype),
+            starts=np.cumsum(lengths) - lengths,
+            lengths=lengths,
+            first_segments=np.fromiter(
+                (2 + i.pieces[0].end - i.pieces[0].start for i in made), np.int64, count
+            )
+            if asked
+            else lengths,
+            next_sentence_labels=np.fromiter((i.next_sentence_label for i in made), np.int8, count)
+            if asked
+            else None,
+            keys=np.zeros(0, np.uint64),
+        )
+
+
+def split_held_out(
+    corpus: Documents, held_out: float | int = 0.01, *, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Set documents aside that are never trained on.
+
+    Args:
+        corpus: the tokenised documents.
+        held_out: how many documents, or which share of them if it is a fraction below 1.
+        seed: which ones, together with the number of documents.
+
+    Returns:
+        The numbers of the documents to train on, and of those held out, two at least; rising. No
+        document is trained on of which a copy is held out.
+
+    Raises:
+        DataError: the corpus has too few documents for that.
+    """
+    originals = np.asarray(corpus.originals)
+    different = np.unique(originals)
+    total = len(different)
+    count = max(2, held_out if isinstance(held_out, int) else round(held_out * total))
+    if total - count < 2:
+        raise DataError(
+            f"the corpus has {total} documents, too few to hold {count} out and train on the rest",
+            fix="Separate documents by blank lines, or prepare a larger corpus.",
+        )
+    order = hashing.permutation(hashing.key_of(seed, _HELD_OUT), total)
+    held = np.sort(different[order[:count]])
+    return np.flatnonzero(~np.isin(originals, held)), held
+
+
+def describe(source: PretrainingSource, *, epoch: int = 0, blocks: int = 4) -> dict[str, float]:
+    """What instances a source gives, from the first blocks of an epoch.
+
+    Returns:
+        The epoch's `documents`, `tokens` and `blocks`; `instances_per_epoch`, estimated unless all
+        blocks were looked at; `mean_length` and `full_length_share` of the sequences; and, where
+        it is asked, `not_next_share`.
+    """
+    total_blocks = source.num_blocks(epoch)
+    sample = [source.block(epoch, block) for block in range(min(blocks, total_blocks))]
+    lengths = np.concatenate([made.lengths for made in sample])
+    found: dict[str, float] = {
+        "documents": len(source.documents),
+        "tokens": int(source.lengths.sum()),
+        "blocks": total_blocks,
+        "instances_per_epoch": round(len(lengths) * total_blocks / len(sample)),
+    }
+    if len(lengths):
+        found["mean_length"] = float(lengths.mean())
+        found["full_length_share"] = float(np.mean(lengths == source.instances.max_seq_length))
+        labels = [x.next_sentence_labels for x in sample if x.next_sentence_labels is not None]
+        if labels:
+            found["not_next_share"] = float(np.concatenate(labels).mean())
+    return found

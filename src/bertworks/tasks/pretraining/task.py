@@ -1,0 +1,274 @@
+"""Pre-training as a task: guess the masked pieces, and whether B follows A.
+
+The loss is the sum of the two mean losses (paper §3.1 and §A.2): the mean over all masked pieces,
+and the mean over all sequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...errors import DataError
+from ...model.encoder import Encoder
+from ...model.heads import MLMHead, NSPHead, cross_entropy_sum
+from ...packed import Batch, Packed
+from ..task import Evaluator, Network, Prediction, Row, Task
+from .masking import Masker, MaskingSettings
+from .pairs import InstanceSettings
+from .source import PretrainingExample
+
+if TYPE_CHECKING:
+    from ...model.config import EncoderConfig
+    from ...text.tokenizer import Tokenizer
+
+_ROWS = 1024  # masked positions whose logits are widened to float32 at a time
+
+
+class PretrainingNetwork(Network):
+    """An encoder with the masked-language-model head and, if it is asked, the next-sentence head.
+
+    Args:
+        config: the geometry.
+        next_sentence: whether there is a next-sentence head, and a pooler under it.
+    """
+
+    def __init__(self, config: EncoderConfig, *, next_sentence: bool = True) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=next_sentence)
+        word_embeddings = self.encoder.embeddings.word_embeddings.weight
+        assert isinstance(word_embeddings, nn.Parameter)
+        self.mlm_head = MLMHead(config, word_embeddings)
+        self.nsp_head = NSPHead(config) if next_sentence else None
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed losses: `mlm` over the masked positions, `nsp` over the sequences."""
+        hidden = self.encoder(batch.packed)
+        positions = batch.targets["masked_positions"]
+        if len(positions):
+            masked = hidden.index_select(0, positions)
+            losses = {"mlm": self.mlm_head.loss_sum(masked, batch.targets["masked_labels"])}
+        else:  # whole-word masking finds no word short enough in a very short sequence
+            losses = {"mlm": hidden.sum() * 0}
+        if self.nsp_head is not None:
+            logits = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
+            losses["nsp"] = cross_entropy_sum(logits, batch.targets["next_sentence_labels"])
+        return losses
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """`mlm_logits` `[masked, vocab_size]`, and `nsp_logits` `[sequences, 2]` if it is asked."""
+        hidden = self.encoder(batch.packed)
+        masked = hidden.index_select(0, batch.targets["masked_positions"])
+        outputs = {"mlm_logits": self.mlm_head(masked)}
+        if self.nsp_head is not None:
+            outputs["nsp_logits"] = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
+        return outputs
+
+
+class PretrainingEvaluator(Evaluator):
+    """Held-out measures of pre-training.
+
+    `mlm_loss`, `mlm_perplexity` and `mlm_accuracy` over the masked pieces; `nsp_loss` and
+    `nsp_accuracy` over the sequences, beside `nsp_majority`, which whoever always gave the commoner
+    answer would reach; and `loss`, the sum of the two.
+    """
+
+    def __init__(self) -> None:
+        self._sums = dict.fromkeys(
+            ("mlm_loss", "mlm_right", "nsp_loss", "nsp_right", "not_next"), 0.0
+        )
+        self._masked = self._sequences = 0
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        """Take note of a batch of instances.
+
+        Raises:
+            DataError: the batch is of typed rows, which do not say what is right.
+        """
+        if "masked_labels" not in batch.targets:
+            raise DataError(
+                "a text alone does not say how well its [MASK]s are filled",
+                fix="Measure pre-training on the held-out documents of a prepared corpus.",
+            )
+        labels = batch.targets["masked_labels"]
+        self._masked += len(labels)
+        for start in range(0, len(labels), _ROWS):
+            rows = slice(start, start + _ROWS)
+            self._note("mlm", outputs["mlm_logits"][rows], labels[rows])
+        if "nsp_logits" in outputs:
+            labels = batch.targets["next_sentence_labels"]
+            self._sequences += len(labels)
+            self._note("nsp", outputs["nsp_logits"], labels)
+            self._sums["not_next"] += labels.sum().item()
+
+    def _note(self, name: str, logits: Tensor, labels: Tensor) -> None:
+        self._sums[f"{name}_loss"] += cross_entropy_sum(logits, labels).item()
+        self._sums[f"{name}_right"] += (logits.argmax(-1) == labels).sum().item()
+
+    def result(self) -> dict[str, float]:
+        assert self._masked, "nothing was evaluated"
+        mlm_loss = self._sums["mlm_loss"] / self._masked
+        metrics = {
+            "loss": mlm_loss,
+            "mlm_loss": mlm_loss,
+            "mlm_perplexity": math.exp(mlm_loss) if mlm_loss < 700 else math.inf,
+            "mlm_accuracy": self._sums["mlm_right"] / self._masked,
+        }
+        if self._sequences:
+            not_next = self._sums["not_next"] / self._sequences
+            metrics["nsp_loss"] = self._sums["nsp_loss"] / self._sequences
+            metrics["nsp_accuracy"] = self._sums["nsp_right"] / self._sequences
+            metrics["nsp_majority"] = max(not_next, 1 - not_next)
+            metrics["loss"] += metrics["nsp_loss"]
+        return metrics
+
+
+class PretrainingTask(Task[PretrainingExample]):
+    """Masked-language modelling, and next-sentence prediction where the format has pairs.
+
+    Examples come from a `PretrainingSource` to be masked and learned from, or from rows with a
+    `text` (and a `pair`) in which each typed `[MASK]` is to be filled.
+
+    Args:
+        tokenizer: of the corpus.
+        instances: the format of the instances; decides whether there is a next-sentence head.
+        masking: how they are masked.
+        max_length: the most tokens a typed row may have.
+        top_k: how many pieces are told for each typed `[MASK]`.
+    """
+
+    name: ClassVar[str] = "pretraining"
+    best_metric: ClassVar[str] = "loss"
+    lower_is_better: ClassVar[frozenset[str]] = frozenset(
+        {"loss", "mlm_loss", "mlm_perplexity", "nsp_loss"}
+    )
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        instances: InstanceSettings | None = None,
+        masking: MaskingSettings | None = None,
+        *,
+        max_length: int = 512,
+        top_k: int = 5,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.instances = instances or InstanceSettings()
+        self.masking = masking or MaskingSettings()
+        self.max_length = max_length
+        self.top_k = top_k
+        self._masker = Masker(
+            self.masking,
+            vocab_size=tokenizer.vocab_size,
+            mask_id=tokenizer.mask_id,
+            frame_ids=(tokenizer.cls_id, tokenizer.sep_id),
+            continuation=tokenizer.continuation,
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
+        """The task that `to_dict` described."""
+        return cls(
+            tokenizer,
+            InstanceSettings.parse(values["instances"]),
+            MaskingSettings.parse(values["masking"]),
+            max_length=values["max_length"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "instances": self.instances.model_dump(mode="json"),
+            "masking": self.masking.model_dump(mode="json"),
+            "max_length": self.max_length,
+        }
+
+    def config_entries(self) -> dict[str, Any]:
+        name = "BertForPreTraining" if self.instances.next_sentence else "BertForMaskedLM"
+        return {"architectures": [name]}
+
+    def network(self, config: EncoderConfig) -> PretrainingNetwork:
+        return PretrainingNetwork(config, next_sentence=self.instances.next_sentence)
+
+    def example(
+        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
+    ) -> PretrainingExample:
+        """A text, or a pair, whose typed `[MASK]`s are to be filled; nothing else is masked."""
+        del labelled  # what stood at a typed [MASK] is not known
+        text, pair = row.get("text"), row.get("pair")
+        if not isinstance(text, str) or not isinstance(pair, str | None):
+            raise DataError("the row has no text", where=where, fix="Give it as 'text'.")
+        encoding = self.tokenizer.encode(text, pair, max_length=self.max_length, typed_mask=True)
+        types = encoding.token_type_ids
+        return PretrainingExample(
+            encoding.input_ids, first_segment=int((types == 0).sum()), row=index
+        )
+
+    def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
+        """Pack examples in order of length, and mask those that have a key.
+
+        `targets` are `masked_positions` `[masked]` (places in the pack) and, for instances,
+        `masked_labels` `[masked]` and `next_sentence_labels` `[sequences]`; `counts` are `mlm`
+        and `nsp`.
+        """
+        lengths = np.fromiter((len(x.input_ids) for x in examples), np.int64, len(examples))
+        order = np.argsort(lengths, kind="stable").tolist()
+        first_segments = np.array([examples[at].first_segment for at in order])
+        place = np.concatenate([np.arange(lengths[at]) for at in order])
+        packed = Packed.from_arrays(
+            [examples[at].input_ids for at in order],
+            [place >= np.repeat(first_segments, lengths[order])],
+            rows=[at if (row := examples[at].row) is None else row for at in order],
+        )
+        keys = [key for at in order if (key := examples[at].key) is not None]
+        if not keys:
+            positions = np.flatnonzero(packed.input_ids == self.tokenizer.mask_id)
+            return Batch(packed, {"masked_positions": positions})
+        assert len(keys) == len(order), "instances and typed rows are not mixed in a batch"
+        masked = self._masker(packed.input_ids, packed.cu_seqlens, np.array(keys, np.uint64))
+        targets = {"masked_positions": masked.positions, "masked_labels": masked.labels}
+        counts = {"mlm": len(masked.positions)}
+        if self.instances.next_sentence:
+            labels = [examples[at].next_sentence_label for at in order]
+            targets["next_sentence_labels"] = np.array(labels, np.int64)
+            counts["nsp"] = len(order)
+        return Batch(replace(packed, input_ids=masked.input_ids), targets, counts)
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """For each row: the likeliest pieces for each `[MASK]`, and whether B follows A.
+
+        `masks` holds a list for each masked position, of `top_k` entries `token`, `id` and
+        `probability`; `next_sentence_probability` is there for pairs.
+        """
+        packed = batch.packed
+        edges = np.asarray(packed.cu_seqlens.cpu())
+        positions = np.asarray(batch.targets["masked_positions"].cpu())
+        rows = packed.sequence_row.tolist()
+        answers: dict[int, Prediction] = {row: {"masks": []} for row in rows}
+        logits = outputs["mlm_logits"].float()
+        top = torch.softmax(logits, -1).topk(min(self.top_k, logits.shape[-1]))
+        owners = np.searchsorted(edges, positions, side="right") - 1
+        for owner, probabilities, ids in zip(
+            owners.tolist(), top.values.tolist(), top.indices.tolist(), strict=True
+        ):
+            answers[rows[owner]]["masks"].append(
+                [
+                    {"token": self.tokenizer.id_to_token(i), "id": i, "probability": p}
+                    for i, p in zip(ids, probabilities, strict=True)
+                ]
+            )
+        if "nsp_logits" in outputs:
+            chances = torch.softmax(outputs["nsp_logits"].float(), -1)[:, 0].tolist()
+            is_pair = packed.token_type_ids[(packed.cu_seqlens[1:] - 1).long()].tolist()
+            for row, pair, chance in zip(rows, is_pair, chances, strict=True):
+                if pair:
+                    answers[row]["next_sentence_probability"] = chance
+        return answers
+
+    def evaluator(self) -> PretrainingEvaluator:
+        return PretrainingEvaluator()

@@ -1,0 +1,296 @@
+"""Masks: how many, where, what stands there instead, and that only the key decides."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertworks.errors import SettingsError
+from bertworks.tasks.pretraining import hashing
+from bertworks.tasks.pretraining.masking import Masked, Masker, MaskingSettings
+
+VOCAB_SIZE, CLS, SEP, MASK = 1000, 101, 102, 103
+CONTINUATION = np.arange(VOCAB_SIZE) >= 700
+
+
+def masker(**values: Any) -> Masker:
+    return Masker(
+        MaskingSettings(**values),
+        vocab_size=VOCAB_SIZE,
+        mask_id=MASK,
+        frame_ids=(CLS, SEP),
+        continuation=CONTINUATION,
+    )
+
+
+def sequences(count: int, length: int, seed: int = 0, words: bool = False) -> list[np.ndarray]:
+    """Pairs of segments of random ids; of whole words and continuations, if `words`."""
+    rng = np.random.default_rng(seed)
+    made = rng.integers(200, VOCAB_SIZE if words else 700, (count, length))
+    made[:, 0] = CLS
+    made[:, [length // 2, -1]] = SEP
+    return list(made)
+
+
+def mask(masker: Masker, rows: list[np.ndarray], keys: np.ndarray) -> Masked:
+    edges = np.cumsum([0, *map(len, rows)])
+    return masker(np.concatenate(rows), edges, keys)
+
+
+def keys_for(count: int, seed: int = 7) -> np.ndarray:
+    return hashing.draw(np.array([seed], np.uint64), np.arange(count))
+
+
+def within(observed: float, expected: float, draws: int, sigmas: float = 4) -> bool:
+    return abs(observed - expected) <= sigmas * math.sqrt(expected * (1 - expected) / draws)
+
+
+UNITS = [
+    {"unit": "token"},
+    {"unit": "whole-word"},
+    {"unit": "span"},
+    {"unit": "span", "span_lengths": "geometric", "max_span_words": 10, "replace": "span"},
+]
+
+
+@pytest.mark.parametrize("values", UNITS)
+@settings(max_examples=40, deadline=None)
+@given(lengths=st.lists(st.integers(5, 40), min_size=1, max_size=8), seed=st.integers(0, 2**64 - 1))
+def test_masks_depend_on_the_key_alone(
+    values: dict[str, Any], lengths: list[int], seed: int
+) -> None:
+    rows = [sequences(1, length, seed=at, words=True)[0] for at, length in enumerate(lengths)]
+    keys = keys_for(len(rows), seed)
+    one = masker(**values)
+    together = mask(one, rows, keys)
+    alone = [mask(one, [row], keys[at : at + 1]) for at, row in enumerate(rows)]
+    edges = np.cumsum([0, *lengths])
+    np.testing.assert_array_equal(together.input_ids, np.concatenate([x.input_ids for x in alone]))
+    np.testing.assert_array_equal(together.labels, np.concatenate([x.labels for x in alone]))
+    np.testing.assert_array_equal(
+        together.positions,
+        np.concatenate([x.positions + start for x, start in zip(alone, edges, strict=False)]),
+    )
+
+
+@pytest.mark.parametrize("values", UNITS)
+def test_labels_are_what_stood_there_and_all_else_stands(values: dict[str, Any]) -> None:
+    rows = sequences(50, 60, words=True)
+    ids = np.concatenate(rows)
+    made = mask(masker(**values), rows, keys_for(50))
+    np.testing.assert_array_equal(ids[made.positions], made.labels)
+    assert np.all(np.diff(made.positions) > 0)
+    untouched = np.setdiff1d(np.arange(len(ids)), made.positions)
+    np.testing.assert_array_equal(ids[untouched], made.input_ids[untouched])
+    assert not np.isin(made.labels, [CLS, SEP]).any()
+    assert np.array_equal(ids, np.concatenate(rows))  # the unmasked ids are left alone
+
+
+@pytest.mark.parametrize("probability", [0.01, 0.15, 0.4, 1.0])
+@pytest.mark.parametrize("limit", [None, 1, 20])
+def test_as_many_are_chosen_as_the_original_counts(probability: float, limit: int | None) -> None:
+    lengths = list(range(5, 200))
+    rows = [sequences(1, length)[0] for length in lengths]
+    settings_ = {"mlm_probability": probability, "max_predictions_per_sequence": limit}
+    made = mask(masker(**settings_), rows, keys_for(len(rows)))
+    owner = np.searchsorted(np.cumsum([0, *lengths]), made.positions, side="right") - 1
+    for length, count in zip(lengths, np.bincount(owner, minlength=len(rows)), strict=True):
+        wanted = max(1, round(length * probability))
+        if limit is not None:
+            wanted = min(limit, wanted)
+        assert count == min(wanted, length - 3)  # [CLS] and the two [SEP]s are never chosen
+
+
+@pytest.mark.parametrize("unit", ["token", "whole-word", "span"])
+def test_replacements_keep_their_ratios(unit: str) -> None:
+    rows = sequences(3000, 128)
+    made = mask(masker(unit=unit), rows, keys_for(3000))
+    now, total = made.input_ids[made.positions], len(made.labels)
+    masked, kept = now == MASK, now == made.labels
+    by_chance = 0.1 / VOCAB_SIZE  # a random piece may be [MASK], or the same again
+    assert within(masked.mean(), 0.8 + by_chance, total)
+    assert within(kept.mean(), 0.1 + by_chance, total)
+    assert within((~masked & ~kept).mean(), 0.1 - 2 * by_chance, total)
+
+
+def test_random_pieces_are_uniform_over_the_whole_vocabulary() -> None:
+    rows = sequences(4000, 128)
+    made = mask(masker(mask_ratio=0, random_ratio=1), rows, keys_for(4000))
+    now = made.input_ids[made.positions]
+    expected = len(now) / VOCAB_SIZE
+    chi_square = ((np.bincount(now, minlength=VOCAB_SIZE) - expected) ** 2 / expected).sum()
+    assert abs(chi_square - (VOCAB_SIZE - 1)) < 4 * math.sqrt(2 * (VOCAB_SIZE - 1))
+
+
+@pytest.mark.parametrize(
+    "ratios", [(0.8, 0.1), (1.0, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 1.0), (0.0, 0.0)]
+)
+def test_ratios_of_the_papers_ablation(ratios: tuple[float, float]) -> None:
+    rows = sequences(1000, 128)
+    made = mask(masker(mask_ratio=ratios[0], random_ratio=ratios[1]), rows, keys_for(1000))
+    now, total = made.input_ids[made.positions], len(made.labels)
+    by_chance = ratios[1] / VOCAB_SIZE
+    assert within((now == MASK).mean(), min(1, ratios[0] + by_chance), total)
+    kept = 1 - sum(ratios)
+    assert within((now == made.labels).mean(), min(1, max(0, kept) + by_chance), total)
+
+
+def test_every_place_is_as_likely() -> None:
+    rows = sequences(6000, 64)
+    made = mask(masker(), rows, keys_for(6000))
+    counts = np.bincount(made.positions % 64, minlength=64)
+    free = np.setdiff1d(np.arange(64), [0, 32, 63])
+    assert counts[[0, 32, 63]].sum() == 0
+    expected = 6000 * 10 / 61
+    chi_square = ((counts[free] - expected) ** 2 / (expected * (1 - 10 / 61))).sum()
+    assert abs(chi_square - 61) < 4 * math.sqrt(2 * 61)
+
+
+def test_neighbouring_keys_give_unrelated_masks() -> None:
+    row = sequences(1, 128)[0]
+    made = mask(masker(), [row] * 2000, np.arange(2000, dtype=np.uint64))
+    places = (made.positions % 128).reshape(2000, 19)
+    shared = [len(np.intersect1d(a, b)) for a, b in pairwise(places)]
+    expected = 19 * 19 / 125
+    assert abs(np.mean(shared) - expected) < 4 * 1.5 / math.sqrt(len(shared))
+
+
+def test_draws_are_the_same_everywhere_and_for_ever() -> None:
+    """SplitMix64's published first outputs for the seed 1234567."""
+    outputs = hashing.draw(np.array([1234567], np.uint64), np.arange(3))
+    assert outputs.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+# ------------------------------------------------------------------------------- words and spans
+
+
+def words_of(row: np.ndarray) -> list[range]:
+    """The words of a sequence, told plainly: a word goes on while continuations follow."""
+    found: list[list[int]] = []
+    for at, token in enumerate(row.tolist()):
+        if token in (CLS, SEP):
+            continue
+        if CONTINUATION[token] and found and found[-1][-1] == at - 1:
+            found[-1].append(at)
+        else:
+            found.append([at])
+    return [range(word[0], word[-1] + 1) for word in found]
+
+
+@pytest.mark.parametrize("unit", ["whole-word", "span"])
+def test_words_are_masked_whole_and_within_the_budget(unit: str) -> None:
+    rows = sequences(400, 64, words=True)
+    made = mask(masker(unit=unit), rows, keys_for(400))
+    total = 0
+    for at, row in enumerate(rows):
+        own = set((made.positions[made.positions // 64 == at] % 64).tolist())
+        assert len(own) <= 10
+        for word in words_of(row):
+            assert own.issuperset(word) or own.isdisjoint(word)
+        shortest = min(len(w) for w in words_of(row) if own.isdisjoint(w))
+        if unit == "whole-word":  # every word that still fitted was taken
+            assert len(own) + shortest > 10
+        total += len(own)
+    assert total > 0.95 * 400 * 10
+
+
+def test_a_continuation_after_a_separator_starts_a_word() -> None:
+    row = np.array([CLS, 800, 300, 801, SEP, 802, 803, 300, SEP])
+    assert words_of(row) == [range(1, 2), range(2, 4), range(5, 7), range(7, 8)]
+    made = [
+        mask(masker(unit="whole-word", mlm_probability=2 / 9), [row], np.array([key], np.uint64))
+        for key in range(200)
+    ]
+    chosen = {tuple(x.positions.tolist()) for x in made}
+    assert chosen == {(2, 3), (5, 6), (1, 7)}
+
+
+def test_a_word_over_the_budget_is_passed_over() -> None:
+    row = np.array([CLS, 300, 800, 800, SEP])
+    made = mask(masker(unit="whole-word"), [row], keys_for(1))
+    assert made.positions.tolist() == []
+    np.testing.assert_array_equal(made.input_ids, row)
+
+
+def test_each_piece_of_a_word_is_replaced_on_its_own() -> None:
+    row = np.array([CLS, 300, 800, SEP])
+    rows = [row] * 4000
+    one = masker(unit="whole-word", mlm_probability=0.5, mask_ratio=0.5, random_ratio=0)
+    made = mask(one, rows, keys_for(4000))
+    masked = (made.input_ids[made.positions] == MASK).reshape(-1, 2)
+    assert within((masked[:, 0] & masked[:, 1]).mean(), 0.25, 4000)
+
+
+def test_a_span_is_replaced_as_one_where_asked() -> None:
+    rows = sequences(1000, 40)
+    one = masker(
+        unit="span",
+        max_span_words=5,
+        span_lengths="geometric",
+        replace="span",
+        mask_ratio=0.5,
+        random_ratio=0,
+    )
+    made = mask(one, rows, keys_for(1000))
+    masked = made.input_ids[made.positions] == MASK
+    assert within(masked.mean(), 0.5, 1500)
+    neighbours = np.diff(made.positions) == 1  # of one span, or of two that happen to touch
+    assert np.mean((masked[1:] == masked[:-1])[neighbours]) > 0.85
+
+
+@pytest.mark.parametrize(
+    ("values", "odds"),
+    [
+        ({"span_lengths": "harmonic", "max_span_words": 3}, [6 / 11, 3 / 11, 2 / 11]),
+        (
+            {"span_lengths": "geometric", "max_span_words": 10},
+            [0.2 * 0.8**n / (1 - 0.8**10) for n in range(10)],
+        ),
+    ],
+)
+def test_spans_have_the_published_lengths(values: dict[str, Any], odds: list[float]) -> None:
+    """One span in a long sequence, with a budget that never cuts it."""
+    length, count = 400, 1000
+    row = np.concatenate(([CLS], np.full(length, 300), [SEP]))
+    one = masker(unit="span", mlm_probability=len(odds) / (length + 2), **values)
+    rng = np.random.default_rng(0)
+    ids, edges = np.tile(row, count), np.arange(count + 1) * len(row)
+    starts = np.flatnonzero(ids == 300)
+    bits = rng.integers(0, 2**64, len(starts), np.uint64)
+    widths = one._span_widths(starts, np.ones_like(starts), bits).reshape(count, length)
+    inner = widths[:, : length - len(odds) + 1].ravel()
+    shares = np.bincount(inner, minlength=len(odds) + 1)[1:] / len(inner)
+    assert all(within(share, p, len(inner)) for share, p in zip(shares, odds, strict=True))
+    assert np.all(widths[:, -1] == 1)  # at a segment's end there is room for one word
+    assert within((widths[:, -2] == 1).mean(), odds[0] / (odds[0] + odds[1]), count)
+    made = one(ids, edges, keys_for(count))
+    assert len(made.positions) == count * len(odds)
+
+
+def test_spans_stay_in_their_segment() -> None:
+    row = np.array([CLS, 300, SEP, 301, SEP, 302, SEP, 303, SEP])
+    one = masker(unit="span", mlm_probability=2 / 9)
+    for key in range(100):
+        made = mask(one, [row], np.array([key], np.uint64))
+        assert len(made.positions) == 2
+
+
+# ---------------------------------------------------------------------------------------- settings
+
+
+def test_impossible_ratios_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"mask_ratio=0\.8 and random_ratio=0\.3"):
+        MaskingSettings.parse({"random_ratio": 0.3})
+    with pytest.raises(SettingsError, match="nearest valid name is 'mlm_probability'"):
+        MaskingSettings.parse({"mlm_probabilty": 0.1})
+
+
+def test_static_masks_repeat_after_the_dupe_factor() -> None:
+    assert MaskingSettings().repeat_every is None
+    assert MaskingSettings(static=True, dupe_factor=4).repeat_every == 4
