@@ -217,16 +217,19 @@ class Batch:
         targets: the task's own arrays, named; empty when nothing is to be learned.
         counts: for each loss, how many things it sums over (masked tokens, rows): known before
             the network runs, so that losses can be normalised over a whole global batch.
+        examples: what it was collated from, where answers or metrics need more than arrays (texts,
+            character offsets); never moved to a device.
     """
 
     packed: Packed
     targets: Mapping[str, Any] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    examples: Sequence[Any] = ()
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch as tensors on `device`."""
         targets = {name: _to_tensor(value, device) for name, value in self.targets.items()}
-        return Batch(self.packed.to(device), targets, self.counts)
+        return Batch(self.packed.to(device), targets, self.counts, self.examples)
 
 
 def equal_length_groups(lengths: np.ndarray) -> tuple[Group, ...]:

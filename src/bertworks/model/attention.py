@@ -15,7 +15,7 @@ Source: Vaswani et al. (2017), equation 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -57,7 +57,8 @@ def attention(
     """Let each token attend to the tokens of its own sequence.
 
     Args:
-        query: what asks, `[queries, heads, head_size]`.
+        query: what asks, `[queries, heads, head_size]`; rows behind the last sequence, if there
+            are any, come out as zeros.
         key: what is asked, `[keys, heads, head_size]`.
         value: what is answered, likewise.
         layout: where the sequences of the queries lie.
@@ -131,6 +132,18 @@ def _by_head(values: Tensor, group: Group) -> Float[Tensor, "sequences heads len
     return part.view(group.sequences, group.length, *values.shape[1:]).transpose(1, 2)
 
 
+def _end_of(groups: Iterable[Group]) -> int:
+    """Where the last sequence ends."""
+    return max(group.start + group.sequences * group.length for group in groups)
+
+
+def _empty_like(values: Tensor, end: int) -> Tensor:
+    """Room for as many values, zero from row `end` on: rows that belong to no sequence."""
+    room = values.new_empty(values.shape)
+    room[end:].zero_()
+    return room
+
+
 class _Grouped(torch.autograd.Function):
     """The formula and its gradient, group by group, written out.
 
@@ -149,7 +162,7 @@ class _Grouped(torch.autograd.Function):
         dropout: float,
     ) -> Tensor:
         scale = 1 / math.sqrt(query.shape[-1])
-        result = query.new_empty(query.shape)
+        result = _empty_like(query, _end_of(pair[0] for pair in pairs))
         saved: list[Tensor] = []
         for q_group, k_group in pairs:
             q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
@@ -175,7 +188,9 @@ class _Grouped(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *rest = ctx.saved_tensors
         saved = iter(rest)
-        d_query, d_key, d_value = (torch.empty_like(x) for x in (query, key, value))
+        queries, keys = (_end_of(pair[side] for pair in ctx.pairs) for side in (0, 1))
+        d_query = _empty_like(query, queries)
+        d_key, d_value = _empty_like(key, keys), _empty_like(value, keys)
         for q_group, k_group in ctx.pairs:
             q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
             d_context = _by_head(gradient, q_group)

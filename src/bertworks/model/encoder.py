@@ -3,7 +3,8 @@
     embeddings ─► [ attention ─► + ─► norm ─► feed-forward ─► + ─► norm ] × layers
                        └── residual ──┘            └── residual ──┘
 
-The linear maps never see a pad token, since a pack has none. Source: paper §3 and its reference,
+The linear maps never see a pad token, since a pack has none (in bfloat16 on the CPU, a few rows of
+zeros may stand behind the last: see `cpu.align_rows`). Source: paper §3 and its reference,
 Vaswani et al. (2017) §3; post-norm, as in the original code.
 """
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from ..packed import Packed
 from .attention import Layout, attention
 from .config import EncoderConfig
+from .cpu import align_rows
 from .embeddings import Embeddings
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, initialize
 
@@ -134,9 +136,10 @@ class Encoder(nn.Module):
         if self.compute_dtype is not None:
             hidden = hidden.to(self.compute_dtype)
         yield hidden
+        hidden = align_rows(hidden)
         for layer in self.layers:
             hidden = layer(hidden, layout)
-            yield hidden
+            yield hidden[: packed.num_tokens]
 
     def pooled(
         self, hidden: Float[Tensor, "tokens hidden_size"], packed: Packed

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .config import EncoderConfig
+from .cpu import align_rows
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, initialize
 
-_CHUNK = 2**21  # logits that are held at a time
+_CHUNK = 2**21  # logits that are held at a time, at most
 
 
 class MLMHead(nn.Module):
@@ -48,7 +49,9 @@ class MLMHead(nn.Module):
         self, hidden: Float[Tensor, "masked hidden_size"], labels: Int[Tensor, " masked"]
     ) -> Float[Tensor, ""]:
         """The sum of the cross-entropies of the masked positions, without keeping the logits."""
-        return _linear_cross_entropy(self._transform(hidden), self.decoder, self.bias, labels)
+        return _linear_cross_entropy(
+            self._transform(align_rows(hidden)), self.decoder, self.bias, labels
+        )
 
     def _transform(self, hidden: Tensor) -> Tensor:
         result: Tensor = self.norm(self.activation(self.dense(hidden)))
@@ -58,8 +61,8 @@ class MLMHead(nn.Module):
 class _LinearCrossEntropy(torch.autograd.Function):
     """Sum of cross-entropies of `x Wᵀ + b`, its gradient taken in the same pass.
 
-    The logits of `_CHUNK // vocab_size` positions are held at a time, and only once: they become
-    their own gradient, softmax minus the one-hot labels.
+    A chunk of the positions' logits is held at a time, and only once: they become their own
+    gradient, softmax minus the one-hot labels.
     """
 
     @staticmethod
@@ -70,22 +73,27 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = x.new_zeros((), dtype=sums)
         d_x = torch.empty_like(x)
         d_weight = d_bias = None
-        for start in range(0, len(x), max(1, _CHUNK // len(weight))):
-            rows = slice(start, start + max(1, _CHUNK // len(weight)))
+        chunk = 1 << max(0, (_CHUNK // len(weight)).bit_length() - 1)
+        for start in range(0, len(x), chunk):
+            rows = slice(start, start + chunk)
             own_labels = labels[rows, None]
+            count = len(own_labels)  # fewer than the rows, where rows of zeros stand behind
             logits = F.linear(x[rows], cast_weight, cast_bias)
-            log_sum = torch.logsumexp(logits.to(sums), -1, keepdim=True)
-            total += (log_sum - logits.gather(1, own_labels)).sum()
+            log_sum = torch.logsumexp(logits[:count].to(sums), -1, keepdim=True)
+            total += (log_sum - logits[:count].gather(1, own_labels)).sum()
             if not want_gradient:
                 continue
             d_logits = torch.softmax(logits, -1)
-            d_logits.scatter_add_(1, own_labels, -torch.ones_like(d_logits[:, :1]))
+            d_logits[:count].scatter_add_(1, own_labels, -torch.ones_like(d_logits[:count, :1]))
+            d_logits[count:].zero_()
             d_x[rows] = d_logits @ cast_weight
             part_weight = (d_logits.t() @ x[rows]).to(weight.dtype)
             part_bias = d_logits.sum(0, dtype=sums).to(bias.dtype)
             d_weight = part_weight if d_weight is None else d_weight.add_(part_weight)
             d_bias = part_bias if d_bias is None else d_bias.add_(part_bias)
         if want_gradient:
+            if d_weight is None or d_bias is None:  # there was not a single position
+                d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
             ctx.save_for_backward(d_x, d_weight, d_bias)
         return total
 

@@ -1,0 +1,94 @@
+"""Dropout, initialisation and the fused loss: what the parity tests cannot see."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertworks.model import heads
+from bertworks.model.config import EncoderConfig
+from bertworks.model.encoder import Encoder
+from bertworks.model.heads import MLMHead
+from bertworks.model.layers import Dropout, dropout, keep_mask
+from tests.model import reference
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.003])
+@pytest.mark.parametrize("shape", [(1000, 1001), (999999,)])
+def test_share_of_dropped_values(p, shape):
+    torch.manual_seed(0)
+    keep = keep_mask(torch.Size(shape), p, torch.device("cpu"))
+    draws = keep.numel()
+    assert keep.shape == shape
+    assert abs((~keep).double().mean() - p) < 5 * math.sqrt(p * (1 - p) / draws) + 2**-17
+
+
+def test_draws_do_not_depend_on_their_neighbours():
+    """Four values come from one 64-bit draw: pairs of them must be dropped p² of the time."""
+    torch.manual_seed(1)
+    dropped = ~keep_mask(torch.Size((250_000, 4)), 0.2, torch.device("cpu"))
+    for i in range(4):
+        for j in range(i):
+            both = (dropped[:, i] & dropped[:, j]).double().mean()
+            assert abs(both - 0.04) < 5 * math.sqrt(0.04 * 0.96 / 250_000)
+
+
+def test_dropout_keeps_the_mean_and_sends_gradients_through_the_same_mask():
+    torch.manual_seed(2)
+    x = torch.ones(400, 400, dtype=torch.float64, requires_grad=True)
+    y = dropout(x, 0.25)
+    assert y.mean().item() == pytest.approx(1, abs=0.01)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+    assert torch.equal(Dropout(0.25).eval()(x), x)
+    assert dropout(x, 0) is x
+
+
+def test_initialisation_is_a_normal_cut_at_two_deviations():
+    torch.manual_seed(0)
+    encoder = Encoder(EncoderConfig.of_size("mini", vocab_size=2000))
+    for name, parameter in encoder.named_parameters():
+        if name.endswith("norm.weight"):
+            assert (parameter == 1).all()
+        elif name.endswith("bias"):
+            assert (parameter == 0).all()
+        else:
+            assert parameter.abs().max() <= 0.04
+    drawn = encoder.embeddings.word_embeddings.weight.detach()
+    # A normal cut at two deviations keeps 0.8796 of its deviation.
+    assert drawn.std().item() == pytest.approx(0.02 * 0.8796, rel=0.01)
+
+
+@pytest.mark.parametrize("chunk", [2**24, 3 * 101])
+def test_fused_loss_equals_the_plain_one(monkeypatch, chunk):
+    """Also where the positions go through in several pieces."""
+    monkeypatch.setattr(heads, "_CHUNK", chunk)
+    config = reference.config()
+    torch.manual_seed(0)
+    words = torch.nn.Parameter(torch.randn(config.vocab_size, config.hidden_size).double())
+    head = MLMHead(config, words).double()
+    hidden = torch.randn(10, config.hidden_size, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, config.vocab_size, (10,))
+    wanted = [hidden, *head.parameters()]
+    own = head.loss_sum(hidden, labels)
+    plain = F.cross_entropy(head(hidden), labels, reduction="sum")
+    assert own.item() == pytest.approx(plain.item(), abs=1e-10)
+    for one, other in zip(
+        torch.autograd.grad(own / 10, wanted), torch.autograd.grad(plain / 10, wanted), strict=True
+    ):
+        assert (one - other).abs().max() < 1e-12
+    with torch.no_grad():
+        assert head.loss_sum(hidden, labels).item() == pytest.approx(plain.item(), abs=1e-10)
+
+
+def test_a_loss_over_nothing_is_zero():
+    config = reference.config()
+    head = MLMHead(config, torch.nn.Parameter(torch.randn(config.vocab_size, config.hidden_size)))
+    hidden = torch.zeros(0, config.hidden_size, requires_grad=True)
+    loss = head.loss_sum(hidden, torch.zeros(0, dtype=torch.long))
+    loss.backward()
+    assert loss.item() == 0
+    assert not head.decoder.grad.any()
