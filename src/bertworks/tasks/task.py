@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..model.encoder import Encoder
     from ..packed import Batch
     from ..text.tokenizer import Tokenizer
+    from .placed import Rows
 
 Row = Mapping[str, Any]
 """A row of data: column names and their values."""
@@ -117,6 +118,10 @@ class Task(ABC, Generic[ExampleT]):
     def network(self, config: EncoderConfig) -> Network:
         """A freshly initialised network; weights of a checkpoint are loaded into it afterwards."""
 
+    def text_row(self, text: str, pair: str | None = None) -> Row:
+        """The row that a text, or a pair of texts, is without its table."""
+        return {"text": text, "pair": pair}
+
     @abstractmethod
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
@@ -152,6 +157,18 @@ class Task(ABC, Generic[ExampleT]):
             )
             for at, row in enumerate(rows)
         ]
+
+    def for_table(self, rows: Rows, *, labelled: bool) -> Self:  # noqa: ARG002
+        """The same task as it reads another table, whose columns may have other names.
+
+        Args:
+            rows: the table.
+            labelled: whether it has to have the target's columns.
+
+        Raises:
+            DataError: the table lacks a column, and another cannot be guessed.
+        """
+        return self
 
     @abstractmethod
     def collate(self, examples: Sequence[ExampleT]) -> Batch:

@@ -50,12 +50,8 @@ class PretrainingNetwork(Network):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed losses: `mlm` over the masked positions, `nsp` over the sequences."""
         hidden = self.encoder(batch.packed)
-        positions = batch.targets["masked_positions"]
-        if len(positions):
-            masked = hidden.index_select(0, positions)
-            losses = {"mlm": self.mlm_head.loss_sum(masked, batch.targets["masked_labels"])}
-        else:  # whole-word masking finds no word short enough in a very short sequence
-            losses = {"mlm": hidden.sum() * 0}
+        masked = hidden.index_select(0, batch.targets["masked_positions"])
+        losses = {"mlm": self.mlm_head.loss_sum(masked, batch.targets["masked_labels"])}
         if self.nsp_head is not None:
             logits = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
             losses["nsp"] = cross_entropy_sum(logits, batch.targets["next_sentence_labels"])

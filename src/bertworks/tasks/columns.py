@@ -1,0 +1,198 @@
+"""Which column of a table is what: named by the user, or guessed and reported.
+
+Guessing knows the names that public data sets use, and, where a table has other names or none, goes
+by what stands in the columns. Whatever is not plain is an error that lists the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import DataError
+from ..settings import Settings
+
+SAMPLE_ROWS = 1000
+"""How many rows are looked at to guess what a column is."""
+
+PAIR_NAMES = (
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("premise", "hypothesis"),
+    ("#1 string", "#2 string"),
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+    ("sentence_a", "sentence_b"),
+    ("query", "passage"),
+)
+TEXT_NAMES = ("text", "sentence", "content", "review", "document")
+LABEL_NAMES = ("label", "labels", "quality", "gold_label", "class", "category", "target")
+KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES})
+
+
+class Columns(Settings):
+    """The columns a task reads.
+
+    Attributes:
+        text: the text, or the first of a pair.
+        pair: the second of a pair; none where rows are single texts.
+        label: what is to be learned; none where it is unknown.
+    """
+
+    text: str
+    pair: str | None = None
+    label: str | None = None
+
+    def __str__(self) -> str:
+        parts = {"text": self.text, "second text": self.pair, "label": self.label}
+        return ", ".join(f"{role} = {name!r}" for role, name in parts.items() if name is not None)
+
+
+def find_columns(
+    columns: Sequence[str],
+    sample: Sequence[Mapping[str, Any]],
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    labelled: bool = True,
+    where: str | None = None,
+) -> Columns:
+    """Settle which columns hold the text, the second text and the label.
+
+    Args:
+        columns: the table's columns.
+        sample: some of its rows, for guessing by content.
+        text: the text's column, by name or by number (counted from 1); guessed if left out.
+        pair: the second text's column; guessed only where `text` is guessed too.
+        label: the label's column; guessed if left out.
+        labelled: whether a label has to be found.
+        where: the table's name, for errors.
+
+    Raises:
+        DataError: a named column is not there, or a column cannot be guessed.
+    """
+    given_label = None if label is None else resolve(columns, label, where)
+    if text is not None:
+        found_text = resolve(columns, text, where)
+        found_pair = None if pair is None else resolve(columns, pair, where)
+    else:
+        if pair is not None:
+            raise DataError("a second text's column is named, but not the first's", where=where)
+        found_text, found_pair = _guess_texts(columns, sample, given_label, where)
+    found_label = given_label or _guess_label(columns, sample, (found_text, found_pair))
+    if labelled and found_label is None:
+        raise DataError(
+            f"cannot tell which column is the label; {listing(columns)}",
+            where=where,
+            fix="Name it with label_column=NAME.",
+        )
+    return Columns(text=found_text, pair=found_pair, label=found_label)
+
+
+def resolve(columns: Sequence[str], name: str, where: str | None = None) -> str:
+    """The column that a user calls `name`: by its name, or by its number counted from 1.
+
+    Raises:
+        DataError: there is no such column.
+    """
+    if name in columns:
+        return name
+    if name.isascii() and name.isdigit() and 1 <= int(name) <= len(columns):
+        return columns[int(name) - 1]
+    raise DataError(f"there is no column {name!r}; {listing(columns)}", where=where)
+
+
+def listing(columns: Sequence[str]) -> str:
+    """A phrase that lists a table's columns."""
+    return "its columns are " + ", ".join(repr(column) for column in columns)
+
+
+def looks_like_header(
+    first: Sequence[str], sample: Sequence[Sequence[str]], wanted: Sequence[str] = ()
+) -> bool:
+    """Whether a table's first line names its columns.
+
+    It does if a column that is wanted or known by name stands in it, or if the column that looks
+    like the label's holds something there that it never holds again.
+    """
+    for at, name in enumerate(first):
+        known = name in wanted or name.strip().lower() in KNOWN_NAMES
+        if known and all(at >= len(fields) or fields[at] != name for fields in sample):
+            return True
+    if len(sample) < 10 or any(len(fields) != len(first) for fields in sample):
+        return False
+    columns = [str(at) for at in range(len(first))]
+    rows = [dict(zip(columns, fields, strict=True)) for fields in sample]
+    text = _text_by_content(columns, rows)
+    label = None if text is None else _label_by_content(columns, rows, (text,))
+    if label is None:
+        return False
+    values = [row[label] for row in rows]
+    return first[int(label)] not in values and min(map(values.count, set(values))) > 1
+
+
+def _guess_texts(
+    columns: Sequence[str],
+    sample: Sequence[Mapping[str, Any]],
+    label: str | None,
+    where: str | None,
+) -> tuple[str, str | None]:
+    by_name = {column.strip().lower(): column for column in columns if column != label}
+    for first, second in PAIR_NAMES:
+        if first in by_name and second in by_name:
+            return by_name[first], by_name[second]
+    for name in TEXT_NAMES:
+        if name in by_name:
+            return by_name[name], None
+    if len(columns) == 1:
+        return columns[0], None
+    by_content = _text_by_content([column for column in columns if column != label], sample)
+    if by_content is None:
+        raise DataError(
+            f"cannot tell which column is the text; {listing(columns)}",
+            where=where,
+            fix="Name it with text_column=NAME (and pair_column=NAME for a second text).",
+        )
+    return by_content, None
+
+
+def _guess_label(
+    columns: Sequence[str], sample: Sequence[Mapping[str, Any]], taken: Sequence[str | None]
+) -> str | None:
+    by_name = {column.strip().lower(): column for column in columns if column not in taken}
+    for name in LABEL_NAMES:
+        if name in by_name:
+            return by_name[name]
+    return _label_by_content(columns, sample, taken)
+
+
+def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
+    """The one column of long values that seldom repeat; none if there are more or none."""
+    found = []
+    for column in columns:
+        values = [str(row.get(column, "")) for row in sample]
+        long = sum(map(len, values)) >= 10 * len(values)
+        if values and long and 2 * len(set(values)) > len(values):
+            found.append(column)
+    return found[0] if len(found) == 1 else None
+
+
+def _label_by_content(
+    columns: Sequence[str], sample: Sequence[Mapping[str, Any]], taken: Sequence[str | None]
+) -> str | None:
+    """The one column of a few values that repeat; of several such, the one of small integers."""
+    found, of_integers = [], []
+    for column in columns:
+        if column in taken:
+            continue
+        values = [str(row.get(column, "")).strip() for row in sample]
+        kinds = set(values)
+        if "" in kinds or not 2 <= len(kinds) <= max(2, len(values) // 5):
+            continue
+        found.append(column)
+        if all(kind.isascii() and kind.isdigit() and int(kind) < len(values) for kind in kinds):
+            of_integers.append(column)
+    best = of_integers or found
+    return best[0] if len(best) == 1 else None

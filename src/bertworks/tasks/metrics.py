@@ -1,0 +1,94 @@
+"""Metrics of classification, counted by scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..errors import need
+from ..model.heads import cross_entropy_sum
+from ..packed import Batch
+from .task import Evaluator
+
+EXTRA = "metrics"
+
+
+def require_metrics() -> None:
+    """See that the metrics can be counted, before hours are spent on what they are to measure.
+
+    Raises:
+        BertworksError: scikit-learn is not installed.
+    """
+    need("sklearn.metrics", EXTRA, "Measuring a classifier")
+
+
+def classification_metrics(
+    labels: np.ndarray, predicted: np.ndarray, num_labels: int, positive: int | None = None
+) -> dict[str, float]:
+    """Accuracy, Matthews correlation and F1 of predicted classes.
+
+    Args:
+        labels: `[rows]` the true classes, from 0.
+        predicted: `[rows]` the predicted ones.
+        num_labels: how many classes there are.
+        positive: the class whose F1 is `f1`; for more than two classes there is none.
+
+    Returns:
+        `accuracy`; `f1` if there is a positive class; `macro_f1`, the mean of the classes' F1 (of a
+        class that neither occurs nor is predicted it is 0); `matthews_correlation`, 0 where only
+        one class occurs or is predicted.
+
+    Raises:
+        BertworksError: scikit-learn is not installed.
+    """
+    metrics: Any = need("sklearn.metrics", EXTRA, "Measuring a classifier")
+    classes = list(range(num_labels))
+    f1 = metrics.f1_score(labels, predicted, labels=classes, average=None, zero_division=0.0)
+    result = {"accuracy": float(np.mean(labels == predicted))}
+    if positive is not None:
+        result["f1"] = float(f1[positive])
+    result["macro_f1"] = float(np.mean(f1))
+    result["matthews_correlation"] = float(metrics.matthews_corrcoef(labels, predicted))
+    return result
+
+
+class ClassificationEvaluator(Evaluator):
+    """`loss`, and the metrics of `classification_metrics`, over all rows.
+
+    `majority` is the share of the commonest label: the accuracy of always guessing it.
+
+    Raises:
+        BertworksError: scikit-learn is not installed.
+    """
+
+    def __init__(self, labels: Sequence[str], positive: int | None) -> None:
+        require_metrics()
+        self._names, self._positive = labels, positive
+        self._labels: list[np.ndarray] = []
+        self._predicted: list[np.ndarray] = []
+        self._loss = 0.0
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        logits, labels = outputs["logits"], batch.targets["labels"]
+        self._loss += cross_entropy_sum(logits, labels).item()
+        self._labels.append(np.asarray(labels.cpu()))
+        self._predicted.append(np.asarray(logits.argmax(-1).cpu()))
+
+    def result(self) -> dict[str, float]:
+        assert self._labels, "nothing was evaluated"
+        labels, predicted = np.concatenate(self._labels), np.concatenate(self._predicted)
+        return {
+            "loss": self._loss / len(labels),
+            "majority": float(np.bincount(labels).max() / len(labels)),
+            **classification_metrics(labels, predicted, len(self._names), self._positive),
+        }
+
+    def remarks(self) -> list[str]:
+        labels, predicted = np.concatenate(self._labels), np.concatenate(self._predicted)
+        if len(np.unique(predicted)) > 1 or len(np.unique(labels)) == 1:
+            return []
+        name = self._names[predicted[0]]
+        return [f"every row is predicted to be {name!r}: nothing has been learned yet"]

@@ -1,0 +1,137 @@
+"""What labelled data look like, told before anything is trained on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .classification import ClassificationExample
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """One table's rows.
+
+    Attributes:
+        name: of the table.
+        rows: how many.
+        labels: rows of each label.
+        lengths: tokens of a row, special ones included, before anything is cut: `min`, `p50`,
+            `p90`, `p95`, `p99`, `max`.
+        cut_rows: rows over the limit.
+        cut_tokens: tokens that the limit cuts off.
+        tokens: tokens that are left.
+    """
+
+    name: str
+    rows: int
+    labels: Mapping[str, int]
+    lengths: Mapping[str, int]
+    cut_rows: int
+    cut_tokens: int
+    tokens: int
+
+    @classmethod
+    def of(
+        cls, name: str, examples: Sequence[ClassificationExample], labels: Sequence[str]
+    ) -> SplitSummary:
+        """The summary of a table's examples; `labels` are the classes' names."""
+        cut = np.array([example.truncated_tokens for example in examples])
+        lengths = cut + [example.num_tokens for example in examples]
+        counts = Counter(example.label for example in examples)
+        ranks = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
+        return cls(
+            name=name,
+            rows=len(examples),
+            labels={label: counts[number] for number, label in enumerate(labels)},
+            lengths={
+                "min": int(lengths.min()),
+                **{f"p{at}": int(rank) for at, rank in zip(PERCENTILES, ranks, strict=True)},
+                "max": int(lengths.max()),
+            },
+            cut_rows=int((cut > 0).sum()),
+            cut_tokens=int(cut.sum()),
+            tokens=int((lengths - cut).sum()),
+        )
+
+    @property
+    def majority(self) -> float:
+        """The share of the commonest label: what guessing it always would reach."""
+        return max(self.labels.values()) / self.rows
+
+    def lines(self, max_seq_length: int) -> list[str]:
+        """The summary for people."""
+        shares = [
+            f"{label!r} {count:,} ({count / self.rows:.1%})" for label, count in self.labels.items()
+        ]
+        if len(shares) > 12:
+            shares = [*shares[:10], f"… {len(shares) - 10} more labels"]
+        lengths = ", ".join(f"{name} {length}" for name, length in self.lengths.items())
+        return [
+            f"{self.name}: {self.rows:,} rows; labels {', '.join(shares)}",
+            f"  tokens a row: {lengths}",
+            f"  max_seq_length={max_seq_length} cuts {self.cut_rows:,} rows "
+            f"({self.cut_rows / self.rows:.1%}), {self.cut_tokens:,} tokens in all"
+            if self.cut_rows
+            else f"  max_seq_length={max_seq_length} cuts no row",
+        ]
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """The tables of a fine-tuning run.
+
+    Attributes:
+        columns: which columns are what, for people.
+        max_seq_length: the limit.
+        train, dev: the tables.
+        shared: rows of dev that stand in train too, word for word; they flatter the metrics.
+    """
+
+    columns: str
+    max_seq_length: int
+    train: SplitSummary
+    dev: SplitSummary | None
+    shared: int
+
+    @classmethod
+    def of(
+        cls,
+        columns: str,
+        max_seq_length: int,
+        labels: Sequence[str],
+        train: tuple[str, Sequence[ClassificationExample]],
+        dev: tuple[str, Sequence[ClassificationExample]] | None,
+    ) -> DataSummary:
+        """The summary of named tables of examples."""
+        known = {example.input_ids.tobytes() for example in train[1]} if dev else set()
+        return cls(
+            columns=columns,
+            max_seq_length=max_seq_length,
+            train=SplitSummary.of(*train, labels),
+            dev=SplitSummary.of(*dev, labels) if dev else None,
+            shared=sum(example.input_ids.tobytes() in known for example in dev[1]) if dev else 0,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary as JSON can hold it."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The summary for people."""
+        lines = [f"columns: {self.columns}", *self.train.lines(self.max_seq_length)]
+        if self.dev is not None:
+            lines += self.dev.lines(self.max_seq_length)
+            lines.append(f"  majority baseline: {self.dev.majority:.1%}")
+            missing = [label for label, count in self.dev.labels.items() if not count]
+            if missing:
+                lines.append(f"  labels that never occur: {', '.join(map(repr, missing))}")
+        if self.shared:
+            lines.append(f"  {self.shared:,} of its rows stand in the training data too")
+        return lines

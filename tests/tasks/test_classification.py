@@ -1,0 +1,254 @@
+"""The classifier against Hugging Face's, its metrics against counts by hand, and its bad rows."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from bertworks.checkpoints.store import load_weights
+from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.model.config import EncoderConfig
+from bertworks.packed import Batch
+from bertworks.tasks.classification import (
+    ClassificationNetwork,
+    ClassificationSettings,
+    ClassificationTask,
+)
+from bertworks.tasks.columns import Columns
+from bertworks.tasks.labels import count_labels, sort_labels
+from bertworks.tasks.rows import read_rows
+from bertworks.tasks.summary import DataSummary
+from bertworks.text.tokenizer import Tokenizer
+
+WORDS = ["good", "bad", "film", "a", "the", "was", "very", "##ly", "not"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+CONFIG = EncoderConfig(
+    vocab_size=len(PIECES),
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=32,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_vocabulary(PIECES)
+
+
+def make_task(tokenizer: Tokenizer, **values: Any) -> ClassificationTask:
+    settings = {
+        "labels": ("neg", "pos", "meh"),
+        "columns": Columns(text="text", pair="pair", label="label"),
+        "max_seq_length": 16,
+        **values,
+    }
+    return ClassificationTask(tokenizer, ClassificationSettings.parse(settings))
+
+
+def batch_of(task: ClassificationTask, rows: Sequence[Mapping[str, Any]]) -> Batch:
+    return task.collate(task.examples(rows, 0)).to("cpu")
+
+
+ROWS = [
+    {"text": "good film", "pair": "very good", "label": "pos"},
+    {"text": "the film was not good", "pair": "bad", "label": "neg"},
+    {"text": "a film", "pair": "the film", "label": "meh"},
+    {"text": "badly", "pair": "good", "label": "neg"},
+]
+
+
+def test_loss_and_gradients_are_those_of_hugging_face(tokenizer: Tokenizer) -> None:
+    torch.manual_seed(1)
+    config = BertConfig(
+        **CONFIG.model_dump(), num_labels=3, problem_type="single_label_classification"
+    )
+    theirs = BertForSequenceClassification(config).double()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.3)
+    task = make_task(tokenizer)
+    ours = task.network(CONFIG).double()
+    tensors = {name: value for name, value in theirs.state_dict().items() if "_ids" not in name}
+    report = load_weights(ours, tensors, "theirs")
+    assert not report.initialized
+    assert not report.dropped
+
+    batch = batch_of(task, ROWS)
+    losses = ours(batch)
+    loss = losses["classification"] / batch.counts["classification"]
+    loss.backward()
+    input_ids, mask = batch.packed.to_padded()
+    token_type_ids, _ = batch.packed.to_padded(batch.packed.token_type_ids)
+    expected = theirs(
+        input_ids=input_ids,
+        attention_mask=mask.long(),
+        token_type_ids=token_type_ids,
+        labels=torch.tensor([1, 0, 2, 0]),
+    )
+    expected.loss.backward()
+    assert torch.allclose(loss, expected.loss, rtol=1e-10)
+    for mine, their_name in (
+        ("head.linear.weight", "classifier.weight"),
+        ("head.linear.bias", "classifier.bias"),
+        ("encoder.pooler.dense.weight", "bert.pooler.dense.weight"),
+        (
+            "encoder.embeddings.word_embeddings.weight",
+            "bert.embeddings.word_embeddings.weight",
+        ),
+    ):
+        gradient = ours.get_parameter(mine).grad
+        assert torch.allclose(gradient, theirs.get_parameter(their_name).grad, atol=1e-10)
+
+    answers = task.decode(ours.predict(batch), batch)
+    probabilities = torch.softmax(expected.logits, -1)
+    for row in range(len(ROWS)):
+        told = [answers[row]["probabilities"][label] for label in ("neg", "pos", "meh")]
+        assert told == pytest.approx(probabilities[row].tolist(), abs=1e-9)
+        assert answers[row]["label"] == ("neg", "pos", "meh")[int(np.argmax(told))]
+
+
+def test_dropout_before_the_head_is_a_setting(tokenizer: Tokenizer) -> None:
+    assert make_task(tokenizer, dropout=0.4).network(CONFIG).head.dropout.p == 0.4
+    assert make_task(tokenizer).network(CONFIG).head.dropout.p == CONFIG.hidden_dropout_prob
+
+
+def test_settings_survive_saving(tokenizer: Tokenizer) -> None:
+    task = make_task(tokenizer, positive_label="meh", truncation="error")
+    again = ClassificationTask.from_dict(task.to_dict(), tokenizer)
+    assert again.settings == task.settings
+    assert task.config_entries()["id2label"] == {"0": "neg", "1": "pos", "2": "meh"}
+
+
+def test_metrics_by_hand(tokenizer: Tokenizer) -> None:
+    task = make_task(tokenizer, labels=("no", "yes"), columns=Columns(text="text", label="label"))
+    evaluator = task.evaluator()
+    true = ["yes"] * 5 + ["no"] * 5
+    said = [1, 1, 1, 0, 0, 0, 0, 0, 0, 1]  # 3 true positives, 1 false, 2 missed, 4 true negatives
+    for start in (0, 4):
+        rows = [{"text": "film", "label": label} for label in true[start : start + 4 + start]]
+        batch = batch_of(task, rows)
+        logits = 2.0 * torch.nn.functional.one_hot(torch.tensor(said[start : start + len(rows)]), 2)
+        evaluator.add({"logits": logits}, batch)
+    right, wrong = -math.log(math.e**2 / (math.e**2 + 1)), -math.log(1 / (math.e**2 + 1))
+    result = evaluator.result()
+    assert tuple(result) == task.metrics
+    assert result["loss"] == pytest.approx(0.7 * right + 0.3 * wrong)
+    assert result["accuracy"] == pytest.approx(0.7)
+    assert result["majority"] == pytest.approx(0.5)
+    assert result["f1"] == pytest.approx(2 * 3 / (2 * 3 + 1 + 2))
+    assert result["macro_f1"] == pytest.approx((6 / 9 + 8 / 11) / 2)
+    expected = (3 * 4 - 1 * 2) / math.sqrt(4 * 5 * 5 * 6)
+    assert result["matthews_correlation"] == pytest.approx(expected)
+    assert evaluator.remarks() == []
+
+
+def test_one_class_for_all_is_noticed(tokenizer: Tokenizer) -> None:
+    task = make_task(tokenizer)
+    evaluator = task.evaluator()
+    evaluator.add({"logits": torch.tensor([[0.0, 1, 0]]).repeat(4, 1)}, batch_of(task, ROWS))
+    assert "every row is predicted to be 'pos'" in evaluator.remarks()[0]
+    assert evaluator.result()["matthews_correlation"] == 0
+    assert "f1" not in evaluator.result()
+
+
+def test_metrics_say_what_to_install(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+    with pytest.raises(BertworksError, match=r"pip install \"bertworks\[metrics\]\""):
+        make_task(tokenizer).evaluator()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"pair": "a", "label": "pos"}, r"f:3: the row has no column 'text'; its columns are"),
+        ({"text": "a", "label": "pos"}, r"f:3: the row has no column 'pair'"),
+        ({"text": "a", "pair": "a"}, r"f:3: the row has no column 'label'"),
+        ({"text": "a", "pair": "a", "label": " "}, r"f:3: the label \(column 'label'\) is empty"),
+        ({"text": "a", "pair": "a", "label": None}, r"f:3: the label \(column 'label'\) is empty"),
+        ({"text": "a", "pair": "a", "label": "po"}, r"f:3: the label 'po' is none .* 'pos'\."),
+        ({"text": "a", "pair": "a", "label": [1]}, r"f:3: the label \[1\] .* is no name"),
+        ({"text": "a", "pair": None, "label": "pos"}, r"f:3: the column 'pair' holds nothing"),
+        ({"text": 5, "pair": "a", "label": "pos"}, r"f:3: the column 'text' holds 5, which is no"),
+        ({"text": "\ud800", "pair": "a", "label": "pos"}, r"f:3: .*surrogate"),
+    ],
+)
+def test_bad_rows(tokenizer: Tokenizer, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        make_task(tokenizer).example(row, 0, where="f:3")
+
+
+def test_labels_are_not_looked_at_when_predicting(tokenizer: Tokenizer) -> None:
+    task = make_task(tokenizer)
+    for row in ({"text": "a", "pair": "a"}, {"text": "a", "pair": "a", "label": "who knows"}):
+        batch = task.collate([task.example(row, 7, labelled=False)])
+        assert not batch.counts
+        assert batch.packed.sequence_row.tolist() == [7]
+
+
+def test_long_rows_are_cut_and_counted_or_refused(tokenizer: Tokenizer) -> None:
+    row = {"text": "good " * 20, "pair": "bad " * 3, "label": "pos"}
+    example = make_task(tokenizer).example(row, 0)
+    assert example.num_tokens == 16
+    assert example.truncated_tokens == 20 + 3 + 3 - 16
+    with pytest.raises(DataError, match="f:3: 26 tokens, but at most 16 fit"):
+        make_task(tokenizer, truncation="error").example(row, 0, where="f:3")
+    with pytest.raises(SettingsError, match="max_seq_length=64 is more than the encoder's"):
+        make_task(tokenizer, max_seq_length=64).network(CONFIG)
+
+
+def test_labels_become_names() -> None:
+    values = [1, True, 2.0, " x ", 1]
+    rows = read_rows([{"label": value} for value in values])
+    assert count_labels(rows, "label") == {"1": 2, "true": 1, "2": 1, "x": 1}
+    assert sort_labels(["10", "9", "-1"]) == ("-1", "9", "10")
+    assert sort_labels(["b", "10", "a"]) == ("10", "a", "b")
+    with pytest.raises(DataError, match="two different labels, and column 'label' holds '1'"):
+        count_labels(read_rows([{"label": 1}]), "label")
+
+
+def test_another_table_may_have_other_columns(tokenizer: Tokenizer) -> None:
+    task = make_task(tokenizer, columns=Columns(text="sentence", label="label"))
+    same = read_rows([{"sentence": "a", "label": "pos"}])
+    assert task.for_table(same, labelled=True) is task
+    other = task.for_table(read_rows([{"text": "a"}]), labelled=False)
+    assert other.settings.columns == Columns(text="text")
+    with pytest.raises(DataError, match="which column is the label"):
+        task.for_table(read_rows([{"text": "a"}]), labelled=True)
+    with pytest.raises(DataError, match="takes single texts, and the table has pairs"):
+        task.for_table(read_rows([{"premise": "a", "hypothesis": "b"}]), labelled=False)
+
+
+def test_summary_counts_what_is_cut(tokenizer: Tokenizer) -> None:
+    task = make_task(tokenizer, max_seq_length=8)
+    train = task.examples(ROWS, 0)
+    summary = DataSummary.of(
+        "x", 8, task.settings.labels, ("train", train), ("dev", train[:2] + train[:1])
+    )
+    # 7, 9, 7 and 6 tokens ("badly" is two)
+    assert summary.train.labels == {"neg": 2, "pos": 1, "meh": 1}
+    assert summary.train.lengths == {"min": 6, "p50": 7, "p90": 9, "p95": 9, "p99": 9, "max": 9}
+    assert (summary.train.cut_rows, summary.train.cut_tokens, summary.train.tokens) == (1, 1, 28)
+    assert summary.shared == 3
+    text = "\n".join(summary.lines())
+    assert "cuts 1 rows (25.0%), 1 tokens in all" in text
+    assert "majority baseline: 66.7%" in text
+    assert "labels that never occur: 'meh'" in text
+
+
+def test_network_needs_no_targets_to_predict(tokenizer: Tokenizer) -> None:
+    task = make_task(tokenizer)
+    network = task.network(CONFIG)
+    assert isinstance(network, ClassificationNetwork)
+    batch = task.collate(task.examples(ROWS, 0, labelled=False)).to("cpu")
+    assert network.predict(batch)["logits"].shape == (4, 3)

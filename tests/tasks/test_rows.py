@@ -1,0 +1,231 @@
+"""Labelled tables: real ones with the right counts, round trips, and every malformed row."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertworks.errors import DataError
+from bertworks.inference.writers import write_predictions
+from bertworks.tasks.columns import Columns, find_columns
+from bertworks.tasks.rows import read_rows
+
+
+def columns_of(path: Path, **given_columns: str) -> Columns:
+    rows = read_rows(path)
+    return find_columns(rows.columns, rows.sample, **given_columns)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("file", "count", "has_header", "columns"),
+    [
+        ("glue/sst2/train.tsv", 67_349, True, Columns(text="sentence", label="label")),
+        ("glue/sst2/dev.tsv", 872, True, Columns(text="sentence", label="label")),
+        (
+            "glue/mrpc/train.tsv",
+            3_668,
+            True,
+            Columns(text="#1 String", pair="#2 String", label="Quality"),
+        ),
+        (
+            "glue/mrpc/dev.tsv",
+            408,
+            True,
+            Columns(text="#1 String", pair="#2 String", label="Quality"),
+        ),
+        ("glue/cola/train.tsv", 8_551, False, Columns(text="4", label="2")),
+        ("glue/cola/dev.tsv", 1_043, False, Columns(text="4", label="2")),
+        (
+            "glue/rte/train.tsv",
+            2_490,
+            True,
+            Columns(text="sentence1", pair="sentence2", label="label"),
+        ),
+        ("glue/rte/dev.tsv", 277, True, Columns(text="sentence1", pair="sentence2", label="label")),
+        (
+            "glue/qnli/dev.tsv",
+            5_463,
+            True,
+            Columns(text="question", pair="sentence", label="label"),
+        ),
+        ("sst2-tutorial/train.tsv", 6_920, False, Columns(text="1", label="2")),
+    ],
+)
+def test_real_tables(
+    data_dir: Path, file: str, count: int, has_header: bool, columns: Columns
+) -> None:
+    rows = read_rows(data_dir / file)
+    assert rows.has_header is has_header
+    assert columns_of(data_dir / file) == columns
+    last = None
+    for number, last in enumerate(rows, 1 + has_header):
+        assert last.where == f"{data_dir / file}:{number}"
+        assert last.values[columns.text]
+        assert last.values[columns.label] in {"0", "1", "entailment", "not_entailment"}
+    assert number == count + has_header
+
+
+def test_same_rows_in_every_format(tmp_path: Path) -> None:
+    rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(30)]
+    plain = "text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in rows)
+    files = [
+        write(tmp_path / "a.tsv", plain),
+        write(tmp_path / "crlf.tsv", plain.replace("\n", "\r\n")),
+        write(tmp_path / "bom.tsv", b"\xef\xbb\xbf" + plain.encode()),
+        write(tmp_path / "no-last-newline.tsv", plain[:-1]),
+        write(tmp_path / "blank-end.tsv", plain + "\n\n"),
+        write(tmp_path / "a.tsv.gz", gzip.compress(plain.encode())),
+        write(tmp_path / "a.csv", plain.replace("\t", ",")),
+        write(
+            tmp_path / "quoted.csv",
+            plain.replace("\t", '","').replace("\n", '"\n"')[:-1].join('""')[:-1],
+        ),
+        write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows))),
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for file in [*files, tmp_path / "a.parquet"]:
+        read = read_rows(file)
+        assert [row.values for row in read] == rows, file
+        assert [row.values for row in read] == rows, "a second pass"
+        assert columns_of(file) == Columns(text="text", label="label")
+    assert [row.values for row in read_rows(rows)] == rows
+    assert read_rows(iter(rows)).columns == ("text", "label")
+
+
+def test_data_set_with_named_labels(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
+    )
+    data = datasets.Dataset.from_dict(
+        {"text": ["x", "y", "z"], "label": [0, 1, -1]}, features=features
+    )
+    data.save_to_disk(tmp_path / "data")
+    for table in (data, tmp_path / "data"):
+        assert [row.values["label"] for row in read_rows(table)] == ["bad", "good", None]
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = "text\tlabel\n" + "".join(f"a text {i}\t{i % 3}\n" for i in range(2000))
+
+    class Input:
+        buffer = io.BytesIO(content.encode())
+
+    monkeypatch.setattr(sys, "stdin", Input)
+    rows = read_rows("-")
+    assert rows.columns == ("text", "label")
+    assert [row.values["text"] for row in rows] == [f"a text {i}" for i in range(2000)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "text\tlabel\nx\ty\nz\n", ":3: 1 field(s), where the header has 2"),
+        ("a.tsv", "text\tlabel\nx\ty\nz\t1\t2\n", ":3: 3 field(s), where the header has 2"),
+        ("a.tsv", "text\tlabel\n\nx\ty\n", ":2: 1 field(s)"),
+        ("a.tsv", "text\ttext\n", ":1: two columns are called 'text'"),
+        ("a.tsv", b"text\tlabel\nx\ty\n\xff\t1\n", ":3: not UTF-8 (byte 0xff at byte 1"),
+        ("a.tsv", "text\tlabel\n".encode("utf-16"), ":1: not UTF-8"),
+        ("a.tsv", "", ": the file is empty"),
+        ("a.csv", 'text,label\nx,1\n"a quote,1\nb,0\n', ":3: a quote is opened here and never"),
+        (
+            "a.csv",
+            'text,label\n"a,1\nb,"x",0\n',
+            ":2: the quote that is opened here ends in line 3",
+        ),
+        ("a.csv", 'text,label\n"a" b,1\n', ":2: the quote that is opened here ends in line 2"),
+        ("a.csv", 'text,label\n"a\nb",1\nc\n', ":4: 1 field(s), where the header has 2"),
+        ("a.jsonl", '{"text": "x"}\n{"text": \n', ":2: no JSON"),
+        ("a.jsonl", '{"text": "x"}\n["y"]\n', ":2: a JSON list, not an object"),
+        ("a.jsonl", "[" * 100_000, ":1: no JSON"),
+        ("a.jsonl", "\n", ": the file is empty"),
+        ("a.parquet", "no parquet", ": cannot be read as Parquet"),
+        ("a.tsv.gz", "no gzip", ":1: cannot be read"),
+        ("a.xlsx", "x", ": the suffix '.xlsx' names no format"),
+    ],
+)
+def test_malformed_files(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        list(read_rows(write(tmp_path / name, content)))
+    assert str(caught.value).startswith(f"{tmp_path / name}{message}")
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_rows(tmp_path / "none.tsv")
+    with pytest.raises(DataError, match="a folder, not a table"):
+        read_rows(tmp_path)
+
+
+def test_columns_are_named_or_guessed(tmp_path: Path) -> None:
+    lines = [f"{i}\tsome longer text, number {i}\t{'pos' if i % 2 else 'neg'}\n" for i in range(40)]
+    unknown = write(tmp_path / "unknown.tsv", "nr\ttweet\tmood\n" + "".join(lines))
+    assert columns_of(unknown) == Columns(text="tweet", label="mood")
+    headless = write(tmp_path / "headless.tsv", "".join(lines))
+    assert columns_of(headless) == Columns(text="2", label="3")
+    assert columns_of(headless, text="2", label="1") == Columns(text="2", label="1")
+    assert columns_of(unknown, text="2", label="mood") == Columns(text="tweet", label="mood")
+    with pytest.raises(
+        DataError, match=r"no column 'tweets'; its columns are 'nr', 'tweet', 'mood'"
+    ):
+        columns_of(unknown, text="tweets")
+    vague = write(tmp_path / "vague.tsv", "a\tb\tc\nlong enough\tlong as well\tx\n")
+    with pytest.raises(DataError, match=r"cannot tell which column is the text; its columns are"):
+        columns_of(vague)
+    with pytest.raises(DataError, match=r"cannot tell which column is the label"):
+        columns_of(write(tmp_path / "t.tsv", "text\tnotes\nx\ty\n"))
+
+
+fields = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+tables = st.integers(1, 4).flatmap(
+    lambda width: st.lists(st.lists(fields, min_size=width, max_size=width), min_size=1, max_size=8)
+)
+HEADER = ["text", "label", "c", "d"]
+
+
+def as_rows(table: list[list[str]]) -> list[dict[str, str]]:
+    return [dict(zip(HEADER, row, strict=False)) for row in table]
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables)
+def test_csv_is_what_python_writes(tmp_path_factory: pytest.TempPathFactory, table: list) -> None:
+    file = tmp_path_factory.getbasetemp() / "round-trip.csv"
+    with file.open("w", newline="", encoding="utf-8") as handle:
+        csv.writer(handle).writerows([HEADER[: len(table[0])], *table])
+    assert [row.values for row in read_rows(file, header=True)] == as_rows(table)
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables, st.sampled_from(["tsv", "jsonl"]))
+def test_what_is_written_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, table: list, suffix: str
+) -> None:
+    file = tmp_path_factory.getbasetemp() / f"round-trip.{suffix}"
+    rows = [(row, {"label": "x"}) for row in as_rows(table)]
+    if suffix == "tsv" and any(set(value) & set("\t\r\n") for row in table for value in row):
+        with pytest.raises(DataError, match="tab or line end"):
+            write_predictions(file, rows)
+        return
+    write_predictions(file, rows)
+    read = [dict(row.values) for row in read_rows(file, header=True)]
+    key = "prediction.label" if suffix == "tsv" else "prediction"
+    assert [row.pop(key) for row in read] == ["x" if suffix == "tsv" else {"label": "x"}] * len(
+        rows
+    )
+    assert read == as_rows(table)
