@@ -1,0 +1,150 @@
+"""Any number of rows through a network: answers in order, in bounded memory.
+
+    rows ─► windows of `window_rows` ─► examples, sorted by length ─► batches by a budget of tokens
+         ─► network.predict ─► task.decode ─► answers in the order of the rows
+
+Sorting puts sequences of equal length side by side, which the encoder needs to be fast; the answers
+do not depend on it, since a sequence's do not depend on what it is batched with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Literal, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ..model.encoder import Encoder
+from ..packed import Batch
+from ..settings import Settings
+from ..tasks.placed import PlacedRow
+from ..tasks.task import Example, Network, Prediction, Row, Task
+
+T = TypeVar("T")
+ExampleT = TypeVar("ExampleT", bound=Example)
+
+
+class EngineSettings(Settings):
+    """How rows are run through a network; nothing here changes an answer but `precision`."""
+
+    batch_tokens: int = Field(8192, ge=1, description="tokens that go through at once, at most")
+    window_rows: int = Field(4096, ge=1, description="rows that are held and sorted at a time")
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="what the encoder computes in; the weights stay as they are"
+    )
+
+
+DEFAULTS = EngineSettings()
+
+
+def predict(
+    network: Network,
+    task: Task[Any],
+    rows: Iterable[PlacedRow],
+    settings: EngineSettings = DEFAULTS,
+) -> Iterator[tuple[Row, Prediction]]:
+    """Each row with what is predicted for it, in the order of the rows.
+
+    Rows are drawn, and answers given, a window at a time.
+
+    Args:
+        network: the task's; it runs on the device where it is.
+        task: what maps rows to sequences and outputs to answers.
+        rows: of any number; their target's columns are not looked at.
+        settings: batching and precision.
+
+    Raises:
+        DataError: a row is not one of the task.
+    """
+    start = 0
+    for window in chunks(rows, settings.window_rows):
+        examples = task.examples(
+            [row.values for row in window],
+            start,
+            where=[row.where for row in window],
+            labelled=False,
+        )
+        answers: dict[int, Prediction] = {}
+        for outputs, batch in outputs_of(network, task, examples, settings):
+            answers.update(task.decode(outputs, batch))
+        for number, row in enumerate(window, start):
+            yield row.values, answers[number]
+        start += len(window)
+
+
+def labelled_examples(
+    task: Task[ExampleT], rows: Iterable[PlacedRow], chunk_rows: int = 4096
+) -> Iterator[ExampleT]:
+    """The examples of labelled rows, numbered from 0.
+
+    Raises:
+        DataError: a row is not one of the task, or its label is missing or unknown.
+    """
+    start = 0
+    for chunk in chunks(rows, chunk_rows):
+        places = [row.where for row in chunk]
+        yield from task.examples([row.values for row in chunk], start, where=places)
+        start += len(chunk)
+
+
+def outputs_of(
+    network: Network,
+    task: Task[ExampleT],
+    examples: Sequence[ExampleT],
+    settings: EngineSettings = DEFAULTS,
+) -> Iterator[tuple[dict[str, Tensor], Batch]]:
+    """What a network puts out for examples, batch by batch, longest first.
+
+    An example's sequences are never parted, so each row's answer can be decoded from one batch.
+    """
+    device = next(network.parameters()).device
+    for part in by_tokens(examples, settings.batch_tokens):
+        batch = task.collate(part).to(device)
+        with inference(network, settings.precision):
+            outputs = network.predict(batch)
+        yield outputs, batch
+
+
+def by_tokens(examples: Sequence[ExampleT], batch_tokens: int) -> Iterator[list[ExampleT]]:
+    """Examples by length, longest first, in batches of at most so many tokens (or one example)."""
+    part: list[ExampleT] = []
+    tokens = 0
+    for example in sorted(examples, key=lambda example: -example.num_tokens):
+        if part and tokens + example.num_tokens > batch_tokens:
+            yield part
+            part, tokens = [], 0
+        part.append(example)
+        tokens += example.num_tokens
+    if part:
+        yield part
+
+
+@contextmanager
+def inference(network: Network, precision: Literal["fp32", "bf16"] = "fp32") -> Iterator[None]:
+    """Evaluation mode, no gradients, and a precision, until the block ends."""
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    before = [encoder.compute_dtype for encoder in encoders]
+    was_training = network.training
+    if was_training:
+        network.eval()
+    for encoder in encoders:
+        encoder.compute_dtype = torch.bfloat16 if precision == "bf16" else None
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for encoder, dtype in zip(encoders, before, strict=True):
+            encoder.compute_dtype = dtype
+        if was_training:
+            network.train()
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Items in lists of `size`, the last perhaps shorter."""
+    stream = iter(items)
+    while chunk := list(islice(stream, size)):
+        yield chunk

