@@ -1,0 +1,251 @@
+"""Checkpoints of a run: written wholly or not at all, checksummed, the last few kept.
+
+    checkpoints/step-00001234/
+      weights.safetensors     parameters and buffers by name
+      optimizer.safetensors   `exp_avg/NAME`, `exp_avg_sq/NAME`, … for each parameter
+      state.json              what else the loop needs to go on exactly
+      manifest.json           the SHA-256 of each of these
+
+A checkpoint is written under a hidden name and renamed when all of it is safely on the disk, so a
+directory `step-…` is whole, whenever the process was killed. Nothing in it is a pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ..errors import CheckpointError, TrainingError
+
+_FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
+
+
+class ResumeWarning(UserWarning):
+    """A run goes on, but not quite as it might."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds.
+
+    Attributes:
+        weights: parameters and buffers by name.
+        optimizer: the optimizer's tensors, `exp_avg/NAME` and the like.
+        state: the rest, as JSON can hold it.
+        path: where it was read from.
+    """
+
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+    path: Path
+
+
+def save_checkpoint(
+    directory: Path,
+    step: int,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    *,
+    keep: int,
+) -> Path:
+    """Write the checkpoint of a step, then delete all but the newest `keep`.
+
+    Raises:
+        TrainingError: the disk is full or not writable; earlier checkpoints are untouched.
+    """
+    assert keep >= 1, "the newest is always kept"
+    target = directory / f"step-{step:08d}"
+    temporary = directory / f".{target.name}.new"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(directory)
+        temporary.mkdir()
+        save_file(network_tensors(network), temporary / "weights.safetensors")
+        save_file(optimizer_tensors(network, optimizer), temporary / "optimizer.safetensors")
+        (temporary / "state.json").write_text(json.dumps(state))
+        sums = {name: _sha256(temporary / name) for name in _FILES}
+        (temporary / "manifest.json").write_text(json.dumps(sums, indent=1))
+        for name in (*_FILES, "manifest.json"):
+            _sync(temporary / name)
+        _sync(temporary)
+        if target.exists():  # damaged, or the run would have gone on from it
+            shutil.rmtree(target)
+        temporary.rename(target)
+        _sync(directory)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise TrainingError(
+            f"the checkpoint of step {step} cannot be written ({reason})",
+            where=str(directory),
+            fix="Make room, and run the same command again: it goes on from the last checkpoint.",
+        ) from None
+    for old in list_checkpoints(directory)[:-keep]:
+        # Renamed first, so that a kill in the middle leaves no half of a checkpoint.
+        shutil.rmtree(old.rename(directory / f".{old.name}.old"))
+    return target
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """A run's checkpoints, oldest first."""
+    return sorted(path for path in directory.glob("step-*") if path.is_dir())
+
+
+def load_newest(directory: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None where there is none at all.
+
+    Raises:
+        CheckpointError: there are checkpoints, and all are damaged.
+    """
+    paths = list_checkpoints(directory)
+    for path in reversed(paths):
+        try:
+            return _load(path)
+        except CheckpointError as error:
+            warnings.warn(f"{error} Falling back to the one before.", ResumeWarning, stacklevel=2)
+    if paths:
+        raise CheckpointError(
+            "every checkpoint is damaged",
+            where=str(directory),
+            fix="Restore one from a backup, or begin a new run.",
+        )
+    return None
+
+
+def network_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Parameters and saved buffers by name, a shared one under its first name alone."""
+    saved = network.state_dict(keep_vars=True).keys()
+    named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    return {name: tensor.detach().contiguous() for name, tensor in named.items() if name in saved}
+
+
+def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as `KIND/PARAMETER` tensors."""
+    return {
+        f"{kind}/{name}": value.contiguous()
+        for name, parameter in network.named_parameters()
+        for kind, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+@torch.no_grad()
+def restore(
+    checkpoint: Checkpoint, network: nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> None:
+    """Put a checkpoint's tensors into a network and its optimizer.
+
+    Raises:
+        CheckpointError: a tensor is missing, unknown, or of another shape.
+    """
+    restore_weights(checkpoint.weights, network, where=str(checkpoint.path))
+    if optimizer is None:
+        return
+    parameters = dict(network.named_parameters())
+    for key, value in checkpoint.optimizer.items():
+        kind, name = key.split("/", 1)
+        if name not in parameters:
+            raise CheckpointError(f"unknown parameter {name!r}", where=str(checkpoint.path))
+        parameter = parameters[name]
+        optimizer.state[parameter][kind] = value.to(parameter.device, copy=True)
+
+
+@torch.no_grad()
+def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where: str) -> None:
+    """Put tensors of `network_tensors` back into a network, strictly.
+
+    Raises:
+        CheckpointError: a tensor is missing, unknown, or of another shape.
+    """
+    named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    wanted = network_tensors(network).keys()
+    for name in sorted(wanted ^ weights.keys()):
+        problem = "is missing" if name in wanted else "is unknown to this network"
+        raise CheckpointError(f"the tensor {name!r} {problem}", where=where)
+    for name, value in weights.items():
+        if named[name].shape != value.shape:
+            raise CheckpointError(
+                f"the tensor {name!r} is {list(value.shape)}, not {list(named[name].shape)}",
+                where=where,
+            )
+        named[name].copy_(value)
+
+
+def save_weights(file: Path, network: nn.Module) -> None:
+    """Write a network's tensors to a safetensors file, wholly or not at all.
+
+    Raises:
+        TrainingError: the disk is full or not writable.
+    """
+    temporary = file.with_name(f".{file.name}.new")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file(network_tensors(network), temporary)
+        _sync(temporary)
+        temporary.replace(file)
+        _sync(file.parent)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise TrainingError(f"cannot be written ({error})", where=str(file)) from None
+
+
+def load_weights(file: Path, network: nn.Module) -> None:
+    """Read a file of `save_weights` into the network.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or of another network.
+    """
+    restore_weights(_read_tensors(file), network, where=str(file))
+
+
+def _load(path: Path) -> Checkpoint:
+    try:
+        sums = json.loads((path / "manifest.json").read_text())
+        for name in _FILES:
+            if _sha256(path / name) != sums[name]:
+                raise CheckpointError(f"{name} is damaged", where=str(path))
+        state = json.loads((path / "state.json").read_text())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"damaged ({error})", where=str(path)) from None
+    weights, optimizer = (_read_tensors(path / name) for name in _FILES[:2])
+    return Checkpoint(weights, optimizer, state, path)
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot be read ({error})", where=str(file)) from None
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """What a process left behind that was killed while it wrote or deleted a checkpoint."""
+    for path in directory.glob(".step-*"):
+        shutil.rmtree(path)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """See a file or directory safely on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,68 @@
+"""Under what conditions a run computes: precision, determinism, whether batches may be split."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..errors import SettingsError
+from ..model.encoder import Encoder
+from ..tasks.task import Network, Task
+from .distributed import Team
+from .plan import FitSettings
+
+DTYPES: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16}
+
+
+@contextmanager
+def compute_dtype(network: Network, precision: str) -> Iterator[None]:
+    """Have every encoder compute in a precision; parameters keep theirs."""
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    before = [encoder.compute_dtype for encoder in encoders]
+    for encoder in encoders:
+        encoder.compute_dtype = DTYPES[precision]
+    try:
+        yield
+    finally:
+        for encoder, dtype in zip(encoders, before, strict=True):
+            encoder.compute_dtype = dtype
+
+
+@contextmanager
+def determinism(wanted: bool) -> Iterator[None]:
+    """Kernels that give the same bits each time, or an error where there is none."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def check_can_split(task: Task[Any], settings: FitSettings, team: Team) -> None:
+    """Refuse to split the batches of a task whose losses do not add up.
+
+    Raises:
+        SettingsError: micro-batches or several processes would split them.
+    """
+    if task.additive:
+        return
+    for key in ("micro_batch_size", "micro_batch_tokens"):
+        if getattr(settings, key) is not None:
+            raise SettingsError(
+                f"{key}={getattr(settings, key)}: the losses of {task.name!r} do not add up over "
+                "the parts of a batch",
+                fix=f"Leave {key} out.",
+            )
+    if team.world > 1:
+        raise SettingsError(
+            f"the losses of {task.name!r} do not add up over the parts of a batch, and "
+            f"{team.world} processes would share it",
+            fix="Train it in one process.",
+        )

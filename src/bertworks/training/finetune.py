@@ -1,0 +1,228 @@
+"""Fine-tuning: a pre-trained encoder and a table of labelled rows in, a model of a task out.
+
+Source: paper §4.1 and appendix A.3: batches of 16 or 32, learning rates of 5e-5, 3e-5 or 2e-5, 2 to
+4 epochs, dropout 0.1, everything else as in pre-training.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ..api import Model, load
+from ..errors import SettingsError, nearest
+from ..inference.engine import EngineSettings
+from ..inference.evaluate import Evaluation, evaluate
+from ..tasks.classification import (
+    ClassificationExample,
+    ClassificationNetwork,
+    ClassificationTask,
+)
+from ..tasks.rows import Table
+from ..tasks.summary import DataSummary
+from ..tasks.task import Network
+from .checkpoint import load_weights
+from .distributed import Team, team
+from .finetune_settings import FinetuneSettings
+from .fit import fit
+from .journal import RunDirectory
+from .labelled_data import LabelledData
+from .plan import Best, Phase
+from .progress import Progress
+from .random_state import seed_everything
+from .report import write_report
+from .row_source import RowSource
+
+__all__ = ["FinetuneResult", "FinetuneSettings", "finetune"]
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """What came of a fine-tuning run.
+
+    Attributes:
+        model: with the best weights, as saved in `run.model`.
+        run: the run directory.
+        data: what the tables looked like.
+        metrics: of the model on dev, computed in float32; empty without dev.
+        best_step: the step whose weights these are; None without dev: the last.
+        remarks: what people should know beside the metrics.
+        initialized: the parameters that the given model did not have, newly initialised.
+    """
+
+    model: Model
+    run: RunDirectory
+    data: DataSummary
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    best_step: int | None = None
+    remarks: list[str] = field(default_factory=list)
+    initialized: tuple[str, ...] = ()
+
+
+def finetune(
+    model: str | Path | Model,
+    task: str = "classification",
+    *,
+    train: Table,
+    dev: Table | None = None,
+    out: str | Path,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    **settings: Any,
+) -> FinetuneResult:
+    """Train a model for a task, from labelled rows; called again, it goes on where it stopped.
+
+    Args:
+        model: whose encoder to begin with: a `Model`, a directory, or a name on the hub.
+        task: what to learn: "classification".
+        train: the rows to learn from: a path (see `tasks.rows.read_rows`) or rows in memory.
+        dev: the rows to measure on; without them the last weights are kept, not the best.
+        out: the run directory.
+        device: where to compute.
+        progress: shows how it goes.
+        settings: those of `FinetuneSettings`.
+
+    Raises:
+        DataError: a table or a row of it is not what it should be.
+        SettingsError: a setting is unknown or impossible.
+        BertworksError: a package that the task's metrics need is not installed.
+        TrainingError: as `fit` does.
+    """
+    resolved = FinetuneSettings.parse(settings)
+    if task != ClassificationTask.name:
+        raise SettingsError(
+            f"no task {task!r} can be fine-tuned", fix=nearest(task, ["classification"])
+        )
+    with team(device) as members:
+        tables = {"train": _name_of(train), "dev": None if dev is None else _name_of(dev)}
+        name = model if isinstance(model, str | Path) else "a model in memory"
+        description = {
+            "task": task,
+            "model": str(name),
+            **tables,
+            **resolved.model_dump(mode="json"),
+        }
+        start = model if isinstance(model, Model) else load(model)
+        data = LabelledData.read(start.tokenizer, train, dev, resolved)
+        seed_everything(resolved.seed)  # every rank begins with the same weights
+        network = data.task.network(start.encoder.config)
+        run = RunDirectory.open(out, description, is_main=members.is_main)
+        try:
+            return _finetune(start, network, data, resolved, run, members, progress)
+        finally:
+            run.close()
+
+
+def _name_of(table: Table) -> str:
+    return os.fspath(table) if isinstance(table, str | os.PathLike) else "rows in memory"
+
+
+def _finetune(
+    start: Model,
+    network: ClassificationNetwork,
+    data: LabelledData,
+    settings: FinetuneSettings,
+    run: RunDirectory,
+    members: Team,
+    progress: Progress | None,
+) -> FinetuneResult:
+    task = data.task
+    initialized = () if settings.reinitialize else _take_over(start, task, network)
+    if members.is_main:
+        data.note_in(run)
+        for line in data.summary.lines():
+            _say(progress, line)
+        if initialized:
+            _say(progress, f"newly initialised: {', '.join(initialized)}")
+
+    examples = len(data.train)
+    fit_settings = settings.fit_settings(math.ceil(examples / settings.batch_size))
+    steps = math.ceil(settings.epochs * examples / settings.batch_size)
+    source = RowSource(
+        data.train,
+        seed=settings.seed,
+        batch_size=settings.batch_size,
+        bucket_batches=settings.bucket_batches,
+    )
+    metric = settings.best_metric or task.best_metric
+    measure = _Measure(task, data.dev, settings.precision, progress)
+    result = fit(
+        network,
+        task,
+        [Phase(source, steps)],
+        settings=fit_settings,
+        run=run,
+        evaluate=measure if data.dev is not None else None,
+        best=Best(metric, metric in task.lower_is_better) if data.dev is not None else None,
+        device=members.device,
+        progress=progress if members.is_main else None,
+    )
+    final: Evaluation | None = None
+    if members.is_main and data.dev is not None:
+        load_weights(run.best / "weights.safetensors", network)
+        final = evaluate(network, task, data.dev)
+    network.eval()
+    made = Model(start.tokenizer, task, network)
+    if members.is_main:
+        made.save(run.model)
+        write_report(run.path)
+    return FinetuneResult(
+        model=made,
+        run=run,
+        data=data.summary,
+        metrics=final.metrics if final else {},
+        best_step=result.state.best_step,
+        remarks=final.remarks if final else [],
+        initialized=initialized,
+    )
+
+
+def _take_over(
+    start: Model, task: ClassificationTask, network: ClassificationNetwork
+) -> tuple[str, ...]:
+    """Copy the encoder's weights, and the head's if it tells the same classes apart.
+
+    Returns:
+        The parameters that keep their fresh values.
+    """
+    before = start.task
+    is_same = (
+        isinstance(before, ClassificationTask) and before.settings.labels == task.settings.labels
+    )
+    theirs = start.network.state_dict() if is_same else start.encoder.state_dict(prefix="encoder.")
+    keys = network.load_state_dict(theirs, strict=False)
+    assert not keys.unexpected_keys, keys.unexpected_keys
+    return tuple(keys.missing_keys)
+
+
+class _Measure:
+    """Measures a network on dev, and says what is worth saying."""
+
+    def __init__(
+        self,
+        task: ClassificationTask,
+        examples: list[ClassificationExample] | None,
+        precision: Literal["fp32", "bf16"],
+        progress: Progress | None,
+    ) -> None:
+        self._task, self._examples = task, examples
+        self._settings = EngineSettings(precision=precision)
+        self._progress = progress
+
+    def __call__(self, network: Network) -> Mapping[str, float]:
+        assert self._examples is not None
+        found = evaluate(network, self._task, self._examples, self._settings)
+        for remark in found.remarks:
+            _say(self._progress, remark)
+        return found.metrics
+
+
+def _say(progress: Progress | None, text: str) -> None:
+    if progress is not None:
+        progress.note(text)

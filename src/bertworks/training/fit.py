@@ -1,0 +1,297 @@
+"""The training loop: one for every task.
+
+A run is a row of phases, each a source of examples and a number of steps. A step is one update of
+the weights:
+
+    take the next global batch, this rank's share of it, in micro-batches     stream.py
+    add up what the batch counts (masked tokens, rows) over micro-batches and ranks
+    for each micro-batch: loss = Σ over losses of  sum / total count; backward
+    gradients are summed over ranks, and cut to a norm of `max_grad_norm`
+    stop if the loss or the norm is not finite: nothing has been changed yet
+    optimizer step at this step's learning rate                               optimizer.py
+    now and then: a line in the journal, an evaluation, a checkpoint          teller.py, state.py
+
+Everything that the next step depends on is in the weights, the optimizer, the random states and
+`TrainState`, and all of it is in a checkpoint: a run that was killed goes on to the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from ..errors import TrainingError
+from ..model.cpu import keep_freed_memory
+from ..tasks.task import Network, Task
+from . import machine
+from .checkpoint import save_weights
+from .conditions import DTYPES, check_can_split, compute_dtype, determinism
+from .distributed import Team, team
+from .journal import RunDirectory
+from .optimizer import build_optimizer, set_step
+from .plan import Best, FitSettings, Phase
+from .progress import Progress
+from .random_state import unchanged_random_state
+from .signals import Interrupted, StopRequest, stop_request
+from .state import FitResult, TrainState, resume_state, save_state
+from .stream import GlobalBatch, Position, stream
+from .teller import Teller
+
+__all__ = ["Best", "Evaluate", "FitResult", "FitSettings", "Phase", "TrainState", "fit"]
+
+Evaluate = Callable[[Network], Mapping[str, float]]
+"""Measures a network, which is in evaluation mode and takes no gradients meanwhile."""
+
+
+def fit(
+    network: Network,
+    task: Task[Any],
+    phases: Sequence[Phase],
+    *,
+    settings: FitSettings,
+    run: RunDirectory,
+    evaluate: Evaluate | None = None,
+    best: Best | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> FitResult:
+    """Train a network in place, from the run's newest checkpoint if there is one.
+
+    Args:
+        network: freshly initialised by `settings.seed`, or with loaded weights; the same again
+            when a run is gone on with (a checkpoint's weights then replace its own).
+        task: the network's.
+        phases: what it is trained on, one after the other.
+        settings: how.
+        run: where the journal and the checkpoints go.
+        evaluate: called every `eval_every` steps and at the end, by rank 0.
+        best: keep the weights with the best of one of `evaluate`'s metrics in `run.best`.
+        device: where to compute; under `torchrun`, "cuda" is each rank's own GPU.
+        progress: shows how it goes.
+
+    Raises:
+        TrainingError: a loss or gradient is not finite, or the disk is full.
+        Interrupted: SIGTERM or Ctrl-C came; the run is saved and can go on.
+        CheckpointError: there are checkpoints, but all are damaged or of another network.
+        SettingsError: the task's losses do not add up, and its batches would be split.
+    """
+    with ExitStack() as stack:
+        members = stack.enter_context(team(device))
+        check_can_split(task, settings, members)
+        stack.enter_context(determinism(settings.deterministic))
+        keep_freed_memory()
+        stack.enter_context(compute_dtype(network, settings.precision))
+        network.to(members.device)
+        teller = Teller(run, progress, network, sum(phase.steps for phase in phases))
+        loop = _Loop(network, task, phases, settings, members, teller, evaluate, best)
+        resumed_from = loop.begin()
+        stack.callback(lambda: teller.end(loop.state.step))
+        loop.go(stack.enter_context(stop_request()))
+        return FitResult(loop.state, resumed_from)
+
+
+class _Loop:
+    """One session of a run."""
+
+    def __init__(
+        self,
+        network: Network,
+        task: Task[Any],
+        phases: Sequence[Phase],
+        settings: FitSettings,
+        members: Team,
+        teller: Teller,
+        evaluate: Evaluate | None,
+        best: Best | None,
+    ) -> None:
+        self.network, self.task, self.phases = network, task, phases
+        self.settings, self.team, self.teller, self.run = settings, members, teller, teller.run
+        self.evaluate, self.best = evaluate, best
+        self.total = sum(phase.steps for phase in phases)
+        self.trained = [p for p in network.parameters() if p.requires_grad]
+        self.optimizer = build_optimizer(network, settings.optimizer)
+        self.model = members.wrap(network)
+        self.facts = {**machine.describe(members.device), "processes": members.world}
+        self.state = TrainState()
+        self.saved_step = -1
+
+    def begin(self) -> int | None:
+        """Begin, or go on from the newest checkpoint and return its step."""
+        state = resume_state(
+            self.run, self.network, self.optimizer, self.team, self.facts, seed=self.settings.seed
+        )
+        if state is not None:
+            self.state, self.saved_step = state, state.step
+        self.teller.begin(
+            self.state.step,
+            self.state.seconds,
+            self.facts,
+            events=self.settings.tensorboard and self.team.is_main,
+            peak=(DTYPES[self.settings.precision] or torch.float32, self.team.device),
+        )
+        return None if state is None else state.step
+
+    def go(self, request: StopRequest) -> None:
+        """Do all the steps that are left."""
+        self.network.train()
+        if self.saved_step < 0 and self.settings.eval_first:
+            self.measure()
+        end = 0
+        for number, phase in enumerate(self.phases):
+            end += phase.steps
+            if self.state.step >= end:
+                continue
+            if self.state.phase != number:
+                self.state.phase, self.state.position = number, Position()
+            batches = stream(
+                phase.source,
+                self.task.collate,
+                phase.batch(self.settings),
+                self.state.position,
+                rank=self.team.rank,
+                world=self.team.world,
+                workers=self.settings.loader_workers,
+            )
+            while self.state.step < end:
+                self.step(batches, request)
+            batches.close()
+
+    def step(self, batches: Iterator[GlobalBatch], request: StopRequest) -> None:
+        """One update, and what is due after it."""
+        start = time.perf_counter()
+        batch = next(batches)
+        own = {"tokens": batch.num_tokens, "examples": batch.num_examples}
+        stop = {"stop": request.signal_number}
+        counts = {f"loss/{name}": count for name, count in batch.counts.items()}
+        totals = self.team.sum_counts({**own, **stop, **counts})
+        if totals["stop"]:
+            self.stop(request.signal_number or signal.SIGTERM)
+        loss, losses, grad_norm = self.gradients(batch, totals)
+        lr = set_step(self.optimizer, self.settings.optimizer, self.state.step, self.total)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+        state, settings = self.state, self.settings
+        state.step, state.position = state.step + 1, batch.end
+        state.tokens += totals["tokens"]
+        state.examples += totals["examples"]
+        for name, value in {"loss": loss, "grad_norm": grad_norm, "steps": 1, **losses}.items():
+            state.recent[name] = state.recent.get(name, 0) + value
+        self.teller.stepped(
+            state.step,
+            phase=self.phases[state.phase].name,
+            loss=loss,
+            tokens=totals["tokens"],
+            batch=batch,
+            took=time.perf_counter() - start,
+        )
+        is_last = state.step == self.total
+        if is_last or state.step % settings.log_every == 0:
+            self.log(lr)
+        if is_last or state.step % settings.eval_every == 0:
+            self.measure()
+        if is_last or state.step % settings.checkpoint_every == 0:
+            self.save()
+
+    def gradients(
+        self, batch: GlobalBatch, totals: Mapping[str, int]
+    ) -> tuple[float, dict[str, float], float]:
+        """The gradients of the whole global batch, cut; its loss, the losses in it, and the norm.
+
+        Raises:
+            TrainingError: any of it is not finite.
+        """
+        sums: dict[str, torch.Tensor] = {}
+        for number, micro_batch in enumerate(batch.micro_batches, start=1):
+            is_last = number == len(batch.micro_batches)
+            with self.team.backward_context(self.model, is_last=is_last):
+                losses = self.model(micro_batch.to(self.team.device))
+                assert losses.keys() == micro_batch.counts.keys(), "a count for each loss"
+                means = {name: losses[name] / max(1, totals[f"loss/{name}"]) for name in losses}
+                # The team averages gradients over ranks; what is wanted is their sum.
+                (sum(means.values()) * self.team.world).backward()
+            for name, mean in means.items():
+                sums[f"loss/{name}"] = sums.get(f"loss/{name}", 0) + mean.detach()
+        values = self.team.sum_tensor(torch.stack(list(sums.values())))
+        norm = torch.nn.utils.clip_grad_norm_(self.trained, self.settings.max_grad_norm)
+        *parts, grad_norm = torch.cat((values, norm[None])).tolist()  # waits for the device, once
+        loss = sum(parts)
+        if not math.isfinite(loss + grad_norm):
+            self.complain(batch, "gradient" if math.isfinite(loss) else "loss")
+        return loss, dict(zip(sums, parts, strict=True)), grad_norm
+
+    def log(self, lr: float) -> None:
+        """A line of the journal: means over the steps since the last one."""
+        steps = self.state.recent.pop("steps")
+        means = {name: value / steps for name, value in self.state.recent.items()}
+        self.state.recent = {}
+        self.teller.write_train(
+            {
+                "step": self.state.step,
+                "phase": self.phases[self.state.phase].name,
+                "epoch": self.state.position.epoch,
+                "loss": means.pop("loss"),
+                "grad_norm": means.pop("grad_norm"),
+                "losses": {name.removeprefix("loss/"): mean for name, mean in means.items()},
+                "lr": lr,
+                "tokens": self.state.tokens,
+                "examples": self.state.examples,
+            }
+        )
+
+    def measure(self) -> None:
+        """Evaluate, and keep the weights if they are the best; random states are left alone."""
+        if self.evaluate is None or not self.team.is_main:
+            return
+        with unchanged_random_state(self.team.device), torch.no_grad():
+            self.network.eval()
+            metrics = dict(self.evaluate(self.network))
+            self.network.train()
+        self.state.metrics = metrics
+        self.teller.write_eval(self.state.step, self.state.tokens, metrics)
+        if self.best is None:
+            return
+        value = metrics[self.best.metric]
+        if self.best.is_better(value, self.state.best_value):
+            self.state.best_step, self.state.best_value = self.state.step, value
+            save_weights(self.run.best / "weights.safetensors", self.network)
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the newest is of this very step."""
+        if self.saved_step == self.state.step:
+            return
+        self.state.seconds = self.teller.seconds
+        save_state(
+            self.state,
+            self.run,
+            self.network,
+            self.optimizer,
+            self.team,
+            self.facts,
+            keep=self.settings.keep_checkpoints,
+        )
+        self.saved_step = self.state.step
+
+    def stop(self, signal_number: int) -> None:
+        """Save, and leave the loop as was asked for."""
+        self.save()
+        raise Interrupted(
+            f"stopped after step {self.state.step} of {self.total}, and saved",
+            fix="Run the same command again to go on.",
+            signal_number=signal_number,
+        )
+
+    def complain(self, batch: GlobalBatch, what: str) -> None:
+        """Stop before a value that is not finite has reached the weights."""
+        phase = self.phases[self.state.phase].name
+        raise TrainingError(
+            f"the {what} of step {self.state.step + 1} is not finite; "
+            f"its batch begins at {batch.start} of phase {phase!r}",
+            fix="Look at that data, or lower optimizer.lr; the last checkpoint is untouched.",
+        )

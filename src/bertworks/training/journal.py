@@ -1,0 +1,275 @@
+"""The run directory: everything that a training run did, readable without the program.
+
+run/
+  settings.yaml      the settings as resolved
+  journal.jsonl      losses and metrics by step; the same for a broken and an unbroken run,
+                     but for each line's "time", which alone depends on the clock
+  sessions.jsonl     when, where and with what versions the run was started and stopped
+  checkpoints/       to go on from
+  best/              the weights with the best metric so far, where one is asked for
+  tensorboard/       the journal again, for TensorBoard
+  model/             the trained model
+  report.html        the whole as one page
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from io import FileIO
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from ..errors import DataError, TrainingError, nearest
+from ..settings import Settings
+
+MAY_CHANGE = frozenset({"loader_workers", "keep_checkpoints", "tensorboard"})
+"""Settings that a run may be gone on with differently, since its bits do not depend on them."""
+
+
+class RunDirectory:
+    """A run's directory, opened for training by `open`, or for reading by `RunDirectory(path)`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._journal: FileIO | None = None
+        self._lock: IO[bytes] | None = None
+
+    @property
+    def settings_file(self) -> Path:
+        return self.path / "settings.yaml"
+
+    @property
+    def journal_file(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def sessions_file(self) -> Path:
+        return self.path / "sessions.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        settings: Settings | Mapping[str, Any] | None = None,
+        *,
+        may_change: frozenset[str] = MAY_CHANGE,
+        is_main: bool = True,
+    ) -> RunDirectory:
+        """Begin a run, or go on with one that was made with the same settings.
+
+        Args:
+            path: the directory; made if absent.
+            settings: the resolved settings, written down.
+            may_change: the settings in which the run may be gone on with differently.
+            is_main: false for the ranks that leave the writing to rank 0: they may write lines,
+                which go nowhere.
+
+        Raises:
+            TrainingError: the directory holds something else, a run with other settings, or a run
+                that another process is at.
+        """
+        run = cls(path)
+        if not is_main:
+            return run
+        if run.path.exists() and not run.path.is_dir():
+            raise TrainingError("is a file", where=str(path), fix="Give another directory.")
+        is_new = not run.settings_file.exists()
+        if is_new and run.path.exists() and any(_foreign(run.path)):
+            raise TrainingError(
+                "the directory is not empty and holds no run", where=str(path), fix="Give another."
+            )
+        run.path.mkdir(parents=True, exist_ok=True)
+        run._take_lock()
+        tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
+        if not is_new:
+            run._check_settings(tree or {}, may_change)
+        text = yaml.safe_dump(dict(tree or {}), sort_keys=False, allow_unicode=True)
+        write_atomically(run.settings_file, text.encode())
+        run._journal = run.journal_file.open("ab", buffering=0)
+        return run
+
+    def close(self) -> None:
+        """Let go of the directory; others may open it."""
+        for file in (self._journal, self._lock):
+            if file is not None:
+                file.close()
+        self._journal = self._lock = None
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Add a line to the journal. Numbers that are not finite become null."""
+        if self._journal is None:
+            return
+        try:
+            rest = _json(line)
+            while rest:  # an almost full disk takes a part, and refuses the next
+                rest = rest[self._journal.write(rest) :]
+        except OSError as error:
+            raise TrainingError(
+                f"the journal cannot be written ({error.strerror})",
+                where=str(self.journal_file),
+                fix="Make room, and run the same command again: it goes on from the last "
+                "checkpoint.",
+            ) from None
+
+    def sync_journal(self) -> int:
+        """See the journal safely on the disk, and return its length in bytes."""
+        if self._journal is None:
+            return 0
+        os.fsync(self._journal.fileno())
+        return os.fstat(self._journal.fileno()).st_size
+
+    def cut_journal(self, length: int) -> None:
+        """Forget what the journal says beyond `length`: those steps are done again."""
+        if self._journal is None:
+            return
+        if os.fstat(self._journal.fileno()).st_size < length:
+            raise TrainingError(
+                f"the journal is shorter than the {length} bytes that the checkpoint knows",
+                where=str(self.journal_file),
+                fix="It was changed by something else; restore it, or begin a new run.",
+            )
+        self._journal.truncate(length)
+
+    def note_session(self, event: str, **facts: Any) -> None:
+        """Add a line to the sessions: `event` is "start", "stop" or "note"."""
+        if self._journal is None:
+            return
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        # On a full disk the run has worse to say than that this line is missing.
+        with suppress(OSError), self.sessions_file.open("ab") as file:
+            file.write(_json({"event": event, "at": now, **facts}))
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The journal's lines, in order."""
+        return _read_lines(self.journal_file)
+
+    def sessions(self) -> Iterator[dict[str, Any]]:
+        """The lines of the sessions, in order."""
+        return _read_lines(self.sessions_file)
+
+    def settings(self) -> dict[str, Any]:
+        """The resolved settings, as written."""
+        tree = yaml.safe_load(self.settings_file.read_text(encoding="utf-8"))
+        return tree if isinstance(tree, dict) else {}
+
+    def _take_lock(self) -> None:
+        self._lock = (self.path / ".lock").open("ab")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise TrainingError(
+                "another process is training here", where=str(self.path), fix="Wait or stop it."
+            ) from None
+
+    def _check_settings(self, tree: Mapping[str, Any], may_change: frozenset[str]) -> None:
+        before, now = _flatten(self.settings()), _flatten(tree)
+        for key in sorted(before.keys() | now.keys()):
+            if before.get(key) != now.get(key) and key.split(".")[0] not in may_change:
+                self.close()
+                raise TrainingError(
+                    f"the run was begun with {key}={before.get(key)}, not {now.get(key)}",
+                    where=str(self.path),
+                    fix="Go on with the same settings, or give another directory.",
+                )
+
+
+def read_run(path: str | Path) -> RunDirectory:
+    """Open a run directory for reading.
+
+    Raises:
+        DataError: there is no run.
+    """
+    run = RunDirectory(path)
+    if not run.settings_file.is_file():
+        siblings = (
+            [child.name for child in run.path.parent.iterdir()] if run.path.parent.is_dir() else []
+        )
+        raise DataError("no run directory", where=str(path), fix=nearest(run.path.name, siblings))
+    return run
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Replace a file's content, wholly or not at all.
+
+    Raises:
+        TrainingError: the disk is full or not writable.
+    """
+    temporary = file.with_name(f".{file.name}.new")
+    try:
+        with temporary.open("wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise TrainingError(f"cannot be written ({error.strerror})", where=str(file)) from None
+
+
+def _foreign(directory: Path) -> Iterator[Path]:
+    """What lies in a directory but for what a run that was killed at its start leaves there."""
+    ours = {".lock", ".settings.yaml.new"}
+    return (child for child in directory.iterdir() if child.name not in ours)
+
+
+def _json(line: Mapping[str, Any]) -> bytes:
+    return (json.dumps(_finite(line), allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a JSON Lines file; a last one that was cut short by a kill is left out."""
+    if not file.exists():
+        return
+    with file.open("rb") as handle:
+        for line in handle:
+            if line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,172 @@
+"""AdamW and LAMB as BERT uses them, and the learning rate as a pure function of the step.
+
+AdamW is PyTorch's fused one. LAMB (You et al. 2019, arXiv 1904.00962, Algorithm 2) is written here.
+Neither decays biases and the weights of LayerNorms (paper, appendix A.2; the original code).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from ..settings import Settings
+
+
+class OptimizerSettings(Settings):
+    """How the weights follow the gradients. The defaults are the paper's."""
+
+    name: Literal["adamw", "lamb"] = "adamw"
+    lr: float = Field(1e-4, gt=0, description="the highest learning rate")
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-6, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    bias_correction: bool = Field(
+        True, description="false: Adam's averages are used as they are, as the original code does"
+    )
+    schedule: Literal["linear", "linear-from-peak", "constant"] = Field(
+        "linear",
+        description="after the warm-up: `linear` follows the line from lr at step 0 to zero at the "
+        "last step, as the original code does; `linear-from-peak` goes from lr at the end of the "
+        "warm-up to zero, as Hugging Face does; `constant` stays at lr",
+    )
+    warmup: float = Field(
+        0.01, ge=0, description="steps of linear warm-up; below 1: their share of all steps"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> OptimizerSettings:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas={self.betas}: both must lie in [0, 1)")
+        return self
+
+    def learning_rate(self, step: int, total: int) -> float:
+        """The learning rate of update number `step`, counted from 0, of `total`."""
+        warmup = self.warmup if self.warmup >= 1 else self.warmup * total
+        if step < warmup:
+            return self.lr * step / warmup
+        if self.schedule == "constant":
+            return self.lr
+        if self.schedule == "linear":
+            return self.lr * max(0.0, 1 - step / total)
+        return self.lr * max(0.0, (total - step) / max(1.0, total - warmup))
+
+
+def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Trainable parameters, each once: those that decay, and biases and norms, that do not."""
+    decayed: list[Tensor] = []
+    plain: list[Tensor] = []
+    seen: set[Tensor] = set()
+    for module in network.modules():
+        is_norm = isinstance(module, nn.LayerNorm | nn.RMSNorm)
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad and parameter not in seen:
+                seen.add(parameter)
+                (plain if is_norm or name == "bias" else decayed).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": weight_decay, "layer_adaptation": True},
+        {"params": plain, "weight_decay": 0.0, "layer_adaptation": False},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def build_optimizer(network: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """The optimizer of a network's trainable parameters, on their device."""
+    groups = parameter_groups(network, settings.weight_decay)
+    for group in groups:
+        group["base_weight_decay"] = group["weight_decay"]
+    if settings.name == "lamb":
+        return Lamb(groups, settings)
+    return torch.optim.AdamW(
+        groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=True
+    )
+
+
+def set_step(
+    optimizer: torch.optim.Optimizer, settings: OptimizerSettings, step: int, total: int
+) -> float:
+    """Set what changes from step to step, for update number `step`, counted from 0, of `total`.
+
+    Returns:
+        The learning rate.
+    """
+    lr = settings.learning_rate(step, total)
+    lr_factor = eps_factor = 1.0
+    if settings.name == "adamw" and not settings.bias_correction:
+        # The fused step computes  lr / (1 - β1ᵗ) · m / (√v / √(1 - β2ᵗ) + eps).  These factors
+        # turn it into  lr · m / (√v + eps);  the decay, lr · weight_decay, stays as it is.
+        beta1, beta2 = settings.betas
+        eps_factor = 1 / math.sqrt(1 - beta2 ** (step + 1))
+        lr_factor = (1 - beta1 ** (step + 1)) * eps_factor
+    for group in optimizer.param_groups:
+        group["lr"] = lr * lr_factor
+        group["eps"] = settings.eps * eps_factor
+        group["weight_decay"] = group["base_weight_decay"] / lr_factor
+        group["number"] = step + 1
+    return lr
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB: Adam's direction, scaled for each tensor by the ratio of its norms.
+
+    Tensors that do not decay are not scaled either, as in the authors' code.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], settings: OptimizerSettings) -> None:
+        self._settings = settings
+        super().__init__(groups, {"lr": settings.lr, "eps": settings.eps, "number": 1})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override] # no closure is taken
+        """Update the parameters by their gradients."""
+        assert closure is None, "closures are for other optimizers"
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                self._step_group(group, parameters)
+
+    def _step_group(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        beta1, beta2 = self._settings.betas
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        means, squares = self._averages(parameters)
+        torch._foreach_lerp_(means, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        corrects, number = self._settings.bias_correction, group["number"]
+        denominators = torch._foreach_div(squares, 1 - beta2**number if corrects else 1.0)
+        torch._foreach_sqrt_(denominators)
+        torch._foreach_add_(denominators, group["eps"])
+        directions = list(torch._foreach_div(means, 1 - beta1**number if corrects else 1.0))
+        torch._foreach_div_(directions, denominators)
+        if group["weight_decay"]:
+            torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
+        if group["layer_adaptation"]:
+            for direction, ratio in zip(
+                directions, _trust_ratios(parameters, directions), strict=True
+            ):
+                direction.mul_(ratio)
+        torch._foreach_add_(parameters, directions, alpha=-group["lr"])
+
+    def _averages(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter] = {
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+        states = [self.state[parameter] for parameter in parameters]
+        return [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
+
+
+def _trust_ratios(parameters: list[Tensor], directions: list[Tensor]) -> list[Tensor]:
+    """‖parameter‖ / ‖direction‖, and 1 where either is zero."""
+    sizes = torch._foreach_norm(parameters)
+    lengths = torch._foreach_norm(directions)
+    return [
+        torch.where((size > 0) & (length > 0), size / length, torch.ones_like(size))
+        for size, length in zip(sizes, lengths, strict=True)
+    ]

@@ -1,0 +1,94 @@
+"""What is asked of a training run: settings, phases, and which weights to keep."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ..errors import SettingsError
+from ..settings import Settings
+from ..tasks.task import Source
+from .optimizer import OptimizerSettings
+from .stream import BatchSize
+
+
+class FitSettings(Settings):
+    """How a network is trained, whatever its task."""
+
+    seed: int = Field(0, description="of the weights' initialisation, dropout and the data")
+    batch_size: int | None = Field(None, ge=1, description="rows (examples) of a step")
+    batch_tokens: int | None = Field(None, ge=1, description="instead: tokens of a step, at most")
+    micro_batch_size: int | None = Field(
+        None, ge=1, description="rows that go through the network at once; all, if left out"
+    )
+    micro_batch_tokens: int | None = Field(
+        None, ge=1, description="tokens that go through the network at once; all, if left out"
+    )
+    optimizer: OptimizerSettings = OptimizerSettings()
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="bf16: computed in bfloat16, with weights and their sums in float32"
+    )
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are cut to this norm")
+    log_every: int = Field(10, ge=1, description="steps between lines of the journal")
+    eval_every: int = Field(500, ge=1, description="steps between evaluations")
+    eval_first: bool = Field(False, description="evaluate before the first step too")
+    checkpoint_every: int = Field(500, ge=1, description="steps between checkpoints")
+    keep_checkpoints: int = Field(2, ge=1, description="how many of the newest are kept")
+    deterministic: bool = Field(False, description="the same bits every time on CUDA too; slower")
+    loader_workers: int = Field(0, ge=0, description="processes that make data ahead of time")
+    tensorboard: bool = Field(True, description="write events too, where it is installed")
+
+    @model_validator(mode="after")
+    def _one_batch_size(self) -> Self:
+        if self.batch_size is not None and self.batch_tokens is not None:
+            raise ValueError("batch_size and batch_tokens exclude each other; set one to null")
+        return self
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a run with a source of its own.
+
+    Attributes:
+        source: where its examples come from.
+        steps: how many updates it has.
+        name: what the journal calls it.
+        batch_size: examples of a step, where they differ from the settings'.
+        batch_tokens: the like for tokens.
+    """
+
+    source: Source[Any]
+    steps: int
+    name: str = "train"
+    batch_size: int | None = None
+    batch_tokens: int | None = None
+
+    def batch(self, settings: FitSettings) -> BatchSize:
+        """The size of the phase's batches: its own, else the settings'.
+
+        Raises:
+            SettingsError: neither says.
+        """
+        of = self if self.batch_size is not None or self.batch_tokens is not None else settings
+        if of.batch_size is None and of.batch_tokens is None:
+            raise SettingsError("no batch size", fix="Give batch_size or batch_tokens.")
+        return BatchSize(
+            of.batch_size, of.batch_tokens, settings.micro_batch_size, settings.micro_batch_tokens
+        )
+
+
+@dataclass(frozen=True)
+class Best:
+    """Which metric of the evaluations chooses the weights that are kept in `run.best`."""
+
+    metric: str
+    lower_is_better: bool = False
+
+    def is_better(self, value: float, before: float | None) -> bool:
+        """Whether a value beats the best one before; the first of equals stays the best."""
+        if before is None or math.isnan(before):
+            return True
+        return value < before if self.lower_is_better else value > before

@@ -1,0 +1,236 @@
+"""Pre-training: a recipe and a prepared corpus in, a BERT and the directory of its run out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..checkpoints.store import save_model
+from ..corpus.shards import Corpus
+from ..errors import TrainingError
+from ..inference.engine import EngineSettings
+from ..inference.evaluate import evaluate
+from ..tasks.pretraining.source import PretrainingSource, describe, split_held_out
+from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from ..tasks.task import Network
+from ..text.tokenizer import Tokenizer
+from .distributed import Team, team
+from .fit import fit
+from .journal import MAY_CHANGE, RunDirectory, write_atomically
+from .plan import Phase
+from .progress import Progress
+from .random_state import seed_everything
+from .recipe import PretrainSettings, read_recipe
+from .report import write_report
+from .samples import sample_fill_ins
+
+# Where the data lie is told by their checksum, not by their path.
+_MAY_CHANGE = MAY_CHANGE | {"data"}
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """What came of a pre-training run.
+
+    Attributes:
+        run: the run directory; the model is in `run.model`, the page about it all in `run.report`.
+        metrics: those of the last evaluation on held-out documents.
+        steps: the updates done.
+        tokens: the tokens learned from.
+        resumed_from: the step that this session went on from, if it did not begin the run.
+    """
+
+    run: RunDirectory
+    metrics: dict[str, float]
+    steps: int
+    tokens: int
+    resumed_from: int | None
+
+
+def pretrain(
+    recipe: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    out: str | Path,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    **values: Any,
+) -> PretrainResult:
+    """Pre-train a BERT; called again with the same settings, go on where it stopped.
+
+    Args:
+        recipe: a YAML file, or the name of one that comes with the package, such as "tiny".
+        overrides: `key=value` words that replace settings of the recipe.
+        out: the run directory.
+        device: where to compute; under `torchrun`, "cuda" is each process's own GPU.
+        progress: shows how it goes.
+        values: settings of `PretrainSettings` that replace those of the recipe.
+
+    Raises:
+        SettingsError: a setting is unknown or impossible.
+        DataError: `data` is no prepared corpus, or too small a one.
+        TrainingError: the run directory holds another run, a loss is not finite, or the disk is
+            full.
+        Interrupted: SIGTERM or Ctrl-C came; the run is saved and can go on.
+        CheckpointError: the run's checkpoints, or the corpus, are damaged.
+    """
+    settings = read_recipe(recipe, overrides, **values)
+    data = PretrainingData.open(settings)
+    with team(device) as members:
+        run = RunDirectory.open(out, settings, may_change=_MAY_CHANGE, is_main=members.is_main)
+        try:
+            if members.is_main:
+                data.note_in(run)
+            return _pretrain(settings, data, run, members, progress if members.is_main else None)
+        finally:
+            run.close()
+
+
+@dataclass(frozen=True)
+class PretrainingData:
+    """A prepared corpus, its documents parted, and the sources of the phases."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    phases: list[Phase]
+    held_out: PretrainingSource
+    held_out_documents: np.ndarray
+
+    @classmethod
+    def open(cls, settings: PretrainSettings) -> PretrainingData:
+        corpus = Corpus.open(settings.data)
+        tokenizer = corpus.load_tokenizer()
+        parts = split_held_out(corpus, settings.held_out.documents, seed=settings.seed)
+
+        def source(documents: np.ndarray, length: int, seed: int) -> PretrainingSource:
+            return PretrainingSource(
+                corpus,
+                documents,
+                tokenizer,
+                settings.instances.with_values(max_seq_length=length),
+                seed=seed,
+                repeat_every=settings.masking.repeat_every,
+            )
+
+        phases = [
+            Phase(
+                source(parts[0], phase.max_seq_length, settings.seed + number),
+                steps,
+                f"length {phase.max_seq_length}",
+                phase.batch_size,
+                phase.batch_tokens,
+            )
+            for number, (phase, steps) in enumerate(
+                zip(settings.phases, settings.phase_steps(), strict=True)
+            )
+        ]
+        # Measured at one length throughout, so that the run's evaluations compare.
+        held_out = source(parts[1], settings.phases[0].max_seq_length, settings.seed)
+        return cls(corpus, tokenizer, phases, held_out, parts[1])
+
+    def note_in(self, run: RunDirectory) -> None:
+        """Write the data's counts down, or see that they are those of the run so far.
+
+        Raises:
+            TrainingError: the run was begun with other data.
+        """
+        file = run.path / "data.json"
+        checksum = hashlib.sha256((self.corpus.directory / "manifest.json").read_bytes())
+        if file.is_file():
+            if json.loads(file.read_bytes())["checksum"] != checksum.hexdigest():
+                raise TrainingError(
+                    "the run was begun with other data",
+                    where=str(self.corpus.directory),
+                    fix="Give the same prepared corpus, or another run directory.",
+                )
+            return
+        manifest = self.corpus.manifest
+        counts: Mapping[str, Any] = {
+            "corpus": {
+                "documents": manifest.documents,
+                "sentences": manifest.sentences,
+                "tokens": manifest.tokens,
+                "unknown_rate": manifest.unknown_rate,
+                "vocabulary": manifest.vocabulary_size,
+            },
+            **{phase.name: describe(_source(phase), blocks=1) for phase in self.phases},
+            "held out": describe(self.held_out, blocks=1),
+            "checksum": checksum.hexdigest(),
+        }
+        write_atomically(file, json.dumps(counts, indent=1).encode())
+
+
+def _source(phase: Phase) -> PretrainingSource:
+    assert isinstance(phase.source, PretrainingSource)
+    return phase.source
+
+
+def _pretrain(
+    settings: PretrainSettings,
+    data: PretrainingData,
+    run: RunDirectory,
+    members: Team,
+    progress: Progress | None,
+) -> PretrainResult:
+    config = settings.model.config(data.tokenizer.vocab_size)
+    task = PretrainingTask(
+        data.tokenizer,
+        settings.instances,
+        settings.masking,
+        max_length=config.max_position_embeddings,
+    )
+    seed_everything(settings.seed)  # every rank begins with the same weights
+    network = task.network(config)
+    held_out = list(data.held_out.examples(limit=settings.held_out.sequences))
+    inference = EngineSettings(precision=settings.precision)
+
+    def measure(network: Network) -> dict[str, float]:
+        return evaluate(network, task, held_out, inference).metrics
+
+    result = fit(
+        network,
+        task,
+        data.phases,
+        settings=settings,
+        run=run,
+        evaluate=measure,
+        device=members.device,
+        progress=progress,
+    )
+    if members.is_main:
+        _finish(task, network, data, run, inference)
+    return PretrainResult(
+        run, result.metrics, result.state.step, result.state.tokens, result.resumed_from
+    )
+
+
+def _finish(
+    task: PretrainingTask,
+    network: PretrainingNetwork,
+    data: PretrainingData,
+    run: RunDirectory,
+    inference: EngineSettings,
+) -> None:
+    """Write the trained model, sample fill-ins, and the report."""
+    network.eval()
+    samples = sample_fill_ins(
+        network, task, data.corpus, data.held_out_documents, settings=inference
+    )
+    write_atomically(run.path / "samples.json", json.dumps(samples, indent=1).encode())
+    save_model(
+        run.model,
+        network=network,
+        config=network.encoder.config,
+        task=task.name,
+        task_settings=task.to_dict(),
+        config_entries=task.config_entries(),
+        tokenizer=data.tokenizer,
+    )
+    write_report(run.path)

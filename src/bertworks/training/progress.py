@@ -1,0 +1,122 @@
+"""What people see while a run goes on: a live line on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+
+class Progress:
+    """Shows how a run goes.
+
+    Args:
+        stream: where to; standard error if left out.
+        every: seconds between lines where the stream is no terminal.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, every: float = 10.0) -> None:
+        self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        self._is_live = self._console.is_terminal
+        self._interval = 0.2 if self._is_live else every
+        self._live: Live | None = None
+        self._last = -float("inf")
+
+    def train(
+        self,
+        step: int,
+        total: int,
+        *,
+        phase: str,
+        loss: float,
+        tokens_per_second: float,
+        peak_share: float | None,
+        seconds_left: float,
+    ) -> None:
+        """Take note of a step; not every step is shown."""
+        now = time.monotonic()
+        if now - self._last < self._interval and step < total:
+            return
+        self._last = now
+        share = "" if peak_share is None else f" · {peak_share:.0%} peak"
+        self._show(
+            f"{phase} {step}/{total} · loss {loss:.3f} · "
+            f"{_short(tokens_per_second)} tok/s{share} · {_clock(seconds_left)} left"
+        )
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show the metrics of an evaluation, on a line that stays."""
+        shown = [f"{name} {value:.4g}" for name, value in metrics.items()]
+        line = f"step {step}: {shown[0]}" if shown else f"step {step}"
+        for part in shown[1:]:
+            if len(line) - line.rfind("\n") + len(part) + 3 > self._console.width:
+                line += f"\n    {part}"
+            else:
+                line += f" · {part}"
+        self.note(line)
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        self._console.print(text, markup=False)
+
+    def close(self) -> None:
+        """End the live line; the last state of it stays."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _show(self, line: str) -> None:
+        if not self._is_live:
+            self.note(line)
+            return
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+        self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+class Meter:
+    """Tokens and operations a second of the training steps, averaged over about the last 20 s."""
+
+    def __init__(self) -> None:
+        self._tokens = self._flops = self._seconds = 0.0
+
+    def add(self, tokens: int, flops: float, seconds: float) -> None:
+        """Take note of a step."""
+        fade = 0.5 ** (seconds / 10)
+        self._tokens = fade * self._tokens + tokens
+        self._flops = fade * self._flops + flops
+        self._seconds = fade * self._seconds + seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self._tokens / max(self._seconds, 1e-9)
+
+    @property
+    def flops_per_second(self) -> float:
+        return self._flops / max(self._seconds, 1e-9)
+
+
+def _short(number: float) -> str:
+    """A number in at most five characters: 950, 12.3k, 1.20M."""
+    if number < 1000:
+        return f"{number:.0f}"
+    if number < 1e6:
+        return f"{number / 1e3:.1f}k"
+    return f"{number / 1e6:.2f}M"
+
+
+def _clock(seconds: float) -> str:
+    """A span of time: 0:42, 12:05, 3:07:00, 2d 04h."""
+    seconds = int(max(0.0, seconds))
+    if seconds >= 86400:
+        return f"{seconds // 86400}d {seconds % 86400 // 3600:02d}h"
+    hours, minutes = seconds // 3600, seconds % 3600 // 60
+    if hours:
+        return f"{hours}:{minutes:02d}:{seconds % 60:02d}"
+    return f"{minutes}:{seconds % 60:02d}"

@@ -1,0 +1,143 @@
+"""A pre-training recipe: every setting of a run, and the recipes that come with the package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_serializer, model_validator
+
+from ..errors import SettingsError, nearest
+from ..model.config import EncoderConfig
+from ..settings import Settings
+from ..tasks.pretraining.masking import MaskingSettings
+from ..tasks.pretraining.pairs import InstanceSettings
+from .plan import FitSettings
+
+
+class ModelSettings(EncoderConfig):
+    """The geometry: a released size, and what is to differ from it.
+
+    `vocab_size` is the tokenizer's unless it is given.
+    """
+
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_size(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or not isinstance(values.get("size"), str):
+            return values
+        geometry = EncoderConfig.of_size(values["size"]).model_dump(exclude_unset=True)
+        return {**geometry, **values}
+
+    def config(self, tokenizer_size: int) -> EncoderConfig:
+        """The encoder's geometry, for a tokenizer of so many pieces.
+
+        Raises:
+            SettingsError: a `vocab_size` was given that is smaller.
+        """
+        values = self.model_dump(exclude={"size"})
+        if "vocab_size" not in self.model_fields_set:
+            values["vocab_size"] = tokenizer_size
+        elif self.vocab_size < tokenizer_size:
+            raise SettingsError(
+                f"model.vocab_size={self.vocab_size}: the tokenizer has {tokenizer_size} pieces",
+                fix="Leave it out, or give a larger one.",
+            )
+        return EncoderConfig.parse(values)
+
+
+class PhaseSettings(Settings):
+    """A stretch of the run with sequences of one length (paper, appendix A.2)."""
+
+    max_seq_length: int = Field(128, ge=8)
+    share: float = Field(1.0, gt=0, le=1, description="of all steps")
+    batch_size: int | None = Field(None, ge=1, description="where it differs from the run's")
+    batch_tokens: int | None = Field(None, ge=1)
+
+
+class HeldOutSettings(Settings):
+    """What is never trained on, to measure by."""
+
+    documents: int | float = Field(0.01, gt=0, description="how many; below 1: which share")
+    sequences: int = Field(1024, ge=1, description="how many of them an evaluation takes")
+
+
+class PretrainSettings(FitSettings):
+    """A recipe; on top of it all that `FitSettings` has."""
+
+    data: str = Field(description="a directory that `prepare` made")
+    model: ModelSettings = ModelSettings()
+    steps: int = Field(ge=1)
+    phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
+    instances: InstanceSettings = InstanceSettings()
+    masking: MaskingSettings = MaskingSettings()
+    held_out: HeldOutSettings = HeldOutSettings()
+    eval_first: bool = Field(True, description="evaluate before the first step too")
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> Self:
+        if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:
+            raise ValueError("the phases' shares must add up to 1")
+        if "max_seq_length" in self.instances.model_fields_set:
+            raise ValueError("instances.max_seq_length is set by each phase's max_seq_length")
+        longest = max(phase.max_seq_length for phase in self.phases)
+        if longest > self.model.max_position_embeddings:
+            raise ValueError(
+                f"max_seq_length={longest} is longer than model.max_position_embeddings="
+                f"{self.model.max_position_embeddings}"
+            )
+        return self
+
+    @field_serializer("instances")
+    def _without_length(self, instances: InstanceSettings) -> dict[str, Any]:
+        return instances.model_dump(exclude={"max_seq_length"})
+
+    @field_serializer("model")
+    def _without_own_vocabulary(self, model: ModelSettings) -> dict[str, Any]:
+        own = {"vocab_size"} - model.model_fields_set
+        return {"size": model.size, **model.model_dump(exclude=own)}
+
+    def phase_steps(self) -> list[int]:
+        """The steps of each phase; rounding is made up for by the last."""
+        ends, share = [], 0.0
+        for phase in self.phases:
+            share += phase.share
+            ends.append(round(share * self.steps))
+        return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def find_recipe(name: str | Path) -> Path:
+    """A recipe's file: a path, or the name of one that comes with the package.
+
+    Raises:
+        SettingsError: there is no such file or recipe.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    found = {path.stem: path for folder in _folders() for path in folder.glob("*.yaml")}
+    if str(name) in found:
+        return found[str(name)]
+    fix = nearest(str(name), found) if not str(name).endswith(".yaml") else None
+    raise SettingsError("no such recipe", where=str(name), fix=fix)
+
+
+def read_recipe(
+    recipe: str | Path | None, overrides: Sequence[str] = (), **values: Any
+) -> PretrainSettings:
+    """Settings from a recipe, then keyword values, then `key=value` words.
+
+    Raises:
+        SettingsError: the recipe is missing, or a key or value is not valid.
+    """
+    file = None if recipe is None else find_recipe(recipe)
+    return PretrainSettings.resolve(file, overrides, **values)
+
+
+def _folders() -> list[Path]:
+    """Where recipes lie in an installed package, and in a checkout of its source."""
+    package = Path(str(resources.files("bertworks")))
+    return [package.parents[1] / "recipes", package / "recipes"]

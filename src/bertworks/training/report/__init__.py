@@ -1,0 +1,129 @@
+"""One self-contained page about a run, made from nothing but its run directory.
+
+The page needs no network and no program: styles and curves stand in it. Curves are drawn by
+matplotlib (`pip install "bertworks[plots]"`); without it the page says so, and has tables alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..journal import read_run, write_atomically
+from . import charts, page
+from .facts import RunFacts
+from .labelled import is_labelled, labelled_data
+from .samples import fill_ins
+from .series import charts_of
+
+__all__ = ["write_report"]
+
+_MAX_ROWS = 30
+
+
+def write_report(run_directory: str | Path) -> Path:
+    """Write `report.html` into a run directory, and return its path.
+
+    It can be written at any moment of a run, and again.
+
+    Raises:
+        DataError: there is no run.
+        TrainingError: the page cannot be written.
+    """
+    run = read_run(run_directory)
+    facts = RunFacts.read(run)
+    body = [
+        page.headline(list(_headline(facts))),
+        page.section("Curves", _curves(facts)),
+        page.section("Fill-ins", fill_ins(facts.samples)),
+        page.section("Evaluations", _evaluations(facts)),
+        page.section("Data", _data(facts)),
+        page.section("Sessions", _sessions(facts)),
+        page.section("Settings", page.code(facts.settings)),
+    ]
+    footer = "Made by bertworks from the run directory alone."
+    text = page.page(facts.name, _subtitle(facts), filter(None, body), footer)
+    write_atomically(run.report, text.encode())
+    return run.report
+
+
+def _subtitle(facts: RunFacts) -> str:
+    state = "Finished after" if facts.is_finished else "Not finished: stands at"
+    parts = [f"{state} {facts.last_step:,} steps"]
+    starts = [line for line in facts.sessions if line["event"] == "start"]
+    if starts:
+        parts.append(f"begun {page.moment(starts[0]['at'])} UTC")
+        machine = starts[-1].get("cpu" if starts[-1].get("device") == "cpu" else "device")
+        parts.append(str(machine or ""))
+    return " · ".join(filter(None, parts))
+
+
+def _headline(facts: RunFacts) -> Iterator[page.Figure]:
+    """The metrics of the weights that were kept, and what the run took."""
+    kept = facts.kept or {"step": 0, "metrics": {}}
+    metrics = kept["metrics"]
+    for name, number in metrics.items():
+        if name.endswith("majority") or (name == "loss" and "mlm_loss" in metrics):
+            continue
+        note = f"held out, step {kept['step']:,}"
+        majority = metrics.get(page.majority_of(name))
+        if majority is not None:
+            note = f"majority {page.metric('majority', majority)}"
+        yield page.Figure(page.label(name), page.metric(name, number), note)
+    if facts.train:
+        last = facts.train[-1]
+        yield page.Figure("Tokens", page.short(last["tokens"]), f"{last['examples']:,} rows")
+        yield page.Figure("Time", page.duration(last["time"]["seconds"]), "all sessions")
+        speeds = sorted(line["time"]["tokens_per_second"] for line in facts.train)
+        peaks = sorted(line["time"].get("peak_share", 0) for line in facts.train)
+        peak = peaks[len(peaks) // 2]
+        note = f"median; {peak:.0%} of peak" if peak else "median"
+        yield page.Figure("Tokens a second", page.short(speeds[len(speeds) // 2]), note)
+
+
+def _curves(facts: RunFacts) -> str:
+    if not facts.train:
+        return page.paragraph("No step has been logged yet.")
+    if not charts.can_draw():
+        return page.paragraph(
+            'Curves need matplotlib: pip install "bertworks[plots]", and write the report again. '
+            "Their numbers are in the journal and in the tables here."
+        )
+    drawn = (
+        page.chart(
+            chart.title,
+            charts.draw(chart.curves, percent=chart.is_percent, zero=chart.from_zero),
+            chart.caption,
+        )
+        for chart in charts_of(facts)
+    )
+    return f'<div class="charts">{"".join(drawn)}</div>'
+
+
+def _evaluations(facts: RunFacts) -> str:
+    if not facts.evaluations:
+        return ""
+    every = -(-len(facts.evaluations) // _MAX_ROWS)
+    shown = facts.evaluations[::-1][::every][::-1]  # the last one is always among them
+    names = facts.metric_names
+    rows = [
+        (f"{line['step']:,}", *(page.metric(name, line["metrics"].get(name)) for name in names))
+        for line in shown
+    ]
+    columns = ("Step", *map(page.label, names))
+    return page.table(columns, rows, numbers=len(names))
+
+
+def _data(facts: RunFacts) -> str:
+    if is_labelled(facts.data):
+        return labelled_data(facts.data)
+    return page.facts(facts.data) if facts.data else ""
+
+
+def _sessions(facts: RunFacts) -> str:
+    rows = []
+    for line in facts.sessions:
+        rest = {key: item for key, item in line.items() if key not in ("event", "at", "step")}
+        said = rest.get("text") or ", ".join(f"{key} {page.value(x)}" for key, x in rest.items())
+        rows.append((page.moment(line["at"]), line["event"], line.get("step", ""), said))
+    return page.table(("UTC", "Event", "Step", ""), rows) if rows else ""

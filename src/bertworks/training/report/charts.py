@@ -1,0 +1,130 @@
+"""Curves as SVG that stands in a page and takes its colours from it, light or dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import BertworksError, need
+
+_COLOURS = {
+    "ink": "#010101",
+    "grid": "#020202",
+    "first": "#030303",
+    "second": "#040404",
+    "third": "#050505",
+    "faint": "#060606",
+}
+"""Stand-ins, each of which becomes `var(--NAME)` in the SVG: the page says what they look like."""
+
+Colour = Literal["first", "second", "third", "faint"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a chart; a point that is None is left out."""
+
+    name: str
+    steps: Sequence[int]
+    values: Sequence[float | None]
+    colour: Colour = "first"
+    dots: bool = False
+    dashed: bool = False
+
+
+def can_draw() -> bool:
+    """Whether the extra that draws is installed."""
+    try:
+        need("matplotlib", "plots", "A chart")
+    except BertworksError:
+        return False
+    return True
+
+
+def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) -> str:
+    """An inline `<svg>` of the curves over the steps.
+
+    Args:
+        curves: at least one, with at least one point in all.
+        percent: whether the values are shares, written in percent.
+        zero: whether the axis of values begins at zero.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter
+
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "bertworks", "font.size": 9}
+    ):
+        figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        for curve in curves:
+            points = [
+                (step, value)
+                for step, value in zip(curve.steps, curve.values, strict=True)
+                if value is not None
+            ]
+            axes.plot(
+                [step for step, _ in points],
+                [value for _, value in points],
+                color=_COLOURS[curve.colour],
+                linewidth=1.0 if curve.colour == "faint" else 1.8,
+                linestyle=(0, (4, 3)) if curve.dashed else "solid",
+                marker="o" if curve.dots else None,
+                markersize=3.5,
+                label=curve.name,
+                solid_capstyle="round",
+            )
+        axes.grid(axis="y", color=_COLOURS["grid"], linewidth=0.8)
+        axes.set_axisbelow(True)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.spines["bottom"].set_color(_COLOURS["grid"])
+        axes.tick_params(length=0, colors=_COLOURS["ink"])
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        low, high = axes.get_ylim()
+        span = high - low
+        if percent:
+            axes.yaxis.set_major_formatter(
+                PercentFormatter(1.0, decimals=0 if span > 0.05 else 1, symbol=" %")
+            )
+        elif high >= 1000:
+            axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        elif high < 0.01:
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        if zero:
+            axes.set_ylim(bottom=0)
+        if len(curves) > 1:
+            figure.legend(
+                loc="outside upper left",
+                ncols=len(curves),
+                frameon=False,
+                labelcolor=_COLOURS["ink"],
+                handlelength=1.4,
+                columnspacing=1.6,
+                borderaxespad=0.2,
+            )
+        buffer = io.StringIO()
+        figure.savefig(
+            buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+        )
+    return _inline(buffer.getvalue())
+
+
+def _inline(svg: str) -> str:
+    """Strip what a stand-alone file needs, and hand the colours to the page."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(
+        r'<svg [^>]*viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1
+    )
+    for name, stand_in in _COLOURS.items():
+        svg = svg.replace(stand_in, f"var(--{name})")
+    return svg

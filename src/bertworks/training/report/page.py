@@ -1,0 +1,167 @@
+"""Pieces of HTML: everything that comes from data is escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any, NamedTuple
+
+_SHARES = ("accuracy", "f1", "majority", "share", "rate", "precision", "recall")
+_SPELLED = {
+    "mlm": "MLM",
+    "nsp": "NSP",
+    "sop": "SOP",
+    "f1": "F1",
+    "lr": "learning rate",
+    "cpu": "CPU",
+    "id": "id",
+}
+
+
+class Figure(NamedTuple):
+    """A headline figure."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def page(title: str, subtitle: str, body: Iterable[str], footer: str) -> str:
+    """The whole page; title, subtitle and footer are plain text."""
+    template = Template((files(__package__) / "template.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=escape(title), subtitle=escape(subtitle), body="\n".join(body), footer=escape(footer)
+    )
+
+
+def section(heading: str, *content: str) -> str:
+    """A heading and what stands under it; nothing, if nothing does."""
+    inner = "\n".join(part for part in content if part)
+    return f"<section>\n<h2>{escape(heading)}</h2>\n{inner}\n</section>" if inner else ""
+
+
+def subheading(text: str) -> str:
+    """A heading inside a section."""
+    return f"<h3>{escape(text)}</h3>"
+
+
+def paragraph(text: str) -> str:
+    """A line of remarks."""
+    return f'<p class="soft small">{escape(text)}</p>'
+
+
+def headline(figures: Sequence[Figure]) -> str:
+    """The figures that a reader looks for first."""
+    cells = (
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}"
+        f'<span class="note">{escape(note)}</span></dd></div>'
+        for name, value, note in figures
+    )
+    return f'<dl class="figures">{"".join(cells)}</dl>'
+
+
+def chart(title: str, svg: str, caption: str = "") -> str:
+    """A curve with its title; `svg` is trusted."""
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f"<figure><h3>{escape(title)}</h3>{svg}{below}</figure>"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: int = 0) -> str:
+    """A table whose last `numbers` columns hold numbers; without headings if `columns` are ""."""
+    first = len(columns) - numbers
+
+    def line(cells: Sequence[Any], kind: str) -> str:
+        marks = ("" if at < first else ' class="number"' for at in range(len(cells)))
+        pairs = zip(cells, marks, strict=True)
+        texts = (f"<{kind}{mark}>{escape(str(cell))}</{kind}>" for cell, mark in pairs)
+        return f"<tr>{''.join(texts)}</tr>"
+
+    head = f"<thead>{line(columns, 'th')}</thead>" if any(columns) else ""
+    body = "".join(line(cells, "td") for cells in rows)
+    return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'
+
+
+def facts(tree: Mapping[str, Any]) -> str:
+    """A mapping as tables side by side: its own values, then one for each mapping in it."""
+    own = [(label(key), value(item)) for key, item in tree.items() if not isinstance(item, Mapping)]
+    parts = [f"<div>{table(('', ''), own, numbers=1)}</div>"] if own else []
+    for key, item in tree.items():
+        if isinstance(item, Mapping) and item:
+            parts.append(f"<div><h3>{escape(label(key))}</h3>{facts(item)}</div>")
+    return f'<div class="columns">{"".join(parts)}</div>'
+
+
+def folded(summary: str, content: str) -> str:
+    """Content that opens when its summary is clicked."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def code(text: str) -> str:
+    """Text as it stands."""
+    return f"<pre><code>{escape(text)}</code></pre>"
+
+
+def label(key: str) -> str:
+    """A key as people write it: `mlm_accuracy` is “MLM accuracy”."""
+    words = [_SPELLED.get(word, word) for word in key.split("_") if word]
+    text = " ".join(words)
+    return text[:1].upper() + text[1:]
+
+
+def value(item: Any) -> str:
+    """A value as people write it."""
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if item is None:
+        return "–"
+    if isinstance(item, int):
+        return f"{item:,}"
+    if isinstance(item, float):
+        return f"{item:.4g}"
+    if isinstance(item, list | tuple):
+        return ", ".join(value(part) for part in item)
+    return str(item)
+
+
+def metric(name: str, number: float | None) -> str:
+    """A metric's value as people write it: shares in percent."""
+    if number is None:
+        return "–"
+    if is_share(name):
+        return f"{100 * number:.1f} %"
+    return f"{number:,.1f}" if abs(number) >= 100 else f"{number:.3f}"
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric lies between 0 and 1 and is read in percent."""
+    return name.endswith(_SHARES)
+
+
+def majority_of(name: str) -> str:
+    """What an accuracy's majority share is called; "" for other metrics, which have none."""
+    return f"{name.removesuffix('accuracy')}majority" if name.endswith("accuracy") else ""
+
+
+def short(number: float) -> str:
+    """A number in three digits: 950, 12.3k, 1.20M."""
+    for size, mark in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{mark}"
+    return f"{number:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """A span of time: 48 s, 3 min 20 s, 2 h 05 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def moment(iso: str) -> str:
+    """A time stamp in UTC without its seconds' fraction and zone."""
+    return iso.replace("T", " ").removesuffix("+00:00")

@@ -1,0 +1,51 @@
+"""SIGTERM and Ctrl-C as a wish that the loop grants after the step, not as an accident."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from ..errors import TrainingError
+
+
+class Interrupted(TrainingError):  # noqa: N818 - it is asked for, and no error
+    """The run was asked to stop; it has saved itself and can go on.
+
+    Attributes:
+        status: the exit status the shell's custom asks for: 128 plus the signal's number.
+    """
+
+    def __init__(self, what: str, *, fix: str, signal_number: int) -> None:
+        super().__init__(what, fix=fix)
+        self.status = 128 + signal_number
+
+
+class StopRequest:
+    """What has been asked for so far: 0, or the number of the signal."""
+
+    def __init__(self) -> None:
+        self.signal_number = 0
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal_number and number == signal.SIGINT:
+            raise KeyboardInterrupt  # asked a second time: at once
+        self.signal_number = number
+
+
+@contextmanager
+def stop_request() -> Iterator[StopRequest]:
+    """Collect SIGTERM and SIGINT while inside; outside the main thread there is nothing to do."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, request._handle) for number in numbers]
+    try:
+        yield request
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,246 @@
+"""From a source of blocks to the micro-batches of each step.
+
+    Source.block(epoch, block) ─► examples, one after the other
+        ─► global batch: the next `batch_size` examples, or as many as fit `batch_tokens`
+        ─► this rank's share, in order of length
+        ─► micro-batches, each collated by the task
+
+A block is a pure function of (seed, epoch, block number), so where a stream stands is a `Position`
+of three integers, and a stream begun there goes on exactly as the first would have. What is dealt
+does not depend on how many processes make the blocks; and what a global batch holds does not depend
+on how many ranks share it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import TrainingError
+
+if TYPE_CHECKING:
+    from ..packed import Batch
+    from ..tasks.task import Example, Source
+
+
+class Position(NamedTuple):
+    """Where a stream of examples stands: the next example is `block[offset]`."""
+
+    epoch: int = 0
+    block: int = 0
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, block {self.block}, offset {self.offset}"
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """How large a global batch is, and in what pieces it goes through the network.
+
+    Attributes:
+        examples: the examples of a global batch.
+        tokens: instead of `examples`, the tokens that a global batch may hold.
+        micro_examples: the most examples that go through the network at once.
+        micro_tokens: the most tokens that go through the network at once; an example that is
+            larger by itself goes alone.
+    """
+
+    examples: int | None = None
+    tokens: int | None = None
+    micro_examples: int | None = None
+    micro_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.examples is None) != (self.tokens is None), "one of the two"
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """One step's work for one rank.
+
+    Attributes:
+        micro_batches: this rank's share.
+        num_examples: the examples of the share.
+        start: where in the stream the global batch begins.
+        end: where the next one begins.
+    """
+
+    micro_batches: Sequence[Batch]
+    num_examples: int
+    start: Position
+    end: Position
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(batch.packed.num_tokens for batch in self.micro_batches)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What this rank's share counts for each loss."""
+        names = self.micro_batches[0].counts
+        return {name: sum(batch.counts[name] for batch in self.micro_batches) for name in names}
+
+
+def stream(
+    source: Source[Any],
+    collate: Callable[[Sequence[Any]], Batch],
+    size: BatchSize,
+    start: Position = Position(),  # noqa: B008 - immutable
+    *,
+    rank: int = 0,
+    world: int = 1,
+    workers: int = 0,
+) -> Generator[GlobalBatch]:
+    """Deal a source's examples, epoch after epoch, without end.
+
+    Batches run on over the borders of blocks and epochs.
+
+    Args:
+        source: where the blocks come from; picklable, if there are workers.
+        collate: the task's; a pure function of the examples.
+        size: of the batches.
+        start: the position to begin at.
+        rank: which share of each global batch is wanted.
+        world: how many shares there are.
+        workers: processes that make blocks ahead; 0 makes them here, when they are needed.
+
+    Raises:
+        TrainingError: an epoch without a single example, a global batch with fewer examples than
+            ranks, or a worker that was killed.
+    """
+    for examples, begin, end in _global_batches(source, size, start, workers):
+        if len(examples) < world:
+            raise TrainingError(
+                f"the batch at {begin} has {len(examples)} example(s) for {world} processes",
+                fix="Make the batch larger, or start fewer processes.",
+            )
+        # Of sequences in order of length every `world`-th: each rank gets as many tokens.
+        share = sorted(examples, key=lambda example: example.num_tokens)[rank::world]
+        micro_batches = [collate(part) for part in split(share, size)]
+        yield GlobalBatch(micro_batches, len(share), begin, end)
+
+
+def split(examples: Sequence[Any], size: BatchSize) -> Iterator[list[Any]]:
+    """Cut examples into micro-batches: in order, each filled as far as it may be."""
+    part: list[Any] = []
+    tokens = 0
+    for example in examples:
+        is_full = len(part) == size.micro_examples or (
+            size.micro_tokens is not None and tokens + example.num_tokens > size.micro_tokens
+        )
+        if part and is_full:
+            yield part
+            part, tokens = [], 0
+        part.append(example)
+        tokens += example.num_tokens
+    yield part
+
+
+def _global_batches(
+    source: Source[Any], size: BatchSize, start: Position, workers: int
+) -> Iterator[tuple[list[Example], Position, Position]]:
+    batch: list[Example] = []
+    tokens = 0
+    begin = start
+    for position, example in _examples(source, start, workers):
+        if size.tokens is not None and batch and tokens + example.num_tokens > size.tokens:
+            yield batch, begin, position
+            batch, tokens, begin = [], 0, position
+        batch.append(example)
+        tokens += example.num_tokens
+        if len(batch) == size.examples:
+            after = position._replace(offset=position.offset + 1)
+            yield batch, begin, after
+            batch, tokens, begin = [], 0, after
+
+
+def _examples(
+    source: Source[Any], start: Position, workers: int
+) -> Iterator[tuple[Position, Example]]:
+    epoch, seen = start.epoch, start.offset
+    for position, examples in _blocks(source, start, workers):
+        if position.epoch != epoch:
+            if not seen:
+                raise TrainingError(
+                    "the data hold not a single example", fix="Give more or longer documents."
+                )
+            epoch, seen = position.epoch, 0
+        seen += len(examples)
+        for offset in range(position.offset, len(examples)):
+            yield position._replace(offset=offset), examples[offset]
+
+
+def _blocks(
+    source: Source[Any], start: Position, workers: int
+) -> Iterator[tuple[Position, Sequence[Any]]]:
+    """Blocks in order, each with the position of its first wanted example."""
+    wanted = _block_numbers(source, start)
+    if workers == 0:
+        for position in wanted:
+            yield position, source.block(position.epoch, position.block)
+        return
+    pool = ProcessPoolExecutor(
+        workers,
+        # Forking a process that has threads (torch's) is not safe.
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(source, os.getpid()),
+    )
+    try:
+        ahead: deque[tuple[Position, Future[Sequence[Any]]]] = deque()
+        for position in wanted:
+            ahead.append((position, pool.submit(_make_block, position.epoch, position.block)))
+            if len(ahead) > 2 * workers:
+                made_at, future = ahead.popleft()
+                yield made_at, future.result()
+    except BrokenProcessPool:
+        raise TrainingError(
+            "a loader worker ended before its time; the machine may be out of memory",
+            fix="Run the same command again, perhaps with fewer loader_workers.",
+        ) from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _block_numbers(source: Source[Any], start: Position) -> Iterator[Position]:
+    position = start
+    while True:
+        for block in range(position.block, source.num_blocks(position.epoch)):
+            yield Position(position.epoch, block, position.offset)
+            position = position._replace(offset=0)
+        position = Position(position.epoch + 1)
+
+
+_worker_source: Source[Any] | None = None
+
+
+def _start_worker(source: Source[Any], parent: int) -> None:
+    """Runs first in each worker process."""
+    global _worker_source  # noqa: PLW0603 - a worker has one source for life
+    _worker_source = source
+    # A signal to the whole process group is for the parent, which still wants blocks meanwhile.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """A parent that is killed cannot end its workers; they look after it themselves."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _make_block(epoch: int, block: int) -> Sequence[Any]:
+    assert _worker_source is not None
+    return _worker_source.block(epoch, block)

@@ -1,0 +1,136 @@
+"""What a run tells: the journal, the sessions, TensorBoard's events, and the progress line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..tasks.task import Network
+from . import machine
+from .journal import RunDirectory
+from .progress import Meter, Progress
+from .stream import GlobalBatch
+from .tensorboard import TensorBoard
+
+
+class Teller:
+    """Tells of one session of a run. Only rank 0 has one that says anything.
+
+    Args:
+        run: the run directory.
+        progress: where people look, if they do.
+        network: whose work is measured.
+        total: the steps of the whole run.
+    """
+
+    def __init__(
+        self, run: RunDirectory, progress: Progress | None, network: Network, total: int
+    ) -> None:
+        self.run, self.progress = run, progress
+        self._network, self._total = network, total
+        self._events: TensorBoard | None = None
+        self._meter = Meter()
+        self._peak: float | None = None
+        self._step = 0
+        self._seconds = 0.0
+        self._start = time.perf_counter()
+
+    def begin(
+        self,
+        step: int,
+        seconds: float,
+        facts: Mapping[str, Any],
+        *,
+        events: bool,
+        peak: tuple[torch.dtype, torch.device],
+    ) -> None:
+        """The session begins.
+
+        Args:
+            step: the steps done before.
+            seconds: what they took.
+            facts: about the machine.
+            events: whether TensorBoard is wanted.
+            peak: the precision and the device whose matrix-multiply peak to measure.
+        """
+        self.run.note_session("start", step=step, **facts)
+        if events and TensorBoard.is_installed():
+            self._events = TensorBoard(self.run.tensorboard, step)
+        elif events:
+            self.run.note_session("note", text="no TensorBoard events: it is not installed")
+        if self.progress is not None:
+            self._peak = machine.matmul_peak(*peak)
+        self._step, self._seconds = step, seconds
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """What the run has taken so far, all sessions together."""
+        return self._seconds + time.perf_counter() - self._start
+
+    def stepped(
+        self, step: int, *, phase: str, loss: float, tokens: int, batch: GlobalBatch, took: float
+    ) -> None:
+        """A step was done.
+
+        Args:
+            step: the steps done with it.
+            phase: the phase's name.
+            loss: of the step.
+            tokens: of the whole global batch.
+            batch: this rank's share of it.
+            took: its seconds.
+        """
+        flops = 0.0
+        if self._peak is not None:
+            parts = batch.micro_batches
+            flops = sum(machine.flops_of_batch(self._network, part) for part in parts)
+        self._meter.add(tokens, flops, took)
+        if self.progress is not None:
+            session = time.perf_counter() - self._start
+            self.progress.train(
+                step,
+                self._total,
+                phase=phase,
+                loss=loss,
+                tokens_per_second=self._meter.tokens_per_second,
+                peak_share=self._peak_share(),
+                seconds_left=session / (step - self._step) * (self._total - step),
+            )
+
+    def write_train(self, line: Mapping[str, Any]) -> None:
+        """A line of the journal about training."""
+        clock: dict[str, float] = {
+            "seconds": round(self.seconds, 3),
+            "tokens_per_second": round(self._meter.tokens_per_second, 1),
+        }
+        share = self._peak_share()
+        if share is not None:
+            clock["peak_share"] = round(share, 4)
+        self._write({"kind": "train", **line, "time": clock})
+
+    def write_eval(self, step: int, tokens: int, metrics: Mapping[str, float]) -> None:
+        """A line of the journal about an evaluation."""
+        line = {"kind": "eval", "step": step, "tokens": tokens, "metrics": dict(metrics)}
+        self._write({**line, "time": {"seconds": round(self.seconds, 3)}})
+        if self.progress is not None:
+            self.progress.evaluated(step, metrics)
+
+    def end(self, step: int) -> None:
+        """The session ends, well or badly."""
+        self.run.note_session("stop", step=step, seconds=round(self.seconds, 3))
+        if self._events is not None:
+            self._events.close()
+        if self.progress is not None:
+            self.progress.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self.run.write(line)
+        if self._events is not None:
+            self._events.write(line)
+
+    def _peak_share(self) -> float | None:
+        return None if self._peak is None else self._meter.flops_per_second / self._peak

@@ -1,0 +1,70 @@
+"""The toy task on several processes; rank 1 asks to stop after some blocks, if it is told to.
+
+torchrun --nproc-per-node 2 -m tests.training.team_run OUT [BLOCKS]
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+from bertworks.training.distributed import team
+from bertworks.training.fit import FitResult, FitSettings, Phase, fit
+from bertworks.training.journal import RunDirectory
+from bertworks.training.signals import Interrupted
+
+from .toy import ToyNetwork, ToySource, ToyTask, measure, toy_network
+from .toy_source import ToyExample
+
+SETTINGS = FitSettings.parse(
+    {
+        "batch_size": 16,
+        "micro_batch_tokens": 40,
+        "optimizer": {"lr": 0.01, "warmup": 0.1},
+        "log_every": 3,
+        "eval_every": 5,
+        "checkpoint_every": 50,
+        "tensorboard": False,
+    }
+)
+
+
+class StoppingSource(ToySource):
+    """Sends its own process a SIGTERM with its n-th block."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(1)
+        self.left = blocks
+
+    def block(self, epoch: int, block: int) -> list[ToyExample]:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().block(epoch, block)
+
+
+def team_run(out: Path, blocks: int = -1, dropout: float = 0.0) -> tuple[ToyNetwork, FitResult]:
+    network = toy_network(dropout=dropout)
+    with team("cpu") as members:
+        run = RunDirectory.open(out, SETTINGS, is_main=members.is_main)
+        source = StoppingSource(blocks if members.rank == 1 else -1)
+        phases = [Phase(source, steps=20)]
+        result = fit(
+            network, ToyTask(), phases, settings=SETTINGS, run=run, evaluate=measure, device="cpu"
+        )
+        run.close()
+        return network, result
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    try:
+        team_run(Path(sys.argv[1]), int(sys.argv[2]))
+    except Interrupted as stopped:
+        print(stopped.status, stopped)

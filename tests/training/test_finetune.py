@@ -1,0 +1,196 @@
+"""Fine-tuning: learns, keeps the best, saves what others can open, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from bertworks.api import Model, load
+from bertworks.errors import DataError, SettingsError, TrainingError
+from bertworks.model.config import EncoderConfig
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.finetune import FinetuneResult, finetune
+from bertworks.training.progress import Progress
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
+CONFIG = EncoderConfig(
+    vocab_size=len(PIECES),
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=32,
+)
+FAST: dict[str, Any] = {"max_seq_length": 32, "learning_rate": 1e-2, "batch_size": 16, "epochs": 4}
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
+
+
+def make_rows(count: int, seed: int) -> list[dict[str, Any]]:
+    """Texts with an `x` are "yes", the others "no"."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        letters = random.choice(list("abcdefgh"), random.integers(2, 9)).tolist()
+        if number % 2:
+            letters[random.integers(len(letters))] = "x"
+        rows.append({"text": " ".join(letters), "label": "yes" if number % 2 else "no"})
+    return rows
+
+
+TRAIN, DEV = make_rows(200, 1), make_rows(60, 2)
+
+
+class Lines(Progress):
+    """Keeps what is told, and shows nothing; stops the run after a step, if asked."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._stop_after = stop_after
+
+    def train(self, step: int, total: int, **facts: Any) -> None:
+        if step == self._stop_after:
+            raise RuntimeError("the machine was switched off")
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def run(model: Model, out: Path, **settings: Any) -> FinetuneResult:
+    given = {"train": TRAIN, "dev": DEV, **FAST, **settings}
+    return finetune(model, "classification", out=out, **given)
+
+
+def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
+    progress = Lines()
+    result = run(model, tmp_path / "run", progress=progress)
+    assert result.metrics["accuracy"] > 0.9
+    assert not result.remarks
+    assert result.initialized == ("head.linear.weight", "head.linear.bias")
+    said = "\n".join(progress.lines)
+    assert "columns: text = 'text', label = 'label'" in said
+    assert "200 rows; labels 'no' 100 (50.0%), 'yes' 100 (50.0%)" in said
+    assert "newly initialised: head.linear.weight" in said
+
+    directory = result.run.model
+    again = load(directory)
+    texts = [row["text"] for row in DEV]
+    answers = again.predict(texts)
+    assert answers == result.model.predict(texts)
+    accuracy = np.mean([a["label"] == row["label"] for a, row in zip(answers, DEV, strict=True)])
+    assert accuracy == pytest.approx(result.metrics["accuracy"])
+    assert again.evaluate(DEV).metrics == pytest.approx(dict(result.metrics))
+
+    theirs = AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    inputs = AutoTokenizer.from_pretrained(directory)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        chances = torch.softmax(theirs(**inputs).logits, -1)[:, theirs.config.label2id["yes"]]
+    ours = [answer["probabilities"]["yes"] for answer in answers]
+    np.testing.assert_allclose(ours, chances, atol=1e-5)
+    assert result.run.report.is_file()
+    data = json.loads((result.run.path / "data.json").read_text())
+    assert data["train"]["rows"] == 200
+
+
+def test_the_best_is_kept(model: Model, tmp_path: Path) -> None:
+    result = run(model, tmp_path / "run", best_metric="loss", eval_every=7, learning_rate=5e-2)
+    measured = {
+        line["step"]: line["metrics"]["loss"]
+        for line in result.run.lines()
+        if line["kind"] == "eval"
+    }
+    assert len(measured) == 8
+    assert result.best_step == min(measured, key=measured.__getitem__)
+    assert result.metrics["loss"] == pytest.approx(min(measured.values()), rel=1e-4)
+
+
+def test_goes_on_to_the_same_bits(model: Model, tmp_path: Path) -> None:
+    whole = run(model, tmp_path / "whole", checkpoint_every=9)
+    for step in (12, 31):
+        with pytest.raises(RuntimeError, match="switched off"):
+            run(model, tmp_path / "broken", checkpoint_every=9, progress=Lines(stop_after=step))
+    broken = run(model, tmp_path / "broken", checkpoint_every=9)
+    weights = broken.model.network.state_dict()
+    for name, value in whole.model.network.state_dict().items():
+        assert torch.equal(weights[name], value), name
+    journals = [
+        [{k: v for k, v in line.items() if k != "time"} for line in result.run.lines()]
+        for result in (whole, broken)
+    ]
+    assert journals[0] == journals[1]
+
+
+def test_another_start_is_refused(model: Model, tmp_path: Path) -> None:
+    run(model, tmp_path / "run", epochs=0.1)
+    with pytest.raises(TrainingError, match="begun with other training data"):
+        run(model, tmp_path / "run", epochs=0.1, train=make_rows(200, 5))
+    with pytest.raises(TrainingError, match=r"begun with epochs=0\.1, not 0\.2"):
+        run(model, tmp_path / "run", epochs=0.2)
+
+
+def test_a_classifier_goes_on_with_its_head(model: Model, tmp_path: Path) -> None:
+    first = run(model, tmp_path / "first")
+    second = run(first.model, tmp_path / "second", epochs=0.01, learning_rate=1e-9)
+    assert not second.initialized
+    assert second.metrics["accuracy"] == first.metrics["accuracy"]
+    random = run(first.model, tmp_path / "third", epochs=0.01, reinitialize=True)
+    assert random.metrics["accuracy"] < 0.9
+    other = [{"text": row["text"], "label": row["label"] * 2} for row in TRAIN]
+    fourth = run(first.model, tmp_path / "fourth", epochs=0.01, train=other, dev=None)
+    assert fourth.initialized == ("head.linear.weight", "head.linear.bias")
+
+
+def test_one_class_for_all_is_said(model: Model, tmp_path: Path) -> None:
+    progress = Lines()
+    lopsided = [*TRAIN[:2], *TRAIN[::2]]
+    result = run(model, tmp_path / "run", train=lopsided, epochs=1, progress=progress)
+    assert "every row is predicted to be 'no': nothing has been learned yet" in result.remarks
+    assert result.remarks[0] in progress.lines
+
+
+def test_without_dev_the_last_is_kept(model: Model, tmp_path: Path) -> None:
+    result = run(model, tmp_path / "run", dev=None)
+    assert result.metrics == {}
+    assert result.model.evaluate(DEV).metrics["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"learning_rat": 1}, SettingsError, "'learning_rat'. The nearest .* 'learning_rate'"),
+        ({"best_metric": "acuracy"}, SettingsError, "no metric of this task.*'accuracy'"),
+        ({"positive_label": "yess"}, SettingsError, "none of the labels 'no', 'yes'"),
+        ({"max_seq_length": 64}, SettingsError, "more than the encoder's max_position_embeddings"),
+        (
+            {"label_column": "lable"},
+            DataError,
+            "no column 'lable'; its columns are 'text', 'label'",
+        ),
+        ({"train": TRAIN[::2]}, DataError, "two different labels"),
+        ({"dev": [{"text": "a", "label": "maybe"}]}, DataError, "row 1: the label 'maybe' is none"),
+        ({"train": "-"}, DataError, "standard input"),
+        ({"max_seq_length": 5, "truncation": "error"}, DataError, "row 1: .* at most 5 fit"),
+    ],
+)
+def test_mistakes_are_found_before_a_run_begins(
+    model: Model, tmp_path: Path, settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        run(model, tmp_path / "run", **settings)
+    assert not (tmp_path / "run" / "journal.jsonl").exists()
+
+
+def test_only_tasks_that_there_are(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no task 'clasification' can be fine-tuned"):
+        finetune(model, "clasification", train=TRAIN, out=tmp_path / "run")

@@ -1,0 +1,118 @@
+"""The run directory keeps to itself, and says what it knows."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+from pathlib import Path
+
+import pytest
+
+from bertworks.errors import DataError, TrainingError
+from bertworks.training.journal import RunDirectory, read_run, write_atomically
+from bertworks.training.plan import FitSettings
+
+SETTINGS = FitSettings(batch_size=8)
+
+
+def test_lines_come_back_exactly_and_without_nan(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path / "run", SETTINGS)
+    numbers = [0.1 + 0.2, 1e-300, 1 / 3]
+    run.write({"kind": "train", "step": 1, "numbers": numbers, "deep": {"x": math.nan}})
+    length = run.sync_journal()
+    run.write({"kind": "train", "step": 2, "who": "ä"})
+    assert [line["step"] for line in run.lines()] == [1, 2]
+    run.cut_journal(length)
+    run.write({"kind": "train", "step": 3, "loss": math.inf})
+    run.close()
+    lines = list(read_run(tmp_path / "run").lines())
+    assert [line["step"] for line in lines] == [1, 3]
+    assert lines[0]["numbers"] == numbers
+    assert lines[0]["deep"] == {"x": None}
+    assert lines[1]["loss"] is None
+
+
+def test_a_line_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
+    RunDirectory.open(tmp_path, SETTINGS).close()
+    (tmp_path / "journal.jsonl").write_text('{"step": 1}\n{"st')
+    assert list(read_run(tmp_path).lines()) == [{"step": 1}]
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    RunDirectory.open(tmp_path / "run", SETTINGS).close()
+    RunDirectory.open(tmp_path / "run", SETTINGS.with_values(loader_workers=2)).close()
+    other = SETTINGS.with_values(optimizer={"lr": 0.5})
+    with pytest.raises(TrainingError, match=r"begun with optimizer\.lr=0\.0001, not 0\.5\. Go on"):
+        RunDirectory.open(tmp_path / "run", other)
+    RunDirectory.open(tmp_path / "run", SETTINGS).close()
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(TrainingError, match="not empty and holds no run"):
+        RunDirectory.open(tmp_path, SETTINGS)
+    with pytest.raises(TrainingError, match="is a file"):
+        RunDirectory.open(tmp_path / "thesis.tex", SETTINGS)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_a_kill_at_the_very_start_leaves_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".settings.yaml.new").write_text("see")
+    RunDirectory.open(tmp_path, SETTINGS).close()
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path / "run", SETTINGS)
+    with pytest.raises(TrainingError, match="another process is training here"):
+        RunDirectory.open(tmp_path / "run", SETTINGS)
+    run.close()
+    RunDirectory.open(tmp_path / "run", SETTINGS).close()
+
+
+def test_other_ranks_write_nothing(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path / "run", SETTINGS, is_main=False)
+    run.write({"step": 1})
+    run.note_session("start")
+    assert run.sync_journal() == 0
+    run.cut_journal(100)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_journal_that_was_shortened_is_said(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path / "run", SETTINGS)
+    with pytest.raises(TrainingError, match="shorter than the 10 bytes"):
+        run.cut_journal(10)
+    run.close()
+
+
+def test_no_run_is_said_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "first-run").mkdir()
+    with pytest.raises(DataError, match=r"no run directory.*'first-run'"):
+        read_run(tmp_path / "first-rnu")
+
+
+def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path / "run", SETTINGS)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, before[1]))
+    try:
+        with pytest.raises(TrainingError, match=r"journal cannot be written \(File too large\)"):
+            run.write({"x": "y" * 1000})
+        with pytest.raises(TrainingError, match="cannot be written"):
+            write_atomically(tmp_path / "data.json", b"x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / ".data.json.new").exists()
+    run.close()
+
+
+def test_sessions_are_noted_with_their_time(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path / "run", SETTINGS)
+    run.note_session("start", step=0, threads=2)
+    run.close()
+    (line,) = read_run(tmp_path / "run").sessions()
+    assert (line["event"], line["threads"]) == ("start", 2)
+    assert line["at"].endswith("+00:00")
+    assert json.loads(json.dumps(line)) == line

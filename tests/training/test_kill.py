@@ -1,0 +1,124 @@
+"""A run that is killed with SIGKILL, whenever, ends as one that was left alone: to the bit."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertworks.training.checkpoint import list_checkpoints
+from bertworks.training.journal import RunDirectory
+
+from .tiny_run import tiny_run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def unbroken(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    tiny_run(prepared, out)
+    return out
+
+
+def killed(data: Path, out: Path, when: Callable[[], bool], slowness: float = 0.0) -> bool:
+    """Start the run, and kill it when it is time; False if it was done before that."""
+    command = [sys.executable, "-m", "tests.training.tiny_run", data, out, str(slowness)]
+    process = subprocess.Popen(command, cwd=ROOT)
+    while not when():
+        if process.poll() is not None:
+            assert process.returncode == 0
+            return False
+        time.sleep(0.002)
+    process.kill()
+    return process.wait() == -signal.SIGKILL
+
+
+def has_logged(out: Path, step: int) -> Callable[[], bool]:
+    return lambda: any(line["step"] >= step for line in RunDirectory(out).lines())
+
+
+def is_writing(out: Path) -> Callable[[], bool]:
+    """Whether a checkpoint is being written, and there is one before it."""
+    folder = out / "checkpoints"
+    return lambda: any(folder.glob(".step-*.new")) and any(folder.glob("step-*"))
+
+
+def after_start(out: Path, delay: float) -> Callable[[], bool]:
+    """So many seconds after the session has begun that is begun next."""
+    run = RunDirectory(out)
+
+    def starts() -> int:
+        return sum(line["event"] == "start" for line in run.sessions())
+
+    before = starts()
+    begun: list[float] = []
+
+    def is_time() -> bool:
+        if not begun and starts() > before:
+            begun.append(time.monotonic())
+        return bool(begun) and time.monotonic() > begun[0] + delay
+
+    return is_time
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """The same bits in model and last checkpoint, and the same journal but for the clock."""
+    for name in ("weights.safetensors", "optimizer.safetensors"):
+        files = [list_checkpoints(out / "checkpoints")[-1] / name for out in (one, other)]
+        assert files[0].parent.name == files[1].parent.name
+        assert files[0].read_bytes() == files[1].read_bytes(), name
+    name = "model.safetensors"
+    assert (one / "model" / name).read_bytes() == (other / "model" / name).read_bytes()
+    assert journal(one) == journal(other)
+
+
+def journal(out: Path) -> list[dict[str, Any]]:
+    lines = list(RunDirectory(out).lines())
+    for line in lines:
+        del line["time"]
+    return lines
+
+
+def test_killed_while_training_and_while_writing_a_checkpoint(
+    prepared: Path, unbroken: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert killed(prepared, out, is_writing(out), slowness=0.2)
+    assert any((out / "checkpoints").glob(".step-*.new")), "the kill came too late"
+    before = list_checkpoints(out / "checkpoints")[-1].name
+    assert killed(prepared, out, has_logged(out, 27), slowness=0.01)
+    assert list_checkpoints(out / "checkpoints")[-1].name > before
+    result = tiny_run(prepared, out)
+    assert result.resumed_from is not None
+    assert result.resumed_from >= 20
+    assert_same(unbroken, out)
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments(prepared: Path, unbroken: Path, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    rng = random.Random(seed)
+    seconds = list(RunDirectory(unbroken).sessions())[-1]["seconds"]
+    kills = writing = 0
+    while kills < 20:
+        out = tmp_path / f"run-{kills}"
+        while kills < 20:
+            slowness = rng.choice([0.0, 0.03])
+            delay = rng.uniform(0, seconds + 8 * 6 * slowness)
+            if not killed(prepared, out, after_start(out, delay), slowness):
+                break
+            kills += 1
+            writing += any((out / "checkpoints").glob(".step-*.new"))
+        tiny_run(prepared, out)
+        assert_same(unbroken, out)
+    assert writing, f"no kill of 20 came while a checkpoint was written (seed {seed})"

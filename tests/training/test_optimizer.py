@@ -1,0 +1,146 @@
+"""The optimizers beside plain formulas in float64, and the learning rate by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bertworks.errors import SettingsError
+from bertworks.model.config import EncoderConfig
+from bertworks.model.encoder import Encoder
+from bertworks.model.heads import MLMHead
+from bertworks.training.optimizer import (
+    OptimizerSettings,
+    build_optimizer,
+    parameter_groups,
+    set_step,
+)
+
+TOTAL = 25
+
+
+def plain_adamw(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: int, lr: float, **s: float) -> None:
+    """One step of Adam with decoupled decay, letter by letter, in place."""
+    m.copy_(s["beta1"] * m + (1 - s["beta1"]) * g)
+    v.copy_(s["beta2"] * v + (1 - s["beta2"]) * g * g)
+    c1, c2 = (1 - s["beta1"] ** t, 1 - s["beta2"] ** t) if s["corrects"] else (1.0, 1.0)
+    update = (m / c1) / ((v / c2).sqrt() + s["eps"])
+    p.copy_(p - lr * (update + s["decay"] * p))
+
+
+def plain_lamb(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: int, lr: float, **s: float) -> None:
+    """Algorithm 2 of the LAMB paper, with phi the identity; in place."""
+    m.copy_(s["beta1"] * m + (1 - s["beta1"]) * g)
+    v.copy_(s["beta2"] * v + (1 - s["beta2"]) * g * g)
+    c1, c2 = (1 - s["beta1"] ** t, 1 - s["beta2"] ** t) if s["corrects"] else (1.0, 1.0)
+    r = (m / c1) / ((v / c2).sqrt() + s["eps"]) + s["decay"] * p
+    size, length = math.sqrt(float((p * p).sum())), math.sqrt(float((r * r).sum()))
+    ratio = size / length if s["adapts"] and size > 0 and length > 0 else 1.0
+    p.copy_(p - lr * ratio * r)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+@pytest.mark.parametrize("corrects", [True, False])
+def test_updates_are_those_of_the_formula(name: str, corrects: bool) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3)).double()
+    nn.init.zeros_(network[2].weight)  # a weight without a norm: LAMB's ratio is then 1
+    settings = OptimizerSettings.parse(
+        {"name": name, "lr": 0.02, "weight_decay": 0.1, "bias_correction": corrects, "warmup": 5}
+    )
+    optimizer = build_optimizer(network, settings)
+    copies = {name: p.detach().clone() for name, p in network.named_parameters()}
+    averages = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in copies.items()}
+    formula = plain_adamw if name == "adamw" else plain_lamb
+    for step in range(TOTAL):
+        lr = set_step(optimizer, settings, step, TOTAL)
+        for key, parameter in network.named_parameters():
+            parameter.grad = torch.randn_like(parameter) * 1e-3
+            decays = key in ("0.weight", "2.weight")
+            formula(
+                copies[key],
+                parameter.grad,
+                *averages[key],
+                step + 1,
+                lr,
+                beta1=0.9,
+                beta2=0.999,
+                eps=1e-6,
+                decay=0.1 if decays else 0.0,
+                corrects=corrects,
+                adapts=decays,
+            )
+        optimizer.step()
+    for key, parameter in network.named_parameters():
+        torch.testing.assert_close(parameter.detach(), copies[key], rtol=1e-10, atol=1e-12)
+
+
+def test_parameters_without_a_gradient_stay() -> None:
+    network = nn.Linear(3, 3)
+    before = network.weight.detach().clone()
+    for name in ("adamw", "lamb"):
+        settings = OptimizerSettings.parse({"name": name, "warmup": 0})
+        optimizer = build_optimizer(network, settings)
+        set_step(optimizer, settings, 0, 10)
+        network.bias.grad = torch.ones(3)
+        optimizer.step()
+    assert torch.equal(network.weight, before)
+    assert not torch.equal(network.bias, torch.zeros(3))
+
+
+def test_biases_and_norms_do_not_decay_and_shared_weights_come_once() -> None:
+    config = EncoderConfig.of_size("tiny", vocab_size=40)
+    encoder = Encoder(config)
+    network = nn.ModuleDict(
+        {
+            "encoder": encoder,
+            "head": MLMHead(config, encoder.embeddings.word_embeddings.weight),
+        }
+    )
+    encoder.embeddings.position_embeddings.weight.requires_grad_(False)
+    decayed, plain = parameter_groups(network, 0.01)
+    names = {p: name for name, p in network.named_parameters()}
+    decayed_names = {names[p] for p in decayed["params"]}
+    plain_names = {names[p] for p in plain["params"]}
+    assert len(decayed["params"]) == len(decayed_names)
+    assert len(plain["params"]) == len(plain_names)
+    trained = {name for name, p in network.named_parameters() if p.requires_grad}
+    assert decayed_names | plain_names == trained
+    assert all(name.endswith(".weight") and "norm" not in name for name in decayed_names)
+    assert all(name.endswith("bias") or "norm" in name for name in plain_names)
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "expected"),
+    [
+        ("linear", 0, 0.0),
+        ("linear", 5, 0.5),
+        ("linear", 10, 0.9),
+        ("linear", 99, 0.01),
+        ("linear-from-peak", 5, 0.5),
+        ("linear-from-peak", 10, 1.0),
+        ("linear-from-peak", 55, 0.5),
+        ("linear-from-peak", 100, 0.0),
+        ("constant", 5, 0.5),
+        ("constant", 99, 1.0),
+    ],
+)
+def test_the_learning_rate_is_a_function_of_the_step(
+    schedule: str, step: int, expected: float
+) -> None:
+    for warmup in (10, 0.1):
+        settings = OptimizerSettings.parse({"lr": 1.0, "warmup": warmup, "schedule": schedule})
+        assert settings.learning_rate(step, 100) == pytest.approx(expected)
+
+
+def test_without_warm_up_the_first_step_has_the_whole_rate() -> None:
+    assert OptimizerSettings.parse({"lr": 0.5, "warmup": 0}).learning_rate(0, 10) == 0.5
+
+
+def test_impossible_betas_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"betas"):
+        OptimizerSettings.parse({"betas": [0.9, 1.0]})

@@ -1,0 +1,156 @@
+"""Recipes, and a pre-training run as a whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertworks.checkpoints.store import load_weights, read_config, read_task, read_tensors
+from bertworks.errors import DataError, SettingsError, TrainingError
+from bertworks.tasks.pretraining.task import PretrainingTask
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.checkpoint import load_newest
+from bertworks.training.journal import read_run
+from bertworks.training.pretrain import pretrain
+from bertworks.training.recipe import PretrainSettings, find_recipe, read_recipe
+
+from .tiny_run import STEPS, tiny_run
+
+RECIPES = ("tiny", "mini", "small", "medium", "base", "large", "paper")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_recipes_are_valid_and_say_what_they_are(name: str, tmp_path: Path) -> None:
+    settings = read_recipe(name, ["data=somewhere"])
+    assert settings.model.size == ("base" if name == "paper" else name)
+    assert sum(settings.phase_steps()) == settings.steps
+    resolved = tmp_path / "settings.yaml"
+    resolved.write_text(settings.to_yaml())
+    assert read_recipe(resolved) == settings, "resolved settings are a recipe too"
+
+
+def test_the_paper_s_recipe_is_the_paper_s() -> None:
+    paper = read_recipe("paper", data="somewhere")
+    assert paper.phase_steps() == [900_000, 100_000]
+    assert [phase.max_seq_length for phase in paper.phases] == [128, 512]
+    assert paper.batch_size == 256
+    assert paper.model.num_hidden_layers == 12
+    assert paper.model.hidden_size == 768
+    assert paper.optimizer.learning_rate(10_000, paper.steps) == pytest.approx(0.99e-4)
+    assert paper.optimizer.learning_rate(5_000, paper.steps) == pytest.approx(0.5e-4)
+    assert not paper.optimizer.bias_correction
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.hiden_size=64"], r"unknown setting 'model\.hiden_size'.*'hidden_size'"),
+        (["model.size=huge"], "no size is called 'huge'"),
+        (["model.num_attention_heads=3"], "not divisible"),
+        (["optimiser.lr=1"], "unknown setting 'optimiser'.*'optimizer'"),
+        (["phases=[{share: 0.5}]"], "shares must add up to 1"),
+        (["phases=[{max_seq_length: 1000}]"], "max_seq_length=1000 is longer"),
+        (["instances.max_seq_length=64"], "set by each phase"),
+        (["batch_tokens=4096"], "exclude each other"),
+        (["steps=0"], "steps=0"),
+        (["masking.mask_ratio=2"], "mask_ratio"),
+    ],
+)
+def test_bad_settings_are_named(overrides: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        read_recipe("tiny", ["data=somewhere", *overrides])
+
+
+def test_missing_recipes_are_said_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match=r"tiney: no such recipe.*'tiny'"):
+        find_recipe("tiney")
+    with pytest.raises(SettingsError, match=r"mine\.yaml: no such recipe"):
+        find_recipe("mine.yaml")
+    with pytest.raises(SettingsError, match="'data' is missing"):
+        read_recipe("tiny")
+
+
+def test_the_vocabulary_is_the_tokenizer_s_unless_a_larger_is_given() -> None:
+    model = read_recipe("tiny", data="x").model
+    assert model.config(1000).vocab_size == 1000
+    padded = read_recipe("tiny", ["model.vocab_size=1024"], data="x").model
+    assert padded.config(1000).vocab_size == 1024
+    with pytest.raises(SettingsError, match="the tokenizer has 2000 pieces"):
+        padded.config(2000)
+
+
+def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path) -> None:
+    result = tiny_run(prepared, tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert result.steps == STEPS
+    assert result.resumed_from is None
+    lines = list(run.lines())
+    evaluations = [line for line in lines if line["kind"] == "eval"]
+    assert [line["step"] for line in evaluations] == [0, 8, 16, 24, 32, 40]
+    assert evaluations[-1]["metrics"] == result.metrics
+    assert evaluations[-1]["metrics"]["mlm_loss"] < evaluations[0]["metrics"]["mlm_loss"]
+    assert {line["phase"] for line in lines if line["kind"] == "train"} == {
+        "length 24",
+        "length 48",
+    }
+    assert PretrainSettings.parse(run.settings()).steps == STEPS
+    assert json.loads((run.path / "data.json").read_text())["corpus"]["documents"] > 50
+    samples = json.loads((run.path / "samples.json").read_text())
+    assert samples
+    for sample in samples:
+        assert sample["text"].count("[MASK]") == len(sample["answers"]) == len(sample["guesses"])
+        assert all(0 <= guess["probability"] <= 1 for guess in sample["guesses"][0])
+    assert run.report.is_file()
+    # The saved model is the trained one.
+    config, _ = read_config(run.model)
+    name, task_settings = read_task(run.model) or ("", {})
+    assert name == PretrainingTask.name
+    task = PretrainingTask.from_dict(task_settings, Tokenizer.load(run.model))
+    network = task.network(config)
+    report = load_weights(network, read_tensors(run.model), "model")
+    assert not report.initialized
+    found = load_newest(run.checkpoints)
+    assert found is not None
+    for key, tensor in found.weights.items():
+        assert torch.equal(tensor, network.state_dict()[key]), key
+
+
+def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Path) -> None:
+    short = {"steps": 2, "eval_first": False, "eval_every": 100}
+    tiny_run(prepared, tmp_path / "run", **short)
+    with pytest.raises(TrainingError, match="begun with steps=2, not 3"):
+        tiny_run(prepared, tmp_path / "run", **{**short, "steps": 3})
+    moved = tmp_path / "moved"
+    shutil.copytree(prepared, moved)
+    assert tiny_run(moved, tmp_path / "run", **short).resumed_from == 2
+    (moved / "manifest.json").write_text((moved / "manifest.json").read_text() + " ")
+    with pytest.raises(TrainingError, match="begun with other data"):
+        tiny_run(moved, tmp_path / "run", **short)
+    with pytest.raises(DataError, match="nowhere"):
+        pretrain("tiny", data=str(tmp_path / "nowhere"), out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_workers_do_not_change_a_bit(prepared: Path, tmp_path: Path) -> None:
+    short = {"steps": 12, "held_out": {"documents": 5, "sequences": 4}}
+    tiny_run(prepared, tmp_path / "alone", **short)
+    tiny_run(prepared, tmp_path / "helped", loader_workers=2, **short)
+    models = [tmp_path / name / "model" / "model.safetensors" for name in ("alone", "helped")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_static_masking_and_other_formats_train(prepared: Path, tmp_path: Path) -> None:
+    result = tiny_run(
+        prepared,
+        tmp_path / "run",
+        steps=3,
+        instances={"format": "doc-sentences"},
+        masking={"static": True, "unit": "whole-word"},
+        optimizer={"name": "lamb", "lr": 1e-3},
+        precision="fp32",
+    )
+    assert "nsp_loss" not in result.metrics

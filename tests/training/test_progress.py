@@ -1,0 +1,109 @@
+"""What people see fits a terminal; what is said of speed is right."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from bertworks.model.config import EncoderConfig
+from bertworks.packed import Batch, Packed
+from bertworks.tasks.pretraining.task import PretrainingNetwork
+from bertworks.training.machine import describe, encoder_flops, flops_of_batch, matmul_peak
+from bertworks.training.progress import Meter, Progress, _clock, _short
+
+
+def shown(progress: Progress, step: int = 120_000) -> None:
+    progress.train(
+        step,
+        1_000_000,
+        phase="length 128",
+        loss=10.312,
+        tokens_per_second=123_456.0,
+        peak_share=0.42,
+        seconds_left=90_061,
+    )
+
+
+def test_a_line_now_and_then_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream, every=1000)
+    shown(progress)
+    shown(progress)
+    progress.evaluated(500, {f"some_metric_{i}": i / 7 for i in range(9)})
+    shown(progress, 1_000_000)
+    progress.close()
+    lines = stream.getvalue().splitlines()
+    assert "120000/1000000" in lines[0]
+    assert "loss 10.312 · 123.5k tok/s · 42% peak · 1d 01h left" in lines[0]
+    assert lines[1].startswith("step 500: some_metric_0 0 · some_metric_1 0.1429")
+    assert "1000000/1000000" in lines[-1], "the last step is always shown"
+    assert all(len(line) <= 80 for line in lines)
+    assert sum("length" in line for line in lines) == 2
+
+
+def test_one_live_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream = io.StringIO()
+    progress = Progress(stream)
+    shown(progress)
+    progress.note("a line that stays")
+    progress.close()
+    assert "a line that stays" in stream.getvalue()
+    assert "\x1b[2K" in stream.getvalue(), "the line is drawn again in its place"
+    assert "…" in stream.getvalue(), "cut at the terminal's width"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (42, "0:42"), (725, "12:05"), (11_220, "3:07:00"), (187_200, "2d 04h")],
+)
+def test_spans_of_time(seconds: float, text: str) -> None:
+    assert _clock(seconds) == text
+
+
+def test_short_numbers() -> None:
+    assert [_short(n) for n in (950, 12_345, 1_204_000)] == ["950", "12.3k", "1.20M"]
+
+
+def test_the_meter_follows_the_speed() -> None:
+    meter = Meter()
+    for _ in range(100):
+        meter.add(1000, 5e9, 0.5)
+    assert meter.tokens_per_second == pytest.approx(2000)
+    assert meter.flops_per_second == pytest.approx(1e10)
+    for _ in range(100):
+        meter.add(1000, 5e9, 1.0)
+    assert meter.tokens_per_second == pytest.approx(1000, rel=0.01)
+
+
+def test_operations_are_those_that_pytorch_counts() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = EncoderConfig.of_size("tiny", vocab_size=500, hidden_dropout_prob=0.0)
+    network = PretrainingNetwork(config)
+    ids = [np.full(length, 7) for length in (20, 20, 33, 64)]
+    packed = Packed.from_arrays(ids)
+    targets = {
+        "masked_positions": np.arange(0, 137, 7),
+        "masked_labels": np.arange(20),
+        "next_sentence_labels": np.zeros(4, np.int64),
+    }
+    batch = Batch(packed, targets, {"mlm": 20, "nsp": 4})
+    with FlopCounterMode(display=False) as counter:
+        losses = network(batch.to("cpu"))
+        sum(losses.values()).backward()  # type: ignore[union-attr]
+    assert flops_of_batch(network, batch) == pytest.approx(counter.get_total_flops(), rel=0.02)
+    assert encoder_flops(config, packed) < flops_of_batch(network, batch) / 3
+
+
+def test_measuring_draws_nothing() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    assert matmul_peak(torch.float32, "cpu", seconds=0.01) > 1e8
+    assert torch.equal(before, torch.get_rng_state())
+    assert describe("cpu")["threads"] == torch.get_num_threads()

@@ -1,0 +1,220 @@
+"""The report: complete from the run directory alone, self-contained, and safe with any text."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bertworks.errors import DataError
+from bertworks.training.report import write_report
+from bertworks.training.report.page import label, value
+from bertworks.training.report.series import smoothed
+
+NASTY = "<script>alert('x')</script> & \"quoted\""
+
+
+def _write_lines(file: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def _train(step: int, **losses: float | None) -> dict[str, Any]:
+    return {
+        "kind": "train",
+        "step": step,
+        "phase": "train",
+        "epoch": 0,
+        "loss": 1.0,
+        "grad_norm": 1.0,
+        "losses": losses,
+        "lr": 1e-4,
+        "tokens": 1000 * step,
+        "examples": 10 * step,
+        "time": {"seconds": 0.5 * step, "tokens_per_second": 2000.0},
+    }
+
+
+def _eval(step: int, **metrics: float) -> dict[str, Any]:
+    return {
+        "kind": "eval",
+        "step": step,
+        "tokens": 1000 * step,
+        "metrics": metrics,
+        "time": {"seconds": 0.5 * step},
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "settings.yaml").write_text(yaml.safe_dump({"corpus": NASTY, "seed": 7}))
+    evaluation = _eval(
+        40,
+        loss=5.0,
+        mlm_loss=4.321,
+        mlm_accuracy=0.25,
+        nsp_loss=0.6,
+        nsp_accuracy=0.7,
+        nsp_majority=0.6,
+    )
+    lines = [_train(step, mlm=9 - step / 10, nsp=0.6) for step in (10, 20, 30, 40)]
+    _write_lines(directory / "journal.jsonl", [*lines, evaluation])
+    start = {"event": "start", "at": "2026-01-02T03:04:05+00:00", "step": 0, "cpu": NASTY}
+    _write_lines(directory / "sessions.jsonl", [start])
+    (directory / "data.json").write_text(json.dumps({"documents": 12345, NASTY: {"x": NASTY}}))
+    sample = {
+        "text": f"{NASTY} [MASK] end",
+        "answers": ["right"],
+        "guesses": [[{"token": "wrong", "probability": 0.75}]],
+    }
+    (directory / "samples.json").write_text(json.dumps([sample]))
+    return directory
+
+
+class _Page(HTMLParser):
+    """The tags and the visible text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_page_says_what_the_run_directory_says(run: Path) -> None:
+    page = _Page(write_report(run).read_text(encoding="utf-8"))
+    for said in (
+        "4.321",
+        "25.0 %",
+        "70.0 %",
+        "majority 60.0 %",
+        "12,345",
+        "seed: 7",
+        "75 %",
+        "wrong",
+    ):
+        assert said in page.words, said
+    assert "right" in page.words, "the answer stands in its gap"
+    assert sum(tag == "svg" for tag, _ in page.tags) == 6
+
+
+def test_nothing_is_fetched_and_nothing_runs(run: Path) -> None:
+    text = write_report(run).read_text(encoding="utf-8")
+    page = _Page(text)
+    assert NASTY in page.words
+    assert not {"script", "link", "img", "iframe", "image"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        for name, content in attributes.items():
+            assert not name.startswith("on")
+            if name in ("href", "src", "xlink:href"):
+                assert (content or "").startswith("#")
+    assert not re.search(r"url\((?!#)", text)
+    assert "@import" not in text
+
+
+def test_tables_without_matplotlib(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = _Page(write_report(run).read_text(encoding="utf-8"))
+    assert "svg" not in {tag for tag, _ in page.tags}
+    assert "bertworks[plots]" in page.words
+    assert "4.321" in page.words
+
+
+def test_the_same_page_every_time(run: Path) -> None:
+    assert write_report(run).read_bytes() == write_report(run).read_bytes()
+
+
+def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_text("seed: 1\n")
+    assert "No step has been logged" in write_report(tmp_path).read_text(encoding="utf-8")
+
+
+def test_losses_and_metrics_that_were_not_finite(run: Path) -> None:
+    """The journal writes null for them."""
+    lines = [_train(10, mlm=None, nsp=0.5), _train(20, mlm=3.0, nsp=0.5), _eval(20, mlm_loss=2.0)]
+    lines[-1]["metrics"]["mlm_perplexity"] = None
+    _write_lines(run / "journal.jsonl", lines)
+    assert "–" in _Page(write_report(run).read_text(encoding="utf-8")).words
+
+
+def test_fine_tuning_has_its_metrics_too(run: Path) -> None:
+    lines = [_train(10, classification=0.7), _eval(10, loss=0.6, accuracy=0.8, macro_f1=0.75)]
+    _write_lines(run / "journal.jsonl", [*lines, _eval(20, loss=0.7, accuracy=0.9, macro_f1=0.85)])
+    page = _Page(write_report(run).read_text(encoding="utf-8"))
+    for said in ("Macro F1", "90.0 %", "85.0 %", "0.600"):
+        assert said in page.words, said
+
+
+@pytest.mark.parametrize(("metric", "step"), [("null", 20), ("loss", 10), ("accuracy", 20)])
+def test_the_headline_is_of_the_weights_that_were_kept(run: Path, metric: str, step: int) -> None:
+    (run / "settings.yaml").write_text(f"best_metric: {metric}\n")
+    scores = {10: (0.6, 0.8), 20: (0.7, 0.9), 30: (0.8, 0.9)}
+    lines = [_eval(at, loss=loss, accuracy=score) for at, (loss, score) in scores.items()]
+    _write_lines(run / "journal.jsonl", lines)
+    page = _Page(write_report(run).read_text(encoding="utf-8"))
+    assert f"held out, step {step}" in page.words
+
+
+def test_fine_tuning_data_are_told(run: Path) -> None:
+    table = {
+        "name": "rows.tsv",
+        "rows": 4000,
+        "labels": {NASTY: 3000, "fine": 1000},
+        "lengths": {"min": 3, "p50": 17, "p90": 30, "p95": 41, "p99": 88, "max": 301},
+        "cut_rows": 13,
+        "cut_tokens": 777,
+        "tokens": 71234,
+    }
+    data = {
+        "columns": "text = 'a'",
+        "max_seq_length": 128,
+        "train": table,
+        "dev": None,
+        "shared": 2,
+    }
+    (run / "data.json").write_text(json.dumps(data))
+    words = _Page(write_report(run).read_text(encoding="utf-8")).words
+    for said in ("3,000 (75.0%)", "1,000 (25.0%)", "301", "777", "71,234", NASTY):
+        assert said in words, said
+
+
+def test_no_run(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no run"):
+        write_report(tmp_path / "nothing")
+
+
+def test_smoothing_keeps_a_constant_and_skips_gaps() -> None:
+    assert smoothed([2.0] * 100) == pytest.approx([2.0] * 100)
+    assert smoothed([None, 3.0, None]) == [None, 3.0, 3.0]
+    ramp = [float(n) for n in range(200)]
+    smooth = smoothed(ramp)
+    assert all(earlier < later for earlier, later in pairwise(smooth))
+    assert smooth[100] == pytest.approx(96, abs=2)
+
+
+def test_names_and_values_as_people_write_them() -> None:
+    assert label("mlm_accuracy") == "MLM accuracy"
+    assert label("macro_f1") == "Macro F1"
+    assert [value(x) for x in (True, None, 12345, 0.00021, ["a", 1], "t")] == [
+        "yes",
+        "–",
+        "12,345",
+        "0.00021",
+        "a, 1",
+        "t",
+    ]

@@ -1,0 +1,66 @@
+"""Rows as a source: everything once an epoch, in an order that (seed, epoch) alone decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertworks.training.row_source import RowSource
+
+
+@dataclass(frozen=True)
+class Sized:
+    index: int
+    num_tokens: int
+
+
+def examples_of(count: int) -> list[Sized]:
+    lengths = np.random.default_rng(0).integers(2, 60, count).tolist()
+    return [Sized(index, length) for index, length in enumerate(lengths)]
+
+
+def epoch_of(source: RowSource[Sized], epoch: int) -> list[Sized]:
+    return [x for block in range(source.num_blocks(epoch)) for x in source.block(epoch, block)]
+
+
+@given(st.integers(1, 10_000), st.integers(1, 70), st.integers(0, 5), st.integers(0, 3))
+def test_everything_once_an_epoch(
+    count: int, batch_size: int, bucket_batches: int, epoch: int
+) -> None:
+    source = RowSource(
+        examples_of(count), seed=1, batch_size=batch_size, bucket_batches=bucket_batches
+    )
+    order = epoch_of(source, epoch)
+    assert sorted(x.index for x in order) == list(range(count))
+
+
+def test_blocks_depend_on_nothing_but_their_numbers() -> None:
+    def source(seed: int = 1) -> RowSource[Sized]:
+        return RowSource(examples_of(9000), seed=seed, batch_size=32, bucket_batches=8)
+
+    one = source()
+    backwards = [one.block(epoch, block) for epoch, block in [(3, 2), (1, 0), (3, 0), (0, 1)]]
+    for found, (epoch, block) in zip(backwards, [(3, 2), (1, 0), (3, 0), (0, 1)], strict=True):
+        assert source().block(epoch, block) == found
+    assert epoch_of(one, 0) != epoch_of(one, 1)
+    assert epoch_of(one, 0) != epoch_of(source(2), 0)
+
+
+@pytest.mark.parametrize("count", [1000, 1003])
+def test_buckets_fall_together_with_batches(count: int) -> None:
+    """Also in later epochs, when a batch has begun in the epoch before."""
+    size, epochs = 16, 5
+
+    def spread(bucket_batches: int) -> float:
+        source = RowSource(
+            examples_of(count), seed=0, batch_size=size, bucket_batches=bucket_batches
+        )
+        dealt = [x.num_tokens for epoch in range(epochs) for x in epoch_of(source, epoch)]
+        batches = [dealt[at : at + size] for at in range(0, len(dealt), size)]
+        return float(np.mean([max(batch) - min(batch) for batch in batches]))
+
+    assert spread(20) < spread(0) / 4

@@ -1,0 +1,55 @@
+"""A pre-training run of seconds, also as a program of its own that can be killed.
+
+    python -m tests.training.tiny_run DATA OUT [SECONDS]
+
+With SECONDS, each file of a checkpoint takes that long to be synchronised, so that a kill can be
+aimed at the writing of one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertworks.training import checkpoint
+from bertworks.training.pretrain import PretrainResult, pretrain
+
+STEPS = 40
+
+
+def tiny_run(data: Path, out: Path, **values: Any) -> PretrainResult:
+    """Two phases, dropout, bfloat16, evaluations and checkpoints: all that a run has."""
+    settings: dict[str, Any] = {
+        "data": str(data),
+        "model": {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
+        | {"intermediate_size": 32},
+        "steps": STEPS,
+        "batch_size": 8,
+        "micro_batch_tokens": 200,
+        "phases": [{"max_seq_length": 24, "share": 0.8}, {"max_seq_length": 48, "share": 0.2}],
+        "precision": "bf16",
+        "optimizer": {"lr": 1e-3},
+        "log_every": 3,
+        "eval_every": 8,
+        "checkpoint_every": 5,
+        "held_out": {"documents": 5, "sequences": 8},
+        "tensorboard": False,
+    }
+    return pretrain(out=out, **{**settings, **values})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if len(sys.argv) > 3:
+        synchronise, seconds = checkpoint._sync, float(sys.argv[3])
+
+        def slowly(path: Path) -> None:
+            time.sleep(seconds)
+            synchronise(path)
+
+        checkpoint._sync = slowly
+    tiny_run(Path(sys.argv[1]), Path(sys.argv[2]))
