@@ -1,0 +1,14 @@
+"""The command line: one thin command per verb, no logic.
+
+Nothing here imports torch before a verb needs it, so that `--help` answers at once.
+"""
+
+from . import corpus, training, using  # each registers its verbs
+from .app import app
+
+__all__ = ["app", "corpus", "main", "training", "using"]
+
+
+def main() -> None:
+    """The `bertworks` command."""
+    app()

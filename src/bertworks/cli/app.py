@@ -1,0 +1,156 @@
+"""What all verbs share: the application, its common options, and how errors reach people."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ..errors import BertworksError, DataError
+
+ORDER = (
+    "demo",
+    "vocab",
+    "prepare",
+    "pretrain",
+    "finetune",
+    "evaluate",
+    "predict",
+    "fill-mask",
+    "next-sentence",
+    "tokenize",
+)
+
+
+class Verbs(TyperGroup):
+    """The group of all verbs: turns what a user can mend into one line and an exit status."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order in which they are used, not in that of their modules."""
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BertworksError as error:
+            # An interrupted run has saved itself and brings the status the shell expects.
+            fail(str(error), getattr(error, "status", 1))
+        except KeyboardInterrupt:
+            fail("interrupted. The same command starts again; what can be resumed goes on", 130)
+        except BrokenPipeError:  # `| head` has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
+        except OSError as error:
+            if error.strerror is None:
+                raise
+            fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
+
+
+def fail(message: str, status: int) -> None:
+    """Print `error: …` to standard error, on one line, and end with the status."""
+    typer.echo("error: " + " ".join(message.split()), err=True)
+    raise typer.Exit(status) from None
+
+
+app = typer.Typer(
+    cls=Verbs,
+    name="bertworks",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    epilog="Start here: bertworks demo. Each verb's help ends with an example.",
+)
+
+
+def verb(name: str, *examples: str) -> Callable[[Callable[..., Any]], Any]:
+    """Register a verb whose help ends with the examples, line by line as they stand."""
+    title = "Example:" if len(examples) == 1 else "Examples:"
+    return app.command(
+        name,
+        epilog="\n  ".join(("\b", title, *examples)).replace("\b\n  ", "\b\n"),
+        no_args_is_help=name != "demo",
+    )
+
+
+@app.callback(invoke_without_command=True)
+def bertworks(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """BERT, the whole life cycle: raw text, vocabulary, pre-training, fine-tuning, prediction."""
+    if version:
+        from .. import __version__
+
+        typer.echo(f"bertworks {__version__}")
+        raise typer.Exit
+
+
+class DeviceName(StrEnum):
+    """Where a network runs."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+    MPS = "mps"
+
+
+Device = Annotated[DeviceName, typer.Option(help="Where the network runs.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Threads on the CPU; all cores if left out."),
+]
+ModelPath = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A model's directory, or its name on the hub.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+
+def set_threads(threads: int | None) -> None:
+    """Bound the threads that torch and the tokenizer use, where the user asked for it."""
+    if threads is not None:
+        os.environ["RAYON_NUM_THREADS"] = str(threads)
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that talks: of those that `torchrun` starts, the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def check_new_directory(out: Path, holding: Sequence[str] = ()) -> None:
+    """See that nothing of worth is overwritten.
+
+    Raises:
+        DataError: `out` is a file, or a directory that has one of the named files.
+    """
+    if out.exists() and not out.is_dir():
+        raise DataError("is a file, not a directory", where=str(out), fix="Give another --out.")
+    found = next((name for name in holding if (out / name).exists()), None)
+    if found is not None:
+        raise DataError(
+            f"the directory has a {found} already",
+            where=str(out),
+            fix="Give another --out, or remove it.",
+        )
+
+
+def lines_of(texts: Iterable[str]) -> Iterator[str]:
+    """The texts as given; `-` stands for the lines of standard input, read as they come."""
+    for text in texts:
+        if text == "-":
+            for number, line in enumerate(sys.stdin.buffer, 1):
+                try:
+                    yield line.decode("utf-8").rstrip("\r\n")
+                except UnicodeDecodeError:
+                    raise DataError("not UTF-8", where=f"standard input, line {number}") from None
+        else:
+            yield text

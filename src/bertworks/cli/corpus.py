@@ -1,0 +1,234 @@
+"""From text: `vocab`, `prepare`, `tokenize`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import show
+from .app import AsJson, ModelPath, check_new_directory, lines_of, verb
+
+
+class FileFormat(StrEnum):
+    """How the files of a corpus hold their documents."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    WIKI = "wiki"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+class SentenceRule(StrEnum):
+    """How paragraphs become sentences."""
+
+    SPLIT = "split"
+    LINES = "lines"
+
+
+Corpus = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CORPUS…",
+        help="Files, folders, globs, or hf:NAME; PATH@WEIGHT repeats or thins one. Plain text has "
+        "a blank line between documents.",
+        show_default=False,
+    ),
+]
+Format = Annotated[
+    FileFormat, typer.Option("--format", help="What the files are; auto looks at each.")
+]
+Column = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The column of the text (JSON Lines, Parquet, hf:)."),
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Skip and count what cannot be read, and go on.")
+]
+DropDuplicates = Annotated[
+    bool, typer.Option("--drop-duplicates", help="Drop documents whose text has come before.")
+]
+
+
+@verb("vocab", "bertworks vocab 'wiki/*.txt' --out vocab --size 8000")
+def vocab(
+    corpus: Corpus,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the tokenizer is written.")],
+    size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Pieces, the special ones included.")
+    ] = 30522,
+    cased: Annotated[
+        bool, typer.Option("--cased", help="Keep case and accents, as the cased models do.")
+    ] = False,
+    min_frequency: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How often a pair must occur to be learned.")
+    ] = 2,
+    max_word_characters: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Longer words become [UNK].")
+    ] = 200,
+    format: Format = FileFormat.AUTO,
+    column: Column = None,
+    skip_bad: SkipBad = False,
+    drop_duplicates: DropDuplicates = False,
+) -> None:
+    """Train a WordPiece vocabulary from a corpus.
+
+    The same corpus gives the same vocabulary, byte for byte.
+    """
+    from ..corpus.readers import ReadCounts, read_documents
+    from ..text.vocabulary import train_vocabulary
+
+    check_new_directory(out, holding=("vocab.txt", "tokenizer.json", "config.json"))
+    counts = ReadCounts()
+    documents = read_documents(
+        corpus,
+        format=format.value,
+        column=column,
+        skip_bad=skip_bad,
+        drop_duplicates=drop_duplicates,
+        counts=counts,
+    )
+
+    def paragraphs() -> Iterator[str]:
+        for document in documents:
+            yield from document.paragraphs
+            reading(counts.bytes_read, counts.bytes_total)
+
+    with show.stopwatch() as seconds:
+        with show.bar("reading") as reading, show.bar("learning", "pieces") as learning:
+            tokenizer = train_vocabulary(
+                paragraphs(),
+                size=size,
+                lowercase=not cased,
+                min_frequency=min_frequency,
+                max_word_characters=max_word_characters,
+                progress=lambda stage, done: learning(done, size) if stage == "pieces" else None,
+            )
+        tokenizer.save(out)
+        pieces = f"{tokenizer.vocab_size:,}"
+        if tokenizer.vocab_size < size:
+            pieces += f" (fewer than {size:,}: no more pairs occur {min_frequency} times)"
+        show.facts({"pieces": pieces, "documents": f"{counts.documents:,}"})
+        show.read_counts(counts)
+        show.facts({"time": show.duration(seconds()), "written to": out})
+
+
+@verb("prepare", "bertworks prepare 'wiki/*.txt' --tokenizer vocab --out prepared")
+def prepare(
+    corpus: Corpus,
+    tokenizer: Annotated[
+        Path, typer.Option(metavar="DIR", help="The directory that `vocab` wrote.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the shards are written.")],
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Processes; all cores if left out."),
+    ] = None,
+    sentences: Annotated[
+        SentenceRule,
+        typer.Option(help="split: by rules; lines: each line is one sentence already."),
+    ] = SentenceRule.SPLIT,
+    language: Annotated[
+        str, typer.Option(metavar="CODE", help="The language whose rules split sentences.")
+    ] = "en",
+    format: Format = FileFormat.AUTO,
+    column: Column = None,
+    skip_bad: SkipBad = False,
+    drop_duplicates: DropDuplicates = False,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Draws what a corpus weight's fraction takes.")
+    ] = 0,
+) -> None:
+    """Make a corpus ready for `pretrain`: sentences, token ids.
+
+    Killed and run again, it goes on where it stopped. The number of workers changes nothing in
+    what is written.
+    """
+    import os
+
+    from ..corpus.prepare import PrepareProgress
+    from ..corpus.prepare import prepare as run
+
+    last = PrepareProgress()
+
+    def told(now: PrepareProgress) -> None:
+        nonlocal last
+        last = now
+        update(now.bytes_read, now.bytes_total)
+
+    with show.bar("preparing") as update:
+        manifest = run(
+            corpus,
+            tokenizer=tokenizer,
+            out=out,
+            workers=workers or os.cpu_count() or 1,
+            format=format.value,
+            column=column,
+            sentences=sentences.value,
+            language=language,
+            skip_bad=skip_bad,
+            drop_duplicates=drop_duplicates,
+            seed=seed,
+            progress=told,
+        )
+    show.facts(
+        {
+            "documents": f"{manifest.documents:,}",
+            "sentences": f"{manifest.sentences:,}",
+            "tokens": f"{manifest.tokens:,}",
+            "unknown": f"{manifest.unknown_rate:.3%} of the tokens",
+        }
+    )
+    show.read_counts(last.read)
+    if last.new_tokens:
+        rate = f"{show.duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"
+    else:
+        rate = "nothing left to do: all of it was there already"
+    show.facts({"time": rate, "written to": out})
+
+
+@verb("tokenize", 'bertworks tokenize vocab "a visually stunning rumination on love"')
+def tokenize(
+    model: ModelPath,
+    texts: Annotated[
+        list[str], typer.Argument(metavar="TEXT…", help="Texts; - reads lines.", show_default=False)
+    ],
+    pair: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The second text of a pair.")
+    ] = None,
+    typed_mask: Annotated[
+        bool, typer.Option("--typed-mask", help="Take [MASK] in a text for the mask.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Show a text's pieces, ids, types, word numbers and offsets."""
+    from ..text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(model)
+    for text in lines_of(texts):
+        encoding = tokenizer.encode(text, pair, typed_mask=typed_mask)
+        pieces = tokenizer.tokens(encoding.input_ids)
+        if json:
+            columns = {
+                name: getattr(encoding, name).tolist()
+                for name in ("input_ids", "token_type_ids", "word_ids", "offsets")
+            }
+            show.as_json({"text": text, "tokens": pieces, **columns})
+            continue
+        rows = []
+        for piece, number, kind, word, (start, end) in zip(
+            pieces,
+            encoding.input_ids.tolist(),
+            encoding.token_type_ids.tolist(),
+            encoding.word_ids.tolist(),
+            encoding.offsets.tolist(),
+            strict=True,
+        ):
+            source = pair if kind and pair is not None else text
+            place = ("", "", "") if word < 0 else (word, f"{start}–{end}", source[start:end])
+            rows.append((piece, number, kind, *place))
+        show.table(("piece", "id", "type", "word", "offsets", "text"), rows, right="id type word")

@@ -1,0 +1,150 @@
+"""What people see: progress on standard error, results on standard output, at 80 columns."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ..errors import DataError
+
+if TYPE_CHECKING:
+    from rich.progress import Task
+    from rich.text import Text
+
+    from ..corpus.lines import ReadCounts
+
+Update = Callable[[int, int], None]
+"""Told of progress: how much is done, and how much there is (0 if unknown)."""
+
+
+@contextmanager
+def bar(title: str, unit: str = "MB") -> Iterator[Update]:
+    """A bar with rate and time left; `unit` MB is for bytes, any other is counted as it is."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    scale = 1e6 if unit == "MB" else 1
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed or 0
+            return Text(f"{speed / scale:,.1f} {unit}/s", style="dim")
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f} %"),
+        Rate(),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total or None)
+
+
+@contextmanager
+def stopwatch() -> Iterator[Callable[[], float]]:
+    """Seconds since the block began; at least a microsecond, so that rates are finite."""
+    start = time.perf_counter()
+    yield lambda: max(time.perf_counter() - start, 1e-6)
+
+
+def facts(rows: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> None:
+    """Names and values, one a line."""
+    pairs = list(rows.items() if isinstance(rows, Mapping) else rows)
+    width = max(10, *(len(name) for name, _ in pairs)) if pairs else 0
+    for name, value in pairs:
+        typer.echo(f"  {name:<{width}}  {value}")
+
+
+def metrics(values: Mapping[str, float | None]) -> None:
+    """A table of metrics."""
+    if values:
+        table(("metric", "value"), list(values.items()), right="value")
+
+
+def predictions(rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
+    """Predictions for people: a label and its probability beside each text."""
+    shown = []
+    for row, prediction in rows:
+        text = " | ".join(str(part) for part in row.values())
+        if "label" in prediction:
+            label = prediction["label"]
+            shown.append((label, prediction["probabilities"][label], text))
+        else:
+            as_json({**row, **prediction})
+    if shown:
+        table(("label", "probability", "text"), shown, right="probability")
+
+
+def must_hold_text(text: str) -> None:
+    """See that a text on the command line is not empty.
+
+    Raises:
+        DataError: it is.
+    """
+    if not text.strip():
+        raise DataError("an empty text is given", fix="Put the text in quotes.")
+
+
+def read_counts(counts: ReadCounts) -> None:
+    """What reading a corpus met that its user should know of."""
+    rows = [
+        ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
+        ("left out", f"{counts.left_out:,} documents, by weight", counts.left_out),
+        ("empty", f"{counts.empty:,} documents", counts.empty),
+        ("cut", f"{counts.cut:,} times: a very long document was cut in two", counts.cut),
+    ]
+    facts([(name, text) for name, text, count in rows if count])
+    for kind, count in counts.skipped.items():
+        typer.echo(f"  skipped {count:,} × {kind}; the first: {counts.first_skipped[kind]}")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: str = "") -> None:
+    """A plain table.
+
+    Args:
+        columns: the headings.
+        rows: the cells, made strings here; numbers with a fraction get four decimals.
+        right: the headings of the columns that are set to the right, separated by spaces.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in columns:
+        shown.add_column(name, justify="right" if name in right.split() else "left")
+    for row in rows:
+        shown.add_row(*(Text(number(cell)) for cell in row))
+    Console().print(shown)
+
+
+def number(value: Any) -> str:
+    """A value as people read it."""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return str(value)
+
+
+def as_json(value: Any) -> None:
+    """One JSON document on one line."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def duration(seconds: float) -> str:
+    """`48 s`, `3 min 20 s` or `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,157 @@
+"""Using a model: `evaluate`, `predict`, `fill-mask`, `next-sentence`."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import show
+from .app import (
+    AsJson,
+    Device,
+    DeviceName,
+    ModelPath,
+    Threads,
+    lines_of,
+    set_threads,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from ..api import Model
+
+
+class PrecisionName(StrEnum):
+    """What an encoder computes in."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+Precision = Annotated[PrecisionName, typer.Option(help="bf16 is faster where the CPU has it.")]
+
+
+@verb("evaluate", "bertworks evaluate runs/tickets --data dev.tsv")
+def evaluate(
+    model: ModelPath,
+    data: Annotated[str, typer.Option(metavar="FILE", help="Rows whose answers are known.")],
+    json: AsJson = False,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+    precision: Precision = PrecisionName.FP32,
+) -> None:
+    """Measure a fine-tuned model on labelled rows."""
+    found = _load(model, device, threads).evaluate(data, precision=precision.value)
+    if json:
+        show.as_json({"rows": found.rows, **found.metrics, "remarks": found.remarks})
+        return
+    show.metrics({"rows": found.rows, **found.metrics})
+    for remark in found.remarks:
+        typer.echo(remark)
+
+
+@verb(
+    "predict",
+    'bertworks predict runs/tickets "The door is stuck." "Where is it?"',
+    "bertworks predict runs/tickets --data new.tsv --out answers.jsonl",
+    "cat texts.txt | bertworks predict runs/tickets -",
+)
+def predict(
+    ctx: typer.Context,
+    model: ModelPath,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A table instead; - reads TSV from standard input."),
+    ] = None,
+    pair: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The second text, where a row is a pair.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where to: .jsonl is JSON Lines, else TSV.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON Lines, whatever the name.")] = False,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+    precision: Precision = PrecisionName.FP32,
+) -> None:
+    """Label texts, or the rows of a table.
+
+    Rows come out as they went in and in their order, with the predictions beside them, while more
+    are read: any number of them will do.
+    """
+    if bool(texts) == (data is not None):
+        ctx.fail("Give either texts or --data FILE.")
+    for text in texts or ():
+        show.must_hold_text(text)
+    from ..inference.writers import write_predictions
+
+    loaded = _load(model, device, threads)
+    given = lines_of(texts or [])
+    table = data or (given if pair is None else ((text, pair) for text in given))
+    rows = loaded.stream(table, precision=precision.value)
+    if out is None and data is None and not json and sys.stdout.isatty():
+        show.predictions(rows)
+        return
+    count = write_predictions(out or "-", rows, format="jsonl" if json else "auto")
+    if out is not None:
+        typer.echo(f"{count:,} rows written to {Path(out)}", err=True)
+
+
+@verb("fill-mask", 'bertworks fill-mask runs/tiny "the capital of [MASK] is paris ."')
+def fill_mask(
+    model: ModelPath,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="With [MASK] where a word is.")],
+    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 5,
+    json: AsJson = False,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+) -> None:
+    """Guess the masked words of a text."""
+    show.must_hold_text(text)
+    masks = _load(model, device, threads).fill_mask(text, top_k=top_k)
+    if json:
+        show.as_json(masks)
+        return
+    for number, guesses in enumerate(masks, 1):
+        name = f"[MASK] {number}" if len(masks) > 1 else "[MASK]"
+        show.table(
+            (name, "probability"),
+            [(guess["token"], guess["probability"]) for guess in guesses],
+            right="probability",
+        )
+
+
+@verb(
+    "next-sentence",
+    'bertworks next-sentence runs/tiny "He opened the door." "The room was dark."',
+)
+def next_sentence(
+    model: ModelPath,
+    first: Annotated[str, typer.Argument(metavar="A", help="A text.", show_default=False)],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another.", show_default=False)],
+    json: AsJson = False,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+) -> None:
+    """Tell how likely it is that B follows A."""
+    show.must_hold_text(first)
+    show.must_hold_text(second)
+    chance = _load(model, device, threads).next_sentence(first, second)
+    if json:
+        show.as_json({"next_sentence_probability": chance})
+    else:
+        typer.echo(f"B follows A with probability {chance:.4f}")
+
+
+def _load(model: str, device: DeviceName, threads: int | None) -> Model:
+    set_threads(threads)
+    from ..api import load
+
+    return load(model, device=device.value)

@@ -1,0 +1,99 @@
+"""A small world for the command line: corpus, vocabulary, shards, a model, and a fine-tuned one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from bertworks.cli import app
+
+SMALL = (
+    "model.hidden_size=16",
+    "model.num_attention_heads=2",
+    "model.intermediate_size=32",
+    "model.max_position_embeddings=64",
+    "phases=[{max_seq_length: 32}]",
+    "steps=4",
+    "batch_size=4",
+    "precision=fp32",
+    "held_out={documents: 2, sequences: 8}",
+    "eval_every=2",
+    "checkpoint_every=2",
+    "tensorboard=false",
+)
+
+CPU = ("--device", "cpu", "--threads", 1)
+
+Bertworks = Callable[..., Result]
+
+
+@dataclass(frozen=True)
+class World:
+    """Where everything lies."""
+
+    corpus: Path
+    vocab: Path
+    prepared: Path
+    pretrained: Path
+    finetuned: Path
+    train: Path
+    dev: Path
+
+
+def invoke(*words: object, stdin: str | bytes | None = None) -> Result:
+    """Run a command line, at 80 columns and on one thread."""
+    return CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(word) for word in words], input=stdin)
+
+
+@pytest.fixture
+def bertworks() -> Bertworks:
+    return invoke
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    root = tmp_path_factory.mktemp("world")
+    corpus = root / "corpus.txt"
+    nouns = ("door", "window", "train", "river", "letter", "garden")
+    verbs = ("opened", "closed", "followed", "painted", "forgot")
+    documents = [
+        "\n".join(
+            f"The {nouns[(i * j) % 6]} was {verbs[(i + j) % 5]} by the {nouns[(i + j) % 6]}."
+            for j in range(8)
+        )
+        for i in range(12)
+    ]
+    corpus.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    rows = [
+        json.dumps({"text": f"the {noun} was {verb}", "label": "wet" if noun == "river" else "dry"})
+        for noun in nouns
+        for verb in verbs
+    ]
+    made = World(
+        corpus=corpus,
+        vocab=root / "vocab",
+        prepared=root / "prepared",
+        pretrained=root / "pretrained",
+        finetuned=root / "finetuned",
+        train=root / "train.jsonl",
+        dev=root / "dev.jsonl",
+    )
+    made.train.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    made.dev.write_text("\n".join(rows[::3]) + "\n", encoding="utf-8")
+    for words in (
+        ("vocab", corpus, "--out", made.vocab, "--size", 250),
+        ("prepare", corpus, "--tokenizer", made.vocab, "--out", made.prepared, "--workers", 1),
+        ("pretrain", "tiny", *SMALL, f"data={made.prepared}", *CPU, "--out", made.pretrained),
+        (
+            *("finetune", "classification", "--model", made.pretrained, "--train", made.train),
+            *("--dev", made.dev, "--out", made.finetuned, *CPU, "epochs=1", "max_seq_length=32"),
+        ),
+    ):
+        result = invoke(*words)
+        assert result.exit_code == 0, (words, result.output, result.exception)
+    return made

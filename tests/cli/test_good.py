@@ -1,0 +1,175 @@
+"""Every verb, as its help shows it: what it prints and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import CPU, SMALL, Bertworks, World
+
+
+def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None:
+    overview = bertworks("--help").stdout
+    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:10]]
+    assert verbs == [
+        *("demo", "vocab", "prepare", "pretrain", "finetune"),
+        *("evaluate", "predict", "fill-mask", "next-sentence", "tokenize"),
+    ]
+    for verb in verbs:
+        text = bertworks(verb, "--help").stdout
+        heading, _, examples = text.partition("  Example")
+        assert heading, verb
+        assert f"bertworks {verb}" in examples
+        assert max(map(len, text.splitlines())) <= 80, verb
+
+
+def test_options_of_the_examples_exist(bertworks: Bertworks) -> None:
+    for verb in ("vocab", "prepare", "pretrain", "finetune", "evaluate", "predict"):
+        heading, _, examples = bertworks(verb, "--help").stdout.partition("  Example")
+        used = {word for word in examples.split() if word.startswith("--")}
+        assert used <= set(heading.split()), verb
+
+
+def test_vocab(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    result = bertworks("vocab", world.corpus, "--out", tmp_path / "v", "--size", 250)
+    assert result.exit_code == 0
+    assert "250" in result.stdout
+    again = (tmp_path / "v" / "vocab.txt").read_bytes()
+    assert again == (world.vocab / "vocab.txt").read_bytes()
+
+
+def test_vocab_with_less_to_learn_than_asked_for(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    result = bertworks("vocab", world.corpus, "--out", tmp_path / "v", "--size", 9000, "--cased")
+    assert result.exit_code == 0
+    assert "fewer than 9,000" in result.stdout
+    assert "The" in (tmp_path / "v" / "vocab.txt").read_text().splitlines()
+
+
+def test_what_is_skipped_is_told(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(
+        world.corpus.read_bytes() + b"a broken \xff line\n\n" + world.corpus.read_bytes()
+    )
+    result = bertworks(
+        *("vocab", bad, "--out", tmp_path / "v", "--size", 250, "--skip-bad", "--drop-duplicates")
+    )
+    assert result.exit_code == 0
+    assert "skipped 1 × broken UTF-8" in result.stdout
+    assert "documents dropped" in result.stdout
+
+
+def test_prepare_again_has_nothing_to_do(bertworks: Bertworks, world: World) -> None:
+    result = bertworks("prepare", world.corpus, "--tokenizer", world.vocab, "--out", world.prepared)
+    assert result.exit_code == 0
+    assert "documents   12" in result.stdout
+    assert "nothing left to do" in result.stdout
+
+
+def test_pretrain_again_is_done_at_once(bertworks: Bertworks, world: World) -> None:
+    journal = (world.pretrained / "journal.jsonl").read_bytes()
+    words = ("pretrain", "tiny", *SMALL, f"data={world.prepared}", *CPU, "--out", world.pretrained)
+    result = bertworks(*words)
+    assert result.exit_code == 0
+    assert "mlm_loss" in result.stdout
+    assert (world.pretrained / "report.html").is_file()
+    assert (world.pretrained / "journal.jsonl").read_bytes() == journal
+
+
+def test_finetune_left_a_model_and_a_report(world: World) -> None:
+    assert (world.finetuned / "model" / "model.safetensors").is_file()
+    assert (world.finetuned / "report.html").is_file()
+
+
+def test_evaluate(bertworks: Bertworks, world: World) -> None:
+    table = bertworks("evaluate", world.finetuned, "--data", world.dev)
+    assert table.exit_code == 0
+    assert "accuracy" in table.stdout
+    values = json.loads(
+        bertworks("evaluate", world.finetuned, "--data", world.dev, "--json").stdout
+    )
+    assert values["rows"] == 10
+    assert f"{values['accuracy']:.4f}" in table.stdout
+
+
+def test_predict_texts(bertworks: Bertworks, world: World) -> None:
+    result = bertworks("predict", world.finetuned, "the river rose", "a door", "--json")
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert (first["text"], second["text"]) == ("the river rose", "a door")
+    assert set(first["prediction"]["probabilities"]) == {"dry", "wet"}
+    assert sum(first["prediction"]["probabilities"].values()) == pytest.approx(1)
+
+
+def test_predict_lines_of_standard_input(bertworks: Bertworks, world: World) -> None:
+    result = bertworks("predict", world.finetuned, "-", "--json", stdin="one\n\nthree é\n")
+    assert [json.loads(line)["text"] for line in result.stdout.splitlines()] == [
+        "one",
+        "",
+        "three é",
+    ]
+
+
+def test_predict_a_table(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    result = bertworks("predict", world.finetuned, "--data", world.dev, "--out", out)
+    assert result.exit_code == 0
+    assert "10 rows written" in result.stderr
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    wanted = [json.loads(line) for line in world.dev.read_text(encoding="utf-8").splitlines()]
+    assert [row["text"] for row in rows] == [row["text"] for row in wanted]
+    table = bertworks("predict", world.finetuned, "--data", world.dev).stdout.splitlines()
+    assert table[0].split("\t")[:3] == ["text", "label", "prediction.label"]
+    assert len(table) == 11
+
+
+def test_predict_a_table_from_standard_input(bertworks: Bertworks, world: World) -> None:
+    result = bertworks("predict", world.finetuned, "--data", "-", stdin="text\nthe river\na door\n")
+    assert result.exit_code == 0, result.stderr
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == [
+        "text",
+        "the river",
+        "a door",
+    ]
+
+
+def test_fill_mask(bertworks: Bertworks, world: World) -> None:
+    text = "the [MASK] was [MASK]"
+    values = json.loads(
+        bertworks("fill-mask", world.pretrained, text, "--top-k", 3, "--json").stdout
+    )
+    assert [len(guesses) for guesses in values] == [3, 3]
+    table = bertworks("fill-mask", world.pretrained, text, "--top-k", 3).stdout
+    assert "[MASK] 2" in table
+    assert f"{values[0][0]['probability']:.4f}" in table
+
+
+def test_next_sentence(bertworks: Bertworks, world: World) -> None:
+    words = ("next-sentence", world.pretrained, "the door was opened", "the train followed")
+    chance = json.loads(bertworks(*words, "--json").stdout)["next_sentence_probability"]
+    assert 0 < chance < 1
+    assert f"{chance:.4f}" in bertworks(*words).stdout
+
+
+def test_tokenize(bertworks: Bertworks, world: World) -> None:
+    shown = bertworks("tokenize", world.vocab, "The DOOR", "--pair", "a river")
+    assert shown.exit_code == 0
+    rows = [line.split() for line in shown.stdout.splitlines()[2:]]
+    assert ["door", "1", "4–8", "DOOR"] in [[r[0], *r[3:]] for r in rows]
+    values = json.loads(
+        bertworks("tokenize", world.vocab, "-", "--json", stdin="The DOOR\n").stdout
+    )
+    assert values["tokens"] == ["[CLS]", "the", "door", "[SEP]"]
+    assert values["offsets"] == [[0, 0], [0, 3], [4, 8], [0, 0]]
+    typed = bertworks("tokenize", world.vocab, "a [MASK]", "--typed-mask", "--json").stdout
+    assert "[MASK]" in json.loads(typed)["tokens"]
+    assert (
+        "[MASK]"
+        not in json.loads(bertworks("tokenize", world.vocab, "a [MASK]", "--json").stdout)["tokens"]
+    )
+
+
+def test_version(bertworks: Bertworks) -> None:
+    assert bertworks("--version").stdout.startswith("bertworks 0.")
