@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+# Tests are small and may run side by side: threads that wait for one another cost far more than
+# they bring. This must stand before torch is first imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The folder of real data; tests that need it are skipped, with a reason, where it is absent."""
+    """The folder of real data; where it is absent, tests that need it are skipped and say so."""
     directory = Path(os.environ.get("BERTWORKS_DATA", ROOT.parent / "shared" / "data"))
     if not directory.is_dir():
         pytest.skip(f"no real data at {directory}: set BERTWORKS_DATA")

@@ -1,0 +1,52 @@
+# Two commands on a fresh machine: `make demo` and `make test`.
+# Each makes the virtual environment .venv and installs what it needs, once: a stamp file in it
+# remembers that, until pyproject.toml or constraints.txt changes.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-slow lint format clean help
+
+demo: $(VENV)/.installed-demo  ## the whole cycle on text that Python itself carries, in minutes
+	$(BIN)/bertworks demo
+
+test: $(VENV)/.installed-test  ## the quick tests
+	$(BIN)/python -m pytest -m "not slow" -n auto
+
+test-slow: $(VENV)/.installed-test  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.installed-dev  ## ruff (lint and format), mypy, and the floors of the house
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev  ## let ruff mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## remove the virtual environment and what tools leave behind
+	rm -rf $(VENV) bertworks-demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1|\2/p' Makefile | column -t -s '|'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "error: $(PYTHON) is older than Python 3.11. Run: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[metrics,plots]"
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[test]"
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[dev]"
+	@touch $@

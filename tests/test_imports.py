@@ -1,0 +1,81 @@
+"""What is cheap to import stays so: torch is loaded by what computes, and by nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bertworks
+
+PACKAGE = Path(bertworks.__file__).parent
+HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "matplotlib", "pandas")
+LIGHT = (
+    "bertworks",
+    "bertworks.errors",
+    "bertworks.settings",
+    "bertworks.packed",
+    "bertworks.cli",
+    "bertworks.demo",
+    *(
+        f"bertworks.{folder}.{path.stem}"
+        for folder in ("text", "corpus", "cli", "demo")
+        for path in sorted((PACKAGE / folder).glob("*.py"))
+        if path.stem != "__init__"
+    ),
+    "bertworks.tasks.pretraining.pairs",
+    "bertworks.tasks.pretraining.masking",
+    "bertworks.tasks.pretraining.source",
+)
+
+
+def _run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_preparing_data_loads_no_torch() -> None:
+    """One process imports them all: whichever loads something heavy is told by its name."""
+    code = f"""
+import importlib, sys
+for name in {LIGHT!r}:
+    importlib.import_module(name)
+    for heavy in {HEAVY!r}:
+        if heavy in sys.modules:
+            sys.exit(f"{{name}} loads {{heavy}}")
+"""
+    _run(code)
+
+
+def test_help_loads_nothing_but_what_it_prints_with() -> None:
+    """`bertworks --help` and every verb's help answer at once because of this."""
+    code = f"""
+import sys
+from typer.testing import CliRunner
+from bertworks.cli import app
+runner = CliRunner()
+verbs = [command.name for command in app.registered_commands]
+assert len(verbs) == 10, verbs
+for arguments in [["--help"], ["--version"], *([verb, "--help"] for verb in verbs)]:
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, (arguments, result.output)
+loaded = [name for name in {(*HEAVY, "numpy", "pyarrow", "tokenizers", "yaml")!r}
+          if name in sys.modules]
+print(loaded)
+"""
+    assert _run(code) == "[]"
+
+
+def test_public_names_are_there_when_they_are_used() -> None:
+    public = {name for name in dir(bertworks) if not name.startswith("_")}
+    assert {"load", "Tokenizer", "pretrain", "finetune", "prepare", "Packed"} <= public
+    for name in public:
+        assert getattr(bertworks, name) is not None
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="pretran"):
+        bertworks.pretran  # noqa: B018  # the access is what is tested

@@ -1,0 +1,91 @@
+"""Settings: strict, from files and words, with errors that name the key."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import Field, model_validator
+
+from bertworks.errors import BertworksError, SettingsError, need
+from bertworks.settings import Settings
+
+
+class Inner(Settings):
+    lr: float = Field(1e-4, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+class Outer(Settings):
+    steps: int
+    name: str = "run"
+    optimizer: Inner = Inner()
+    extra: Inner | None = None
+
+    @model_validator(mode="after")
+    def _even(self):
+        if self.steps % 2:
+            raise ValueError(f"steps={self.steps} is odd")
+        return self
+
+
+def test_words_win_over_values_over_the_file(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("steps: 2\nname: file\noptimizer: {lr: 0.5}\n")
+    settings = Outer.resolve(file, ["optimizer.lr=1e-3", "steps=8"], name="value", steps=4)
+    assert settings == Outer(steps=8, name="value", optimizer=Inner(lr=1e-3))
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    settings = Outer(steps=6, optimizer=Inner(lr=0.25, betas=(0.5, 0.75)))
+    file = tmp_path / "a.yaml"
+    file.write_text(settings.to_yaml())
+    assert Outer.resolve(file) == settings
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["steps=2", "optimiser.lr=1"], "unknown setting 'optimiser'. The nearest valid name is"),
+        (["steps=2", "optimizer.lrr=1"], "unknown setting 'optimizer.lrr'"),
+        (["steps=2", "extra.lrr=1"], "The nearest valid name is 'lr'"),
+        (["steps=2", "optimizer.lr=-1"], "optimizer.lr=-1: input should be greater than 0"),
+        (["steps=two"], "steps='two'"),
+        (["steps=3"], "steps=3 is odd"),
+        ([], "the setting 'steps' is missing"),
+        (["steps"], "'steps' is not of the form key=value"),
+        (["steps=2", "optimizer=fast"], "optimizer='fast'"),
+    ],
+)
+def test_errors_name_the_key(words, says):
+    with pytest.raises(SettingsError) as caught:
+        Outer.resolve(None, words)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("steps: [", ":1"), ("- 1", "key: value"), ("steps: 2\nstep: 3", "'steps'")],
+)
+def test_errors_name_the_file(tmp_path, text, says):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        Outer.resolve(file)
+    assert str(caught.value).startswith(str(file))
+    assert says in str(caught.value)
+
+
+def test_a_missing_file_is_said(tmp_path):
+    with pytest.raises(SettingsError, match="no such file"):
+        Outer.resolve(tmp_path / "none.yaml")
+
+
+def test_replaced_values_are_checked_again():
+    with pytest.raises(SettingsError, match="odd"):
+        Outer(steps=2).with_values(steps=3)
+
+
+def test_a_missing_extra_is_named():
+    with pytest.raises(BertworksError, match=r'pip install "bertworks\[metrics\]"'):
+        need("a_module_that_is_not_there", "metrics", "evaluation")
+    assert need("json", "metrics", "evaluation").loads("1") == 1
