@@ -6,10 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
+from jaxtyping import install_import_hook
 
 # Tests are small and may run side by side: threads that wait for one another cost far more than
 # they bring. This must stand before torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The shapes that the model's signatures promise are checked wherever a test calls them.
+_CHECKED = ("attention", "cpu", "embeddings", "encoder", "heads", "layers")
+install_import_hook([f"bertworks.model.{name}" for name in _CHECKED], "beartype.beartype")
 
 ROOT = Path(__file__).resolve().parent.parent
 

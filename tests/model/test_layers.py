@@ -44,7 +44,7 @@ def test_dropout_keeps_the_mean_and_sends_gradients_through_the_same_mask():
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
     assert torch.equal(Dropout(0.25).eval()(x), x)
-    assert dropout(x, 0) is x
+    assert dropout(x, 0.0) is x
 
 
 def test_initialisation_is_a_normal_cut_at_two_deviations():

@@ -1,6 +1,6 @@
-"""The toy task on several processes; rank 1 asks to stop after some blocks, if it is told to.
+"""The toy task on several processes; rank 1 asks to stop on the way, and then all go on.
 
-torchrun --nproc-per-node 2 -m tests.training.team_run OUT [BLOCKS]
+Run it by: torchrun --nproc-per-node 2 -m tests.training.team_run OUT
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def team_run(out: Path, blocks: int = -1, dropout: float = 0.0) -> tuple[ToyNetw
 if __name__ == "__main__":
     warnings.simplefilter("error")
     torch.set_num_threads(1)
-    try:
-        team_run(Path(sys.argv[1]), int(sys.argv[2]))
-    except Interrupted as stopped:
-        print(stopped.status, stopped)
+    with team("cpu"):
+        try:
+            team_run(Path(sys.argv[1]), blocks=4)
+        except Interrupted as stopped:
+            print(stopped.status, stopped)
+        _, result = team_run(Path(sys.argv[1]))
+        print("went on from", result.resumed_from)

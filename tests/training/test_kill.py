@@ -109,9 +109,10 @@ def test_killed_at_twenty_random_moments(prepared: Path, unbroken: Path, tmp_pat
     seed = random.randrange(2**32)
     rng = random.Random(seed)
     seconds = list(RunDirectory(unbroken).sessions())[-1]["seconds"]
-    kills = writing = 0
+    kills = writing = trial = 0
     while kills < 20:
-        out = tmp_path / f"run-{kills}"
+        trial += 1
+        out = tmp_path / f"run-{trial}"
         while kills < 20:
             slowness = rng.choice([0.0, 0.03])
             delay = rng.uniform(0, seconds + 8 * 6 * slowness)

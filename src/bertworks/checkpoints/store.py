@@ -211,6 +211,7 @@ def save_model(
         exported = bert.KEYS.export(_own_tensors(network))
         contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
         save_file(contiguous, new / "model.safetensors", metadata={"format": "pt"})
+        (new / "model.safetensors").chmod(0o644)  # safetensors leaves it to its owner alone
         tokenizer.save(new)
         shutil.rmtree(old, ignore_errors=True)
         if directory.exists():

@@ -245,18 +245,18 @@ def _edges(layout: Layout) -> list[int]:
 # ----------------------------------------------------------------------------------------- varlen
 
 
-def check_varlen(query: Tensor, dropout: float) -> None:
+def check_varlen(device: str, dtype: torch.dtype, head_size: int, dropout: float) -> None:
     """Refuse what the flash-attention kernel refuses, also where there is no such kernel.
 
     Raises:
         ValueError: not on CUDA, not half precision, a head too wide or of an odd size, or dropout.
     """
-    if not query.is_cuda:
-        raise ValueError(f"variable-length attention runs on CUDA, not on {query.device.type}")
-    if query.dtype not in (torch.bfloat16, torch.float16):
-        raise ValueError(f"variable-length attention takes half precision, not {query.dtype}")
-    if query.shape[-1] % 8 or query.shape[-1] > 256:
-        raise ValueError(f"head_size={query.shape[-1]} is no multiple of 8 up to 256")
+    if device != "cuda":
+        raise ValueError(f"variable-length attention runs on CUDA, not on {device}")
+    if dtype not in (torch.bfloat16, torch.float16):
+        raise ValueError(f"variable-length attention takes half precision, not {dtype}")
+    if head_size % 8 or head_size > 256:
+        raise ValueError(f"head_size={head_size} is no multiple of 8 up to 256")
     if dropout:
         raise ValueError("variable-length attention has no dropout")
 
@@ -270,7 +270,7 @@ def _varlen(
     rules: _Rules,
     dropout: float,
 ) -> Tensor:
-    check_varlen(query, dropout)
+    check_varlen(query.device.type, query.dtype, query.shape[-1], dropout)
     from torch.nn.attention.varlen import varlen_attn
 
     width = -1 if rules.window is None else rules.window

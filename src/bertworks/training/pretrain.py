@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..checkpoints.store import save_model
+from ..api import Model
 from ..corpus.shards import Corpus
 from ..errors import TrainingError
 from ..inference.engine import EngineSettings
@@ -224,13 +224,5 @@ def _finish(
         network, task, data.corpus, data.held_out_documents, settings=inference
     )
     write_atomically(run.path / "samples.json", json.dumps(samples, indent=1).encode())
-    save_model(
-        run.model,
-        network=network,
-        config=network.encoder.config,
-        task=task.name,
-        task_settings=task.to_dict(),
-        config_entries=task.config_entries(),
-        tokenizer=data.tokenizer,
-    )
+    Model(data.tokenizer, task, network).save(run.model)
     write_report(run.path)
