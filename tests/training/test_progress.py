@@ -12,7 +12,8 @@ from bertworks.model.config import EncoderConfig
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.pretraining.task import PretrainingNetwork
 from bertworks.training.machine import describe, encoder_flops, flops_of_batch, matmul_peak
-from bertworks.training.progress import Meter, Progress, _clock, _short
+from bertworks.training.progress import Meter, Progress, _clock
+from bertworks.wording import duration, short
 
 
 def shown(progress: Progress, step: int = 120_000) -> None:
@@ -37,7 +38,7 @@ def test_a_line_now_and_then_where_there_is_no_terminal() -> None:
     progress.close()
     lines = stream.getvalue().splitlines()
     assert "120000/1000000" in lines[0]
-    assert "loss 10.312 · 123.5k tok/s · 42% peak · 1d 01h left" in lines[0]
+    assert "loss 10.312 · 123k tok/s · 42% peak · 1d 01h left" in lines[0]
     assert lines[1].startswith("step 500: some_metric_0 0 · some_metric_1 0.1429")
     assert "1000000/1000000" in lines[-1], "the last step is always shown"
     assert all(len(line) <= 80 for line in lines)
@@ -67,7 +68,13 @@ def test_spans_of_time(seconds: float, text: str) -> None:
 
 
 def test_short_numbers() -> None:
-    assert [_short(n) for n in (950, 12_345, 1_204_000)] == ["950", "12.3k", "1.20M"]
+    assert [short(n) for n in (950, 12_345, 1_204_000)] == ["950", "12.3k", "1.2M"]
+    assert [duration(n) for n in (4.2, 48, 200, 7500)] == [
+        "4.2 s",
+        "48 s",
+        "3 min 20 s",
+        "2 h 05 min",
+    ]
 
 
 def test_the_meter_follows_the_speed() -> None:

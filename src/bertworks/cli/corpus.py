@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from ..wording import duration
 from . import show
-from .app import AsJson, ModelPath, check_new_directory, lines_of, verb
+from .app import AsJson, check_new_directory, lines_of, verb
 
 
 class FileFormat(StrEnum):
@@ -114,7 +115,7 @@ def vocab(
             pieces += f" (fewer than {size:,}: no more pairs occur {min_frequency} times)"
         show.facts({"pieces": pieces, "documents": f"{counts.documents:,}"})
         show.read_counts(counts)
-        show.facts({"time": show.duration(seconds()), "written to": out})
+        show.facts({"time": duration(seconds()), "written to": out})
 
 
 @verb("prepare", "bertworks prepare 'wiki/*.txt' --tokenizer vocab --out prepared")
@@ -185,7 +186,7 @@ def prepare(
     )
     show.read_counts(last.read)
     if last.new_tokens:
-        rate = f"{show.duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"
+        rate = f"{duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"
     else:
         rate = "nothing left to do: all of it was there already"
     show.facts({"time": rate, "written to": out})
@@ -193,7 +194,12 @@ def prepare(
 
 @verb("tokenize", 'bertworks tokenize vocab "a visually stunning rumination on love"')
 def tokenize(
-    model: ModelPath,
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="A directory of a vocabulary, corpus, run or model; or its file."
+        ),
+    ],
     texts: Annotated[
         list[str], typer.Argument(metavar="TEXT…", help="Texts; - reads lines.", show_default=False)
     ],
@@ -208,7 +214,8 @@ def tokenize(
     """Show a text's pieces, ids, types, word numbers and offsets."""
     from ..text.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer.load(model)
+    inner = [model / name for name in ("model", "tokenizer")]  # of a run; of a prepared corpus
+    tokenizer = Tokenizer.load(next((path for path in inner if path.is_dir()), model))
     for text in lines_of(texts):
         encoding = tokenizer.encode(text, pair, typed_mask=typed_mask)
         pieces = tokenizer.tokens(encoding.input_ids)

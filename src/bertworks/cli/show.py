@@ -138,13 +138,3 @@ def number(value: Any) -> str:
 def as_json(value: Any) -> None:
     """One JSON document on one line."""
     typer.echo(json.dumps(value, ensure_ascii=False))
-
-
-def duration(seconds: float) -> str:
-    """`48 s`, `3 min 20 s` or `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

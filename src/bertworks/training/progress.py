@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from ..wording import short
+
 
 class Progress:
     """Shows how a run goes.
@@ -46,7 +48,7 @@ class Progress:
         share = "" if peak_share is None else f" · {peak_share:.0%} peak"
         self._show(
             f"{phase} {step}/{total} · loss {loss:.3f} · "
-            f"{_short(tokens_per_second)} tok/s{share} · {_clock(seconds_left)} left"
+            f"{short(tokens_per_second)} tok/s{share} · {_clock(seconds_left)} left"
         )
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -100,15 +102,6 @@ class Meter:
     @property
     def flops_per_second(self) -> float:
         return self._flops / max(self._seconds, 1e-9)
-
-
-def _short(number: float) -> str:
-    """A number in at most five characters: 950, 12.3k, 1.20M."""
-    if number < 1000:
-        return f"{number:.0f}"
-    if number < 1e6:
-        return f"{number / 1e3:.1f}k"
-    return f"{number / 1e6:.2f}M"
 
 
 def _clock(seconds: float) -> str:

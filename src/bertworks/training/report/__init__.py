@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ...wording import duration, short
 from ..journal import read_run, write_atomically
 from . import charts, page
 from .facts import RunFacts
@@ -72,13 +73,13 @@ def _headline(facts: RunFacts) -> Iterator[page.Figure]:
         yield page.Figure(page.label(name), page.metric(name, number), note)
     if facts.train:
         last = facts.train[-1]
-        yield page.Figure("Tokens", page.short(last["tokens"]), f"{last['examples']:,} rows")
-        yield page.Figure("Time", page.duration(last["time"]["seconds"]), "all sessions")
+        yield page.Figure("Tokens", short(last["tokens"]), f"{last['examples']:,} rows")
+        yield page.Figure("Time", duration(last["time"]["seconds"]), "all sessions")
         speeds = sorted(line["time"]["tokens_per_second"] for line in facts.train)
         peaks = sorted(line["time"].get("peak_share", 0) for line in facts.train)
         peak = peaks[len(peaks) // 2]
         note = f"median; {peak:.0%} of peak" if peak else "median"
-        yield page.Figure("Tokens a second", page.short(speeds[len(speeds) // 2]), note)
+        yield page.Figure("Tokens a second", short(speeds[len(speeds) // 2]), note)
 
 
 def _curves(facts: RunFacts) -> str:

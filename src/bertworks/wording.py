@@ -1,0 +1,21 @@
+"""Numbers and spans of time as people read them."""
+
+from __future__ import annotations
+
+
+def short(number: float) -> str:
+    """A number in three digits: 950, 12.3k, 1.2M."""
+    for size, mark in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{mark}"
+    return f"{number:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """A span of time: 4.2 s, 48 s, 3 min 20 s, 2 h 05 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

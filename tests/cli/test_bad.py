@@ -1,0 +1,231 @@
+"""What people mistype: one clear line, the right exit status, and never a traceback.
+
+A mistake in the command line itself ends with status 2 and a hint, one in what it names with 1.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import CPU, SMALL, Bertworks, World
+
+
+def _fails(bertworks: Bertworks, *words: object, says: str, status: int = 1) -> None:
+    result = bertworks(*words)
+    assert result.exit_code == status, (result.output, result.exception)
+    assert "Traceback" not in result.output
+    lines = result.stderr.strip().splitlines()
+    if status == 1:
+        assert len(lines) == 1, lines
+        assert lines[0].startswith("error: ")
+    assert says in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["vocb", "x", "--out", "y"], "Did you mean 'vocab'"),
+        (["vocab", "x"], "Missing option '--out'"),
+        (["vocab", "x", "--ot", "y"], "--out"),
+        (["vocab", "x", "--out", "y", "--size", "many"], "--size"),
+        (["vocab", "x", "--out", "y", "--format", "docx"], "'jsonl'"),
+        (["prepare", "x", "--out", "y"], "--tokenizer"),
+        (["prepare", "x", "--tokenizer", "t", "--out", "y", "--workers", "0"], "--workers"),
+        (["pretrain", "tiny"], "--out"),
+        (["pretrain", "tiny", "--out", "y", "--device", "gpu"], "'cuda'"),
+        (["finetune", "classification", "--model", "m", "--out", "y"], "--train"),
+        (["evaluate", "m"], "--data"),
+        (["predict", "m"], "either texts or --data"),
+        (["predict", "m", "text", "--data", "f"], "either texts or --data"),
+        (["fill-mask", "m"], "TEXT"),
+        (["fill-mask", "m", "[MASK]", "--top-k", "0"], "--top-k"),
+        (["next-sentence", "m", "a"], "Missing argument 'B'"),
+        (["tokenize", "m"], "TEXT"),
+        (["demo", "now"], "unexpected extra argument"),
+    ],
+)
+def test_mistyped_command_lines(bertworks: Bertworks, words: list[str], says: str) -> None:
+    _fails(bertworks, *words, says=says, status=2)
+    assert "--help" in bertworks(*words).stderr
+
+
+def test_bad_corpora(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    out = tmp_path / "v"
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "utf16.txt").write_bytes("text".encode("utf-16"))
+    (tmp_path / "open.txt").write_text('<doc id="1" url="u" title="t">\nt\n\nsome text\n')
+    for name, says in (
+        ("nowhere.txt", "no such file or folder"),
+        ("*.none", "no file matches"),
+        ("empty.txt", "holds no text"),
+        ("utf16.txt", "utf16.txt:1: not UTF-8"),
+        ("open.txt", "open.txt:1"),
+    ):
+        _fails(bertworks, "vocab", tmp_path / name, "--out", out, says=says)
+    _fails(bertworks, "vocab", world.corpus, "--out", out, "--size", 50, says="size=50")
+    _fails(bertworks, "vocab", world.train, "--out", out, "--column", "txt", says="'txt'")
+    assert not out.exists()
+
+
+def test_nothing_is_overwritten(bertworks: Bertworks, world: World) -> None:
+    for out in (world.vocab, world.pretrained / "model"):
+        _fails(bertworks, "vocab", world.corpus, "--out", out, says="already")
+    _fails(bertworks, "vocab", world.corpus, "--out", world.corpus, says="is a file")
+    words = ("prepare", world.corpus, "--tokenizer", world.vocab, "--out")
+    _fails(bertworks, *words, world.vocab, says="not empty")
+    words = ("pretrain", "tiny", f"data={world.prepared}", *SMALL, *CPU, "--out")
+    _fails(bertworks, *words, world.vocab, says="not empty and holds no run")
+    _fails(bertworks, *words, world.pretrained, "seed=9", says="seed=0, not 9")
+
+
+def test_bad_preparations(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "p")
+    _fails(bertworks, "prepare", world.corpus, "--tokenizer", tmp_path, *out, says="tokenizer.json")
+    _fails(bertworks, "prepare", world.vocab, "--tokenizer", world.corpus, *out, says="corpus.txt")
+
+
+def test_bad_pretraining(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    end = (*SMALL, *CPU, "--out", tmp_path / "run")
+    data = f"data={world.prepared}"
+    _fails(bertworks, "pretrain", "tini", data, *end, says="'tiny'")
+    _fails(bertworks, "pretrain", tmp_path / "my.yaml", data, *end, says="my.yaml")
+    _fails(bertworks, "pretrain", "tiny", *end, says="data=VALUE")
+    _fails(bertworks, "pretrain", "tiny", world.prepared, *end, says="key=value")
+    _fails(bertworks, "pretrain", "tiny", f"data={world.vocab}", *end, says="bertworks prepare")
+    _fails(bertworks, "pretrain", "tiny", data, *end, "stesp=5", says="'steps'")
+    _fails(bertworks, "pretrain", "tiny", data, *end, "optimizer.lr=fast", says="optimizer.lr")
+    _fails(bertworks, "pretrain", "tiny", data, *end, "model.hidden_size=15", says="hidden_size")
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    files = {
+        "fields.tsv": "text\tlabel\na\tx\nb\n",
+        "empty.tsv": "text\tlabel\na\tx\nb\t\n",
+        "unseen.tsv": "text\tlabel\na\twett\n",
+        "names.tsv": "one\ttwo\na text of words\tx\nanother of them\ty\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    start = ("finetune", "classification", *CPU, "--out", tmp_path / "run")
+    model = ("--model", world.pretrained, "max_seq_length=32")
+    _fails(bertworks, *start, *model, "--train", tmp_path / "no.tsv", says="no such file")
+    _fails(bertworks, *start, *model, "--train", tmp_path / "fields.tsv", says="fields.tsv:3")
+    _fails(bertworks, *start, *model, "--train", tmp_path / "empty.tsv", says="empty.tsv:3")
+    dev = ("--train", world.train, "--dev", tmp_path / "unseen.tsv")
+    _fails(bertworks, *start, *model, *dev, says="unseen.tsv:2: the label 'wett'")
+    train = ("--train", world.train)
+    _fails(bertworks, *start, *model, *train, "label_column=lable", says="'lable'")
+    _fails(bertworks, *start, *model, *train, "learning_rat=1", says="'learning_rate'")
+    _fails(bertworks, *start, *model, *train, "epochs", says="key=value")
+    _fails(bertworks, *start, "--model", world.vocab, *train, says="config.json")
+    _fails(bertworks, *start, "--model", world.train, *train, says="is a file")
+    sst2 = ("finetune", "sst2", *CPU, "--out", tmp_path / "run", *model, *train)
+    _fails(bertworks, *sst2, says="classification")
+    assert not (tmp_path / "run").exists()
+
+
+def test_models_that_are_none_or_of_another_task(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    _fails(bertworks, "predict", gone, "text", says="no such directory")
+    _fails(bertworks, "predict", "the text first", world.finetuned, says="no such directory")
+    _fails(bertworks, "evaluate", world.dev, "--data", world.finetuned, says="is a file")
+    _fails(bertworks, "fill-mask", world.finetuned, "a [MASK]", says="trained for classification")
+    _fails(bertworks, "next-sentence", world.finetuned, "a", "b", says="classification")
+    _fails(bertworks, "tokenize", gone, "text", says="no such file")
+    weights = tmp_path / "damaged" / "model.safetensors"
+    weights.parent.mkdir()
+    for file in (world.finetuned / "model").iterdir():
+        (weights.parent / file.name).write_bytes(file.read_bytes())
+    weights.write_bytes(weights.read_bytes()[:-100])
+    _fails(bertworks, "predict", weights.parent, "text", says="damaged")
+
+
+def test_bad_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    _fails(bertworks, "predict", world.finetuned, " ", says="empty text")
+    _fails(bertworks, "predict", world.finetuned, "a", "--pair", "b", says="single texts")
+    _fails(bertworks, "predict", world.finetuned, "\udcff", says="surrogate")
+    _fails(bertworks, "fill-mask", world.pretrained, "", says="empty text")
+    _fails(bertworks, "fill-mask", world.pretrained, "no mask", says="no [MASK] in the text")
+    long = "door " * 100
+    _fails(bertworks, "fill-mask", world.pretrained, f"{long} [MASK]", says="64")
+    _fails(bertworks, "next-sentence", world.pretrained, "a", "", says="empty text")
+    table = ("predict", world.finetuned, "--data", world.dev)
+    _fails(bertworks, *table, "--out", tmp_path / "no" / "out.tsv", says="out.tsv")
+    result = bertworks("predict", world.finetuned, "-", stdin=b"fine\n\xff\n")
+    assert result.exit_code == 1
+    assert "line 2" in result.stderr
+
+
+def _start(*words: object, **options: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from bertworks.cli import main; main()", *map(str, words)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **{**pipes, **options})  # type: ignore[call-overload,no-any-return]
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(world: World, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = (*SMALL, f"data={world.prepared}", "steps=1000000", "log_every=1", *CPU)
+    process = _start("pretrain", "tiny", *words, "--out", run)
+    try:
+        deadline = time.monotonic() + 120
+        journal = run / "journal.jsonl"
+        while not (journal.exists() and b'"train"' in journal.read_bytes()):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert errors.strip().splitlines()[-1].startswith("error: stopped after step")
+    assert "same command" in errors
+    assert "Traceback" not in errors
+    assert any((run / "checkpoints").iterdir())
+
+
+def test_ctrl_c_elsewhere_is_one_line(world: World) -> None:
+    process = _start("tokenize", world.vocab, "-", "--json", stdin=subprocess.PIPE)
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("text\n")
+        process.stdin.flush()
+        assert '"tokens"' in process.stdout.readline()  # each line is answered as it comes
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        errors = process.communicate()[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert errors.startswith("error: interrupted")
+    assert "Traceback" not in errors
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(world: World) -> None:
+    process = _start("predict", world.finetuned, "-", *CPU, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate("a line\n" * 3000, timeout=120)
+    assert errors == ""
+    assert process.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_one_line(world: World) -> None:
+    with open("/dev/full", "w") as full:
+        process = _start("tokenize", world.vocab, "text", stdout=full)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.strip() == "error: No space left on device"
