@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..wording import duration
 from . import texts
 
 if TYPE_CHECKING:
@@ -21,25 +22,34 @@ if TYPE_CHECKING:
 
 VOCABULARY_SIZE = 4000
 
+# Two minutes and 2 MB of text are not four days and 3,300 million words. Where this differs from
+# the paper, it is to learn what can be learned in the time: more masked words a sequence, short
+# sequences in small batches, larger initial weights (0.02 is made for 768 wide, and a network of
+# 128 idles on it for long), a high learning rate, and no dropout.
 PRETRAINING: Mapping[str, Any] = {
     "model": {
         "size": "tiny",
-        # A corpus of 2 MB and a few minutes: nothing to be kept from learning by heart.
+        "num_attention_heads": 8,
+        "initializer_range": 0.05,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     },
-    "steps": 2500,
-    "batch_size": 16,
-    "optimizer": {"lr": 2e-3, "warmup": 0.1},
-    "held_out": {"documents": 0.05, "sequences": 400},
-    "eval_every": 500,
-    "checkpoint_every": 500,
+    "steps": 6000,
+    "batch_size": 20,
+    "phases": [{"max_seq_length": 48}],
+    "masking": {"mlm_probability": 0.4},
+    "instances": {"next_sentence_balance": "exact"},
+    "optimizer": {"lr": 2e-3, "betas": [0.9, 0.98], "warmup": 0.1},
+    "held_out": {"documents": 0.05, "sequences": 500},
+    "log_every": 25,
+    "eval_every": 1000,
+    "checkpoint_every": 1000,
 }
 
 FINETUNING: Mapping[str, Any] = {
-    "epochs": 4,
+    "epochs": 3,
     "batch_size": 32,
-    "learning_rate": 1e-3,
+    "learning_rate": 2e-3,
     "max_seq_length": 128,
 }
 
@@ -246,8 +256,7 @@ class _Demo:
             verdict = "Pre-training was worth it: it beats both baselines."
         else:
             verdict = "Pre-training did NOT beat both baselines this time."
-        minutes, seconds = divmod(round(result.seconds), 60)
-        self.console.print(f"\n[bold]{verdict}[/bold]  ({minutes} min {seconds:02d} s in all)")
+        self.console.print(f"\n[bold]{verdict}[/bold]  ({duration(result.seconds)} in all)")
         self.say(
             f"Look at the report:  {result.report}",
             f"Try it yourself:     bertworks fill-mask {self.out / 'pretrained'} "
