@@ -23,12 +23,14 @@ DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data")) / "glue" / "sst2
 HERE = Path(__file__).parent
 
 
-def ours(who: str, model: str, seed: int, out: Path, settings: Sequence[str]) -> dict[str, object]:
+def ours(
+    who: str, model: str, seed: int, out: Path, settings: Sequence[str], threads: int
+) -> dict[str, object]:
     """One run of `bertworks finetune`, and what its journal says."""
     command = [
         *(sys.executable, "-m", "bertworks", "finetune", "classification", "--model", model),
         *("--train", str(DATA / "train.tsv"), "--dev", str(DATA / "dev.tsv"), "--out", str(out)),
-        *(f"seed={seed}", *settings),
+        *("--threads", str(threads), f"seed={seed}", *settings),
     ]
     subprocess.run(command, check=True, stdout=sys.stderr)
     lines = [json.loads(line) for line in (out / "journal.jsonl").open()]
@@ -52,19 +54,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--random", action="store_true")
     parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_intermixed_args()
+    threads = options.threads
     with options.out.open("w") as results, tempfile.TemporaryDirectory() as folder:
         for seed in options.seeds:
             run = Path(folder) / f"ours-{seed}"
-            found = [ours("ours", options.model, seed, run, options.settings)]
+            found = [ours("ours", options.model, seed, run, options.settings, threads)]
             if options.random:
                 other = Path(folder) / f"random-{seed}"
                 settings = [*options.settings, "reinitialize=true"]
-                found.append(ours("random", options.model, seed, other, settings))
+                found.append(ours("random", options.model, seed, other, settings, threads))
             if options.peer:
                 command = [sys.executable, HERE / "peer.py", options.model, run / "settings.yaml"]
-                command += [DATA / "train.tsv", DATA / "dev.tsv"]
+                command += [DATA / "train.tsv", DATA / "dev.tsv", "--threads", str(threads)]
                 told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
                 found.append(json.loads(told.splitlines()[-1]))
             for line in found:
