@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForPreTraining
 
+from bertworks.checkpoints.bert import BERT
 from bertworks.packed import Batch
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.training.optimizer import parameter_groups
@@ -80,7 +81,7 @@ def main() -> None:
     held_out = [task.collate(chunk).to("cpu") for chunk in chunks]
     torch.manual_seed(settings.seed)
     config = settings.model.config(data.tokenizer.vocab_size)
-    model = BertForPreTraining(BertConfig(**config.model_dump())).train()
+    model = BertForPreTraining(BertConfig(**BERT.write_config(config))).train()
     optimizer_settings = settings.optimizer
     optimizer = torch.optim.AdamW(
         parameter_groups(model, optimizer_settings.weight_decay),

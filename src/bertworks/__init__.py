@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BertworksError": "errors",
     "Packed": "packed",
+    "Padded": "packed",
     "Batch": "packed",
     "Tokenizer": "text.tokenizer",
     "train_vocabulary": "text.vocabulary",
@@ -24,6 +25,7 @@ _HOMES = {
     "Task": "tasks.task",
     "Model": "api",
     "load": "api",
+    "inspect": "inspection",
     "pretrain": "training.pretrain",
     "finetune": "training.finetune",
 }

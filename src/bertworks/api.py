@@ -6,12 +6,17 @@ import copy
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from .checkpoints.families import family_of
+from .checkpoints.sentence import SentenceSettings, read_sentence_settings
 from .checkpoints.store import (
     LoadReport,
     load_weights,
@@ -24,20 +29,36 @@ from .errors import BertworksError, CheckpointError
 from .inference import engine
 from .inference.engine import EngineSettings
 from .inference.evaluate import Evaluation, evaluate
-from .model.config import EncoderConfig
+from .inference.features import EmbedSettings, embed
+from .inference.generate import GenerationSettings, generate
+from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
 from .model.device import pick_device
 from .model.encoder import Encoder
 from .tasks import task_class
 from .tasks.classification import ClassificationSettings, ClassificationTask
 from .tasks.columns import Columns
-from .tasks.pretraining.pairs import InstanceSettings
-from .tasks.pretraining.task import PretrainingTask
+from .tasks.pretraining.pairs import Format, InstanceSettings
+from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.rows import Table, read_rows
 from .tasks.task import Network, Prediction, Row, Task
 from .text.tokenizer import Tokenizer
 
-_HUB_FILES = ("*.json", "*.safetensors", "vocab.txt")
+# A tensor of ours that tells that a checkpoint has a head.
+_HEADS = {
+    "pooler": "encoder.pooler.dense.weight",
+    "mlm": "mlm_head.bias",
+    "nsp": "nsp_head.weight",
+    "classifier": "head.linear.weight",
+}
+_HUB_FILES = (
+    "*.json",
+    "1_Pooling/*.json",
+    "*.safetensors",
+    "*.txt",
+    "*.model",
+    "pytorch_model*.bin",
+)
 
 
 class BareEncoder(nn.Module):
@@ -56,6 +77,7 @@ class Model:
         task: what the network was trained for; None for a bare encoder.
         network: the task's, or a `BareEncoder`.
         report: what became of each tensor when it was loaded.
+        sentence: how `embed` makes vectors unless it is told otherwise.
     """
 
     def __init__(
@@ -64,15 +86,18 @@ class Model:
         task: Task[Any] | None,
         network: Network | BareEncoder,
         report: LoadReport | None = None,
+        sentence: SentenceSettings | None = None,
     ) -> None:
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
+        self.sentence = sentence
 
     @classmethod
     def fresh(cls, config: EncoderConfig, tokenizer: Tokenizer, *, seed: int = 0) -> Self:
         """A bare encoder with random weights, to fine-tune as a baseline."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return cls(tokenizer, None, BareEncoder(config, pooler=True).eval())
+            pooler = config.classifier == "pooler"
+            return cls(tokenizer, None, BareEncoder(config, pooler=pooler).eval())
 
     @property
     def encoder(self) -> Encoder:
@@ -121,6 +146,40 @@ class Model:
         examples = engine.labelled_examples(task, rows)
         return evaluate(network, task, examples, EngineSettings.parse(settings))
 
+    def embed(
+        self, texts: Iterable[str], *, engine: Mapping[str, Any] | None = None, **settings: Any
+    ) -> NDArray[np.float32]:
+        """A vector of each text, in the order of the texts.
+
+        Args:
+            texts: of any number and any mix of lengths.
+            engine: those of `EngineSettings`, such as `{"precision": "bf16"}`.
+            settings: those of `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt"),
+                `layers` (`[-1]`: the last), `normalize`, `max_seq_length`. What is left out is as
+                the model's own files say (sentence-transformers'), or else the default.
+
+        Returns:
+            float32 `[texts, len(layers) * hidden_size]`.
+
+        Raises:
+            DataError: a text cannot be tokenised.
+            SettingsError: a setting is unknown or impossible.
+        """
+        known = {} if self.sentence is None else self.sentence.model_dump()
+        resolved = EmbedSettings.parse({**known, **settings})
+        parts = list(
+            embed(
+                self.network,
+                self.encoder,
+                self.tokenizer,
+                texts,
+                resolved,
+                EngineSettings.parse(engine or {}),
+            )
+        )
+        width = len(resolved.layers) * self.encoder.config.hidden_size
+        return np.concatenate(parts) if parts else np.empty((0, width), np.float32)
+
     def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[dict[str, Any]]]:
         """The likeliest pieces for each `[MASK]` in a text.
 
@@ -140,6 +199,36 @@ class Model:
         found: list[list[dict[str, Any]]] = masks
         return found
 
+    def generate(
+        self, prompts: Iterable[str], *, precision: str = "fp32", **settings: Any
+    ) -> list[str]:
+        """What the model goes on each text with.
+
+        Args:
+            prompts: texts, one token long at least.
+            precision: "fp32" or "bf16".
+            settings: those of `GenerationSettings`: `max_new_tokens`, `temperature` (0: always the
+                likeliest token), `top_k`, `top_p`, `stop_ids`, `seed`.
+
+        Returns:
+            The new text alone, for each prompt.
+
+        Raises:
+            DataError: a prompt is empty or too long.
+            SettingsError: the model is not causal, or a setting is unknown or impossible.
+        """
+        task, network = self._task_and_network()
+        if not isinstance(network, PretrainingNetwork):
+            raise BertworksError(f"the model was trained for {task.name}, and does not go on texts")
+        ids = [row.tolist() for row in self.tokenizer.piece_ids(list(prompts))]
+        made = generate(
+            network,
+            ids,
+            GenerationSettings.parse(settings),
+            EngineSettings.parse({"precision": precision}),
+        )
+        return [self.tokenizer.decode(row) for row in made]
+
     def next_sentence(self, first: str, second: str) -> float:
         """The probability that the second text follows the first.
 
@@ -158,15 +247,17 @@ class Model:
         Raises:
             CheckpointError: the directory cannot be written.
         """
-        task, network = self._task_and_network()
+        task = self.task
         return save_model(
             directory,
-            network=network,
-            config=network.encoder.config,
-            task=task.name,
-            task_settings=task.to_dict(),
-            config_entries=task.config_entries(),
+            network=self.network,
+            config=self.encoder.config,
+            task=None if task is None else task.name,
+            task_settings={} if task is None else task.to_dict(),
+            model_class="encoder" if task is None else task.model_class,
+            config_entries={} if task is None else task.config_entries(),
             tokenizer=self.tokenizer,
+            sentence=self.sentence,
         )
 
     def to(self, device: torch.device | str) -> Self:
@@ -209,33 +300,67 @@ class Model:
         return answer
 
 
-def load(name: str | Path, *, device: torch.device | str = "auto") -> Model:
+def load(
+    name: str | Path,
+    *,
+    device: torch.device | str = "auto",
+    hidden_act: Activation | None = None,
+) -> Model:
     """Load a model.
 
     Args:
-        name: a model's directory, a run's directory, or a name on the Hugging Face hub.
+        name: a model's directory (the original TensorFlow release's as well), a run's directory,
+            or a name on the Hugging Face hub.
         device: where to put the network.
+        hidden_act: the activation, whatever the files say: the original release's "gelu" was the
+            erf form until February 2019 (`gelu`, what it is read as), the tanh form since
+            (`gelu_new`).
 
     Raises:
         CheckpointError: there is no such model, it is damaged, or of another architecture.
     """
-    directory = _locate(name)
+    directory = locate(name)
     config, raw = read_config(directory)
+    if hidden_act is not None:
+        config = config.with_values(hidden_act=hidden_act)
     tokenizer = Tokenizer.load(directory)
-    tensors = read_tensors(directory)
-    task = _task_of(directory, raw, config, tokenizer, set(tensors))
-    pooler = any(key.startswith("bert.pooler.") for key in tensors)
-    network = BareEncoder(config, pooler=pooler) if task is None else task.network(config)
-    report = load_weights(network, tensors, str(name))
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"the vocabulary has {tokenizer.vocab_size} pieces, but the embeddings "
+            f"{config.vocab_size} rows",
+            where=str(name),
+        )
+    family = family_of(config)
+    tensors, dropped = read_tensors(directory, family)
+    heads = {head for head, tensor in _HEADS.items() if family.has(tensor, tensors)}
+    task = _task_of(directory, raw, config, tokenizer, tensors)
+
+    def build() -> Network | BareEncoder:
+        if task is None:
+            return BareEncoder(config, pooler="pooler" in heads)
+        return task.network(config)
+
+    with torch.device("meta"):  # nothing is drawn at random only to be replaced
+        network = build()
+    if any(True for _ in network.buffers()):  # constants of a task's own, which no file has
+        network = build()
+    report = load_weights(network, tensors, family, str(name))
+    report = replace(report, dropped={**report.dropped, **dropped})
     if report.initialized:
         raise CheckpointError(
             f"the weights {', '.join(report.initialized)} are missing", where=str(name)
         )
     keep_freed_memory()
-    return Model(tokenizer, task, network.to(pick_device(device)).eval(), report)
+    network = network.to(pick_device(device)).eval()
+    return Model(tokenizer, task, network, report, read_sentence_settings(directory))
 
 
-def _locate(name: str | Path) -> Path:
+def locate(name: str | Path) -> Path:
+    """The directory of a model: here, in a run, or fetched from the Hugging Face hub.
+
+    Raises:
+        CheckpointError: there is none of that name.
+    """
     path = Path(name)
     if path.is_dir():
         is_run = (path / "model" / "config.json").is_file()
@@ -265,26 +390,41 @@ def _task_of(
     raw: Mapping[str, Any],
     config: EncoderConfig,
     tokenizer: Tokenizer,
-    names: set[str],
+    tensors: Mapping[str, Tensor],
 ) -> Task[Any] | None:
     """The task that a model was saved with; of another tool's model, the one its heads tell of."""
     described = read_task(directory)
     if described is not None:
         name, settings = described
         return task_class(name).from_dict(settings, tokenizer)
-    if "cls.predictions.bias" in names:
-        has_pairs = "cls.seq_relationship.weight" in names
-        instances = InstanceSettings(format="segment-pair" if has_pairs else "full-sentences")
-        return PretrainingTask(tokenizer, instances, max_length=config.max_position_embeddings)
-    if "classifier.weight" in names and "id2label" in raw:
-        labels = [label for _, label in sorted((int(i), s) for i, s in raw["id2label"].items())]
+    family = family_of(config)
+    heads = {head for head, tensor in _HEADS.items() if family.has(tensor, tensors)}
+    # Heads of tagging and of multiple choice have the names of a classifier's.
+    named = raw.get("architectures") or []
+
+    def may_be(kind: str) -> bool:
+        return not named or family.classes.get(kind) in named
+
+    if "classifier" in heads and may_be("classification"):
+        (weight,) = family.keys.theirs(_HEADS["classifier"])
+        usual = {number: f"LABEL_{number}" for number in range(len(tensors[weight]))}
+        found = {int(number): label for number, label in raw.get("id2label", usual).items()}
         return ClassificationTask(
             tokenizer,
             ClassificationSettings(
-                labels=tuple(labels),
+                labels=tuple(found[number] for number in sorted(found)),
                 columns=Columns(text="text", label="label"),
-                max_seq_length=config.max_position_embeddings,
+                max_seq_length=config.max_seqlen,
                 dropout=raw.get("classifier_dropout"),
             ),
+        )
+    # A head without a layer and a bias has no tensor of its own.
+    if "mlm" in heads or (not config.mlm_bias and may_be("masked-lm")):
+        pairs: Format = "sentence-order" if config.family == "albert" else "segment-pair"
+        return PretrainingTask(
+            tokenizer,
+            InstanceSettings(format=pairs if "nsp" in heads else "full-sentences"),
+            causal=config.attention == "causal",
+            max_length=config.max_seqlen,
         )
     return None

@@ -163,6 +163,13 @@ class Packed:
         starts = self.cu_seqlens[:-1]
         return starts.astype(np.int64) if isinstance(starts, np.ndarray) else starts.long()
 
+    @cached_property
+    def last_tokens(self) -> Any:
+        """`[sequences]` int64: where each sequence's last token stands."""
+        ends = self.cu_seqlens[1:]
+        ends = ends.astype(np.int64) if isinstance(ends, np.ndarray) else ends.long()
+        return ends - 1
+
     def to(self, device: torch.device | str) -> Packed:
         """The same pack as tensors on `device`; itself, if it is there already."""
         moved = {
@@ -206,6 +213,67 @@ class Packed:
         padded = values.new_full(shape, fill)
         index = tuple(_to_tensor(at, values.device) for at in (at_row, at_column))
         return padded.index_put(index, values), _to_tensor(mask, values.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Padded:
+    """A padded batch, seen as an encoder sees a pack: row after row, pad tokens among them.
+
+    For exports to engines that know no packs; nothing else computes with pad tokens.
+
+    Attributes:
+        input_ids: `[rows * length]` int64 tensor.
+        token_type_ids: `[rows * length]` int64 tensor.
+        position_ids: `[rows * length]` int64 tensor.
+        mask: `[rows, length]` boolean tensor: which tokens are real; they stand at the front.
+    """
+
+    input_ids: torch.Tensor
+    token_type_ids: torch.Tensor
+    position_ids: torch.Tensor
+    mask: torch.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> Padded:
+        """From `[rows, length]` tensors."""
+        import torch
+
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        return cls(
+            input_ids.flatten(),
+            types.flatten(),
+            positions.expand_as(input_ids).flatten(),
+            attention_mask.bool(),
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        return self.input_ids.shape[0]
+
+    @property
+    def max_seqlen(self) -> int:
+        return self.mask.shape[1]
+
+    @property
+    def first_tokens(self) -> torch.Tensor:
+        import torch
+
+        rows, length = self.mask.shape
+        return torch.arange(rows, device=self.mask.device) * length
+
+    @property
+    def last_tokens(self) -> torch.Tensor:
+        return self.first_tokens + self.mask.sum(1) - 1
+
+
+Sequences = Packed | Padded
+"""What an encoder takes."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -185,7 +185,7 @@ def test_loading_is_strict(tmp_path, edit, says):
         ({"model_type": "gpt2"}, "'gpt2' is not supported"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
         ({"hidden_size": 47}, "not divisible"),
-        ({"hidden_act": "swish"}, "hidden_act='swish'"),
+        ({"hidden_act": "mish"}, "hidden_act='mish'"),
     ],
 )
 def test_other_architectures_are_refused(tmp_path, entries, says):

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForPreTraining
 
+from bertworks.checkpoints.bert import BERT
 from bertworks.model.config import EncoderConfig
 from bertworks.packed import Packed
 
@@ -32,9 +33,8 @@ def oracle(own: EncoderConfig, dtype: torch.dtype, seed: int = 0) -> BertForPreT
     They are drawn large enough that the two forms of GELU give different results.
     """
     generator = torch.Generator().manual_seed(seed)
-    model = BertForPreTraining(BertConfig(**own.model_dump(), attn_implementation="eager")).to(
-        dtype
-    )
+    config = BertConfig(**BERT.write_config(own), attn_implementation="eager")
+    model = BertForPreTraining(config).to(dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from bertworks.checkpoints import bert
+from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.store import load_weights
 from bertworks.packed import Batch
 from bertworks.tasks.pretraining.task import PretrainingNetwork
@@ -21,9 +21,8 @@ def pair(dtype, hidden_act="gelu"):
     config = reference.config(hidden_act)
     theirs = reference.oracle(config, dtype)
     ours = PretrainingNetwork(config).to(dtype).eval()
-    report = load_weights(
-        ours, {bert.normalize_name(k): v for k, v in theirs.state_dict().items()}, "oracle"
-    )
+    tensors = {BERT.normalize_name(k): v for k, v in theirs.state_dict().items()}
+    report = load_weights(ours, tensors, BERT, "oracle")
     assert not report.initialized
     packed = reference.sequences(config)
     ids, mask = packed.to_padded()
@@ -89,13 +88,7 @@ def test_losses_and_every_gradient(dtype):
     loss.backward()
     assert close(loss.detach(), expected.loss.detach(), dtype)[0]
 
-    gradients = bert.KEYS.export(
-        {
-            name: parameter.grad
-            for name, parameter in ours.named_parameters()
-            if name not in bert.TIED
-        }
-    )
+    gradients = BERT.keys.export({name: p.grad for name, p in ours.named_parameters()})
     others = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     assert gradients.keys() == others.keys()
     largest = max(gradient.abs().max().item() for gradient in others.values())

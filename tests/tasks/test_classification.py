@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.store import load_weights
 from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.model.config import EncoderConfig
@@ -71,7 +72,7 @@ ROWS = [
 def test_loss_and_gradients_are_those_of_hugging_face(tokenizer: Tokenizer) -> None:
     torch.manual_seed(1)
     config = BertConfig(
-        **CONFIG.model_dump(), num_labels=3, problem_type="single_label_classification"
+        **BERT.write_config(CONFIG), num_labels=3, problem_type="single_label_classification"
     )
     theirs = BertForSequenceClassification(config).double()
     with torch.no_grad():
@@ -80,7 +81,7 @@ def test_loss_and_gradients_are_those_of_hugging_face(tokenizer: Tokenizer) -> N
     task = make_task(tokenizer)
     ours = task.network(CONFIG).double()
     tensors = {name: value for name, value in theirs.state_dict().items() if "_ids" not in name}
-    report = load_weights(ours, tensors, "theirs")
+    report = load_weights(ours, tensors, BERT, "theirs")
     assert not report.initialized
     assert not report.dropped
 
@@ -203,7 +204,7 @@ def test_long_rows_are_cut_and_counted_or_refused(tokenizer: Tokenizer) -> None:
     assert example.truncated_tokens == 20 + 3 + 3 - 16
     with pytest.raises(DataError, match="f:3: 26 tokens, but at most 16 fit"):
         make_task(tokenizer, truncation="error").example(row, 0, where="f:3")
-    with pytest.raises(SettingsError, match="max_seq_length=64 is more than the encoder's"):
+    with pytest.raises(SettingsError, match="max_seq_length=64 is more than the 32 tokens"):
         make_task(tokenizer, max_seq_length=64).network(CONFIG)
 
 

@@ -171,7 +171,11 @@ def test_without_dev_the_last_is_kept(model: Model, tmp_path: Path) -> None:
         ({"learning_rat": 1}, SettingsError, "'learning_rat'. The nearest .* 'learning_rate'"),
         ({"best_metric": "acuracy"}, SettingsError, "no metric of this task.*'accuracy'"),
         ({"positive_label": "yess"}, SettingsError, "none of the labels 'no', 'yes'"),
-        ({"max_seq_length": 64}, SettingsError, "more than the encoder's max_position_embeddings"),
+        (
+            {"max_seq_length": 64},
+            SettingsError,
+            "more than the 32 tokens that the encoder's max_position_embeddings",
+        ),
         (
             {"label_column": "lable"},
             DataError,

@@ -110,6 +110,7 @@ def train(
         config=config,
         task=task.name,
         task_settings=task.to_dict(),
+        model_class=task.model_class,
         config_entries=task.config_entries(),
         tokenizer=task.tokenizer,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.store import load_weights, read_config, read_task, read_tensors
 from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -111,7 +112,9 @@ def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path
     assert name == PretrainingTask.name
     task = PretrainingTask.from_dict(task_settings, Tokenizer.load(run.model))
     network = task.network(config)
-    report = load_weights(network, read_tensors(run.model), "model")
+    tensors, dropped = read_tensors(run.model, BERT)
+    assert not dropped
+    report = load_weights(network, tensors, BERT, "model")
     assert not report.initialized
     found = load_newest(run.checkpoints)
     assert found is not None

@@ -1,60 +1,95 @@
-"""BERT as Hugging Face lays it out: the names of its tensors and of its settings."""
+"""BERT, and ERNIE, which is BERT with one more embedding: names of settings and tensors."""
 
 from __future__ import annotations
 
-import re
+from typing import Any
 
-from .keymap import KeyMap, Rule
+from ..model.config import EncoderConfig
+from .family import (
+    NO_DECODER,
+    Family,
+    constants,
+    embedding_keys,
+    key_map,
+    layer_keys,
+    same_names,
+)
 
-MODEL_TYPE = "bert"
-PREFIX = "bert."
+_HEAD = "cls.predictions"
 
-_LAYER = "bert.encoder.layer.{}"
-_HEADS = "cls.predictions.transform"
 
-KEYS = KeyMap(
-    Rule(ours, theirs if isinstance(theirs, tuple) else (theirs,))
-    for ours, theirs in {
-        "encoder.embeddings.word_embeddings": "bert.embeddings.word_embeddings",
-        "encoder.embeddings.position_embeddings": "bert.embeddings.position_embeddings",
-        "encoder.embeddings.token_type_embeddings": "bert.embeddings.token_type_embeddings",
-        "encoder.embeddings.norm": "bert.embeddings.LayerNorm",
-        "encoder.layers.{}.attention.query_key_value": (
-            f"{_LAYER}.attention.self.query",
-            f"{_LAYER}.attention.self.key",
-            f"{_LAYER}.attention.self.value",
-        ),
-        "encoder.layers.{}.attention.output": f"{_LAYER}.attention.output.dense",
-        "encoder.layers.{}.attention_norm": f"{_LAYER}.attention.output.LayerNorm",
-        "encoder.layers.{}.feed_forward.intermediate": f"{_LAYER}.intermediate.dense",
-        "encoder.layers.{}.feed_forward.output": f"{_LAYER}.output.dense",
-        "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.output.LayerNorm",
-        "encoder.pooler.dense": "bert.pooler.dense",
-        "mlm_head.dense": f"{_HEADS}.dense",
-        "mlm_head.norm": f"{_HEADS}.LayerNorm",
-        "mlm_head.bias": "cls.predictions.bias",
+def _keys(name: str) -> dict[str, str | tuple[str, ...]]:
+    return {
+        **embedding_keys(f"{name}.embeddings"),
+        **layer_keys(f"{name}.encoder.layer.{{}}"),
+        "encoder.pooler.dense": f"{name}.pooler.dense",
+        "mlm_head.transform.dense": f"{_HEAD}.transform.dense",
+        "mlm_head.transform.norm": f"{_HEAD}.transform.LayerNorm",
+        "mlm_head.bias": f"{_HEAD}.bias",
+        "mlm_head.decoder": f"{_HEAD}.decoder.weight",
         "nsp_head": "cls.seq_relationship",
         "head.linear": "classifier",
-    }.items()
+    }
+
+
+def _classes(name: str) -> dict[str, str]:
+    return {
+        "encoder": f"{name}Model",
+        "masked-lm": f"{name}ForMaskedLM",
+        "pretraining": f"{name}ForPreTraining",
+        "classification": f"{name}ForSequenceClassification",
+    }
+
+
+def _dropped(name: str) -> tuple[tuple[str, str], ...]:
+    return (
+        *constants(f"{name}."),
+        (r"cls\.predictions\.decoder\.bias", "the same as the head's bias"),
+        (r"cls\..*", "a head of pre-training, which this task does not have"),
+        (rf"{name}\.pooler\..*", "the pooler, which this task does not have"),
+        (r"(classifier|qa_outputs)\..*", "the head of another task"),
+    )
+
+
+_MUST_BE = {"position_embedding_type": "absolute", **NO_DECODER}
+_BARE = ("embeddings.", "encoder.", "pooler.")
+
+BERT = Family(
+    name="bert",
+    settings=same_names(),
+    keys=key_map(_keys("bert")),
+    prefix="bert.",
+    bare=_BARE,
+    classes=_classes("Bert"),
+    must_be=_MUST_BE,
+    dropped=_dropped("bert"),
 )
 
-TIED = {"mlm_head.decoder": "encoder.embeddings.word_embeddings.weight"}
-"""Our names of one parameter that has two; it is written once."""
 
-NEW_IF_ABSENT = ("encoder.pooler.", "mlm_head.", "nsp_head.", "head.")
-"""What may be newly initialised: the heads, and the pooler, which is one."""
+def _ernie_spelled(raw: dict[str, Any]) -> dict[str, Any]:
+    """Without `use_task_id` there are no embeddings of tasks, whatever number is written."""
+    return raw if raw.get("use_task_id") else {**raw, "task_type_vocab_size": 0}
 
-DROPPED = (
-    (r"bert\.embeddings\.(position_ids|token_type_ids)", "a constant that older releases saved"),
-    (r"cls\.predictions\.decoder\.(weight|bias)", "tied to the embeddings and the bias"),
-    (r"cls\..*", "a head of pre-training, which this task does not have"),
-    (r"bert\.pooler\..*", "the pooler, which this task does not have"),
-    (r"(classifier|qa_outputs)\..*", "the head of another task"),
+
+def _ernie_extra(config: EncoderConfig) -> dict[str, Any]:
+    return {"use_task_id": config.task_type_vocab_size > 0}
+
+
+ERNIE = Family(
+    name="ernie",
+    settings=same_names("task_type_vocab_size"),
+    keys=key_map(
+        {
+            **_keys("ernie"),
+            "encoder.embeddings.task_type_embeddings": "ernie.embeddings.task_type_embeddings",
+        }
+    ),
+    prefix="ernie.",
+    bare=_BARE,
+    classes=_classes("Ernie"),
+    defaults={"task_type_vocab_size": 3},
+    must_be=_MUST_BE,
+    spelled=_ernie_spelled,
+    extra=_ernie_extra,
+    dropped=_dropped("ernie"),
 )
-"""Their tensors that may stay unused, and why."""
-
-
-def normalize_name(name: str) -> str:
-    """A tensor's name in today's spelling: with the `bert.` prefix, without gamma and beta."""
-    name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-    return PREFIX + name if name.startswith(("embeddings.", "encoder.", "pooler.")) else name

@@ -1,8 +1,8 @@
 """Between our parameters' names and those of a published layout: an ordered, reversible table.
 
-A rule says what stands where. `{}` in it is a layer's number, and `Fuse` says that one of our
-tensors is several of theirs laid one below the other, so that nothing but names and cuts is ever
-changed, and a round trip keeps every bit.
+A rule says what stands where. `{}` in it is a layer's number. One of our tensors may be several of
+theirs laid one below the other, or theirs with rows and columns exchanged; nothing else is ever
+changed, so a round trip keeps every bit.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ class Rule:
     """Our tensors whose name begins with `ours` are theirs that begin with each of `theirs`.
 
     The names are of modules (then `.weight` or `.bias` follows on both sides) or of whole tensors.
+    If it is `transposed`, their matrices are ours with rows and columns exchanged.
     """
 
     ours: str
     theirs: tuple[str, ...]
+    transposed: bool = False
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -51,18 +53,17 @@ class KeyMap:
         Raises:
             KeyError: no rule is about the tensor: it is not part of the published layout.
         """
-        for rule in self.rules:
-            found = rule.match(name)
-            if found is not None:
-                return found
-        raise KeyError(name)
+        return self._find(name)[0]
 
     def export(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our tensors under their names."""
         exported: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            names = self.theirs(name)
-            exported.update(zip(names, tensor.chunk(len(names)), strict=True))
+            names, transposed = self._find(name)
+            parts = tensor.chunk(len(names))
+            if transposed:
+                parts = tuple(_transposed(part) for part in parts)
+            exported.update(zip(names, parts, strict=True))
         return exported
 
     def fetch(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
@@ -71,8 +72,22 @@ class KeyMap:
         Raises:
             KeyError: they have some parts of it, but not the one that is named.
         """
-        names = self.theirs(name)
+        names, transposed = self._find(name)
         if not any(part in tensors for part in names):
             return None
         parts = [tensors[part] for part in names]
+        if transposed:
+            parts = [_transposed(part) for part in parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _find(self, name: str) -> tuple[tuple[str, ...], bool]:
+        for rule in self.rules:
+            found = rule.match(name)
+            if found is not None:
+                return found, rule.transposed
+        raise KeyError(name)
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    """A matrix with rows and columns exchanged; a vector as it is."""
+    return tensor.t() if tensor.ndim == 2 else tensor

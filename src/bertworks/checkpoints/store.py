@@ -1,8 +1,9 @@
 """Models on disk, in the Hugging Face layout, read and written strictly.
 
     config.json          geometry, class names
-    model.safetensors    weights (or shards of it with model.safetensors.index.json)
-    vocab.txt, tokenizer.json, tokenizer_config.json
+    model.safetensors    weights (or shards of it with model.safetensors.index.json; read as well:
+                         pytorch_model.bin)
+    tokenizer.json, tokenizer_config.json, vocab.txt or what the family has
     bertworks.json       what that layout has no place for: the task and its settings
 
 Every tensor of a checkpoint is used, dropped with a reason, or an error; what is newly initialised
@@ -12,7 +13,6 @@ is listed.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,24 +21,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..errors import CheckpointError, SettingsError
+from ..errors import CheckpointError
 from ..model.config import EncoderConfig
-from . import bert
+from . import tensorflow
+from .families import family_named, family_of
+from .family import Family
+from .sentence import SentenceSettings, write_sentence_settings
+from .weights import SAFETENSORS, has_weights, read_json, read_weights
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
 
-_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_python": "gelu"}
-_MUST_BE = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-}
+NEW_IF_ABSENT = ("encoder.pooler.", "mlm_head.", "nsp_head.", "head.")
+"""What may be newly initialised: the heads, and the pooler, which is one."""
 
 
 @dataclass(frozen=True)
@@ -59,26 +59,17 @@ class LoadReport:
 def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
     """The geometry in a directory's `config.json`, and all that stands in the file.
 
+    The original release's `bert_config.json` is read where there is no other.
+
     Raises:
         CheckpointError: the file is missing, no JSON, or describes another architecture.
     """
-    raw = _read_json(directory / "config.json")
-    where = str(directory / "config.json")
-    family = raw.get("model_type", bert.MODEL_TYPE)
-    if family != bert.MODEL_TYPE:
-        raise CheckpointError(
-            f"model_type {family!r} is not supported", where=where, fix="Supported: bert."
-        )
-    for key, value in _MUST_BE.items():
-        if raw.get(key, value) != value:
-            raise CheckpointError(f"{key}={raw[key]!r} is not supported", where=where)
-    values = {key: raw[key] for key in EncoderConfig.model_fields if key in raw}
-    if "hidden_act" in values:
-        values["hidden_act"] = _ACTIVATIONS.get(values["hidden_act"], values["hidden_act"])
-    try:
-        return EncoderConfig.parse(values, where=where), raw
-    except SettingsError as error:
-        raise CheckpointError(error.what, where=where) from None
+    file = directory / "config.json"
+    if not file.is_file() and (directory / tensorflow.CONFIG).is_file():
+        file = directory / tensorflow.CONFIG
+    raw = read_json(file)
+    family = family_named(raw.get("model_type", "bert"), where=str(file))
+    return family.read_config(raw, where=str(file)), raw
 
 
 def read_task(directory: Path) -> tuple[str, dict[str, Any]] | None:
@@ -90,7 +81,7 @@ def read_task(directory: Path) -> tuple[str, dict[str, Any]] | None:
     path = directory / "bertworks.json"
     if not path.is_file():
         return None
-    values = _read_json(path)
+    values = read_json(path)
     if values.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(
             f"format version {values.get('format_version')!r} is not {FORMAT_VERSION}",
@@ -100,55 +91,51 @@ def read_task(directory: Path) -> tuple[str, dict[str, Any]] | None:
     return values["task"], values["task_settings"]
 
 
-def read_tensors(directory: Path) -> dict[str, Tensor]:
-    """All tensors of a directory, under today's names.
+def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of a directory, under today's names of their family.
+
+    Returns:
+        the tensors, and what was left out, and why.
 
     Raises:
-        CheckpointError: there are no weights, or a file is damaged.
+        CheckpointError: there are no weights, or a file is damaged, or holds more than weights.
     """
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(_read_json(index)["weight_map"].values()))
-    elif (directory / "model.safetensors").is_file():
-        names = ["model.safetensors"]
+    dropped: dict[str, str] = {}
+    if has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:
+        tensors = read_weights(directory)
     else:
-        raise CheckpointError("there is no model.safetensors", where=str(directory))
-    tensors: dict[str, Tensor] = {}
-    for name in names:
-        try:
-            tensors.update(load_file(directory / name))
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"cannot be read ({error})", where=str(directory / name)
-            ) from None
-    return {bert.normalize_name(name): tensor for name, tensor in tensors.items()}
+        tensors, dropped = tensorflow.read_checkpoint(prefix)
+    return {family.normalize_name(name): tensor for name, tensor in tensors.items()}, dropped
 
 
-def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], where: str) -> LoadReport:
+def load_weights(
+    network: nn.Module, tensors: Mapping[str, Tensor], family: Family, where: str
+) -> LoadReport:
     """Fill a network from a checkpoint's tensors.
 
     Args:
-        network: freshly initialised; its encoder is its attribute `encoder`.
-        tensors: under the names of the published layout.
+        network: freshly initialised, or on the device "meta": then it takes the tensors as they
+            are, which may lie in mapped files, rather than copies. Its encoder is `encoder`.
+        tensors: under the family's names.
+        family: whose names these are.
         where: the checkpoint's name, for errors.
 
     Raises:
         CheckpointError: a tensor of the encoder is missing, one is of another shape, or one is
             unknown.
     """
-    used: list[str] = []
+    values: dict[str, Tensor] = {}
     initialized: list[str] = []
     taken: set[str] = set()
-    for name, own in _own_tensors(network).items():
+    for name, own in own_tensors(network).items():
+        theirs = family.keys.theirs(name)
         try:
-            found = bert.KEYS.fetch(name, tensors)
+            found = family.keys.fetch(name, tensors)
         except KeyError as error:
             raise CheckpointError(f"the tensor {error} is missing", where=where) from None
         if found is None:
-            if not name.startswith(bert.NEW_IF_ABSENT):
-                raise CheckpointError(
-                    f"the tensor {bert.KEYS.theirs(name)[0]!r} is missing", where=where
-                )
+            if not name.startswith(NEW_IF_ABSENT):
+                raise CheckpointError(f"the tensor {theirs[0]!r} is missing", where=where)
             initialized.append(name)
             continue
         if found.shape != own.shape:
@@ -156,16 +143,19 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], where: str) 
                 initialized.append(name)
                 continue
             raise CheckpointError(
-                f"the tensor {bert.KEYS.theirs(name)[0]!r} has shape {tuple(found.shape)}, "
-                f"not {tuple(own.shape)}",
+                f"the tensor {theirs[0]!r} has shape {tuple(found.shape)}, not {tuple(own.shape)}",
                 where=where,
             )
-        with torch.no_grad():
-            own.copy_(found)
-        used.append(name)
-        taken.update(bert.KEYS.theirs(name))
-    dropped = {name: _why_dropped(name, where) for name in tensors if name not in taken}
-    return LoadReport(tuple(used), dropped, tuple(initialized))
+        values[name] = found
+        taken.update(theirs)
+    _fill(network, values)
+    tied = _tied_tensors(network, family)
+    dropped = {
+        name: _why_dropped(name, tensors, tied, family, where)
+        for name in tensors
+        if name not in taken
+    }
+    return LoadReport(tuple(values), dropped, tuple(initialized))
 
 
 def save_model(
@@ -173,10 +163,12 @@ def save_model(
     *,
     network: nn.Module,
     config: EncoderConfig,
-    task: str,
+    task: str | None,
     task_settings: Mapping[str, Any],
+    model_class: str,
     config_entries: Mapping[str, Any],
     tokenizer: Tokenizer,
+    sentence: SentenceSettings | None = None,
 ) -> Path:
     """Write a model; a directory that is there is replaced once the new one is complete.
 
@@ -184,21 +176,26 @@ def save_model(
         directory: where to.
         network: the network, its encoder as its attribute `encoder`.
         config: its geometry.
-        task: the task's name.
+        task: the task's name; None for a bare encoder.
         task_settings: what the task needs to be built again.
-        config_entries: what the task adds to `config.json` (`architectures`, `id2label`).
+        model_class: which class of the family's opens the model: a key of `Family.classes`.
+        config_entries: what the task adds to `config.json` (`id2label`).
         tokenizer: the model's tokenizer.
+        sentence: how a sentence encoder makes vectors; None if it is none.
 
     Raises:
-        CheckpointError: the directory cannot be written.
+        CheckpointError: the directory cannot be written, or the family has no place for the model.
     """
     directory = Path(directory)
     new = directory.with_name(f".{directory.name}.new")
     old = directory.with_name(f".{directory.name}.old")
+    family = family_of(config)
+    check_layout(network, config, model_class)
     raw = {
-        "model_type": bert.MODEL_TYPE,
-        **config.model_dump(mode="json"),
-        "pad_token_id": tokenizer.pad_id,
+        "pad_token_id": tokenizer.id_of("pad"),
+        **{key: tokenizer.id_of(role) for key, role in family.token_ids.items()},
+        **family.write_config(config),
+        "architectures": [family.classes[model_class]],
         "dtype": "float32",
         **config_entries,
     }
@@ -207,12 +204,15 @@ def save_model(
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         _write_json(new / "config.json", raw)
-        _write_json(new / "bertworks.json", own)
-        exported = bert.KEYS.export(_own_tensors(network))
+        if task is not None:
+            _write_json(new / "bertworks.json", own)
+        exported = family.keys.export(own_tensors(network))
         contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
-        save_file(contiguous, new / "model.safetensors", metadata={"format": "pt"})
-        (new / "model.safetensors").chmod(0o644)  # safetensors leaves it to its owner alone
+        save_file(contiguous, new / SAFETENSORS, metadata={"format": "pt"})
+        (new / SAFETENSORS).chmod(0o644)  # safetensors leaves it to its owner alone
         tokenizer.save(new)
+        if sentence is not None:
+            write_sentence_settings(new, sentence, config.hidden_size)
         shutil.rmtree(old, ignore_errors=True)
         if directory.exists():
             directory.rename(old)
@@ -224,31 +224,93 @@ def save_model(
     return directory
 
 
-def _own_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """A network's tensors, one that has two names under the first."""
-    tensors = network.state_dict()
-    return {name: tensor for name, tensor in tensors.items() if name not in bert.TIED}
+def check_layout(network: nn.Module, config: EncoderConfig, model_class: str) -> None:
+    """See that a network can be saved as one of its family, before it is trained.
 
+    Args:
+        network: the network.
+        config: its geometry.
+        model_class: a key of `Family.classes`.
 
-def _why_dropped(name: str, where: str) -> str:
-    for pattern, reason in bert.DROPPED:
-        if re.fullmatch(pattern, name):
-            return reason
-    raise CheckpointError(f"the tensor {name!r} is not known", where=where)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    Raises:
+        CheckpointError: the family has no words for a setting, or no place for a tensor.
+    """
+    family = family_of(config)
+    family.write_config(config)
+    if model_class not in family.classes:
         raise CheckpointError(
-            f"there is no {path.name}", where=str(path.parent), fix="Is it a model's directory?"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot be read ({error})", where=str(path)) from None
-    if not isinstance(values, dict):
-        raise CheckpointError("the file holds no JSON object", where=str(path))
-    return values
+            f"the family {family.name!r} has no models for {model_class}",
+            fix=f"It has: {', '.join(family.classes)}.",
+        )
+    for name in own_tensors(network):
+        try:
+            family.keys.theirs(name)
+        except KeyError:
+            raise CheckpointError(
+                f"the family {family.name!r} has no place for the tensor {name!r}"
+            ) from None
+
+
+def own_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """A network's tensors; one that has two names under the first."""
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            tensors[name] = tensor.detach()
+    return tensors
+
+
+def _fill(network: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Give a network's tensors their values; those on the device "meta" become the values."""
+    first: dict[int, str] = {}
+    taken: dict[str, nn.Parameter] = {}
+    for name, own in network.named_parameters(remove_duplicate=False):
+        source = first.setdefault(id(own), name)
+        if source not in values:
+            continue
+        if not own.is_meta:
+            with torch.no_grad():
+                own.copy_(values[source])
+            continue
+        if source not in taken:
+            value = values[source].to(own.dtype).contiguous()
+            taken[source] = nn.Parameter(value, requires_grad=own.requires_grad)
+        module, _, attribute = name.rpartition(".")
+        setattr(network.get_submodule(module), attribute, taken[source])
+
+
+def _tied_tensors(network: nn.Module, family: Family) -> dict[str, str]:
+    """Their names of parameters that have two, and the other name of each."""
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        other = first.setdefault(id(parameter), name)
+        if other != name:
+            tied[family.keys.theirs(name)[0]] = family.keys.theirs(other)[0]
+    return tied
+
+
+def _why_dropped(
+    name: str,
+    tensors: Mapping[str, Tensor],
+    tied: Mapping[str, str],
+    family: Family,
+    where: str,
+) -> str:
+    if name in tied:
+        if not torch.equal(tensors[name], tensors[tied[name]]):
+            raise CheckpointError(
+                f"the tensor {name!r} is not {tied[name]!r}, to which config.json ties it",
+                where=where,
+                fix="Set tie_word_embeddings to false in config.json.",
+            )
+        return f"tied to {tied[name]}"
+    reason = family.why_dropped(name)
+    if reason is None:
+        raise CheckpointError(f"the tensor {name!r} is not known", where=where)
+    return reason
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

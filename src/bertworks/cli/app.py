@@ -25,6 +25,9 @@ ORDER = (
     "fill-mask",
     "next-sentence",
     "tokenize",
+    "inspect",
+    "convert",
+    "add-tokens",
 )
 
 
@@ -141,6 +144,26 @@ def check_new_directory(out: Path, holding: Sequence[str] = ()) -> None:
             where=str(out),
             fix="Give another --out, or remove it.",
         )
+
+
+def read_lines(file: Path) -> Iterator[str]:
+    """The lines of a file that are not empty.
+
+    Raises:
+        DataError: a line is not UTF-8, or there are none.
+    """
+    count = 0
+    with file.open("rb") as opened:
+        for number, line in enumerate(opened, 1):
+            try:
+                text = line.decode("utf-8").strip()
+            except UnicodeDecodeError:
+                raise DataError("not UTF-8", where=f"{file}:{number}") from None
+            if text:
+                count += 1
+                yield text
+    if not count:
+        raise DataError("the file is empty", where=str(file))
 
 
 def lines_of(texts: Iterable[str]) -> Iterator[str]:

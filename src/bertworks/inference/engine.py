@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..model.encoder import Encoder
 from ..packed import Batch
@@ -124,7 +124,7 @@ def by_tokens(examples: Sequence[ExampleT], batch_tokens: int) -> Iterator[list[
 
 
 @contextmanager
-def inference(network: Network, precision: Literal["fp32", "bf16"] = "fp32") -> Iterator[None]:
+def inference(network: nn.Module, precision: Literal["fp32", "bf16"] = "fp32") -> Iterator[None]:
     """Evaluation mode, no gradients, and a precision, until the block ends."""
     encoders = [module for module in network.modules() if isinstance(module, Encoder)]
     before = [encoder.compute_dtype for encoder in encoders]

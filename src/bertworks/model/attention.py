@@ -1,13 +1,15 @@
 """Scaled dot-product attention within each sequence of a pack: softmax(Q Kᵀ / √d) V.
 
-Three backends under one contract (queries and keys of separate layouts, causal or not, a window,
-dropout on the probabilities):
+Backends under one contract (queries and keys of separate layouts, causal or not, a window, dropout
+on the probabilities):
 
 - *grouped*: one matrix product for each group of neighbouring sequences of equal length. What the
   CPU uses, and CUDA where there is dropout.
 - *varlen*: PyTorch's variable-length flash attention. CUDA, half precision, no dropout.
 - *dense*: one masked product over all tokens of the pack. The plain formula, quadratic in the size
-  of the pack: the oracle of the tests, and what an export that knows no packs writes.
+  of the pack: the oracle of the tests.
+
+A padded batch (`Padded`), which only exports compute with, has the formula to itself.
 
 Source: Vaswani et al. (2017), equation 1.
 """
@@ -42,11 +44,17 @@ class Layout(NamedTuple):
         return cls(packed.cu_seqlens, packed.max_seqlen, packed.groups)
 
 
+class PaddedLayout(NamedTuple):
+    """Which tokens of a padded batch are real: `[rows, length]`."""
+
+    mask: Tensor
+
+
 def attention(
     query: Float[Tensor, "queries heads head_size"],
     key: Float[Tensor, "keys heads head_size"],
     value: Float[Tensor, "keys heads head_size"],
-    layout: Layout,
+    layout: Layout | PaddedLayout,
     key_layout: Layout | None = None,
     *,
     causal: bool = False,
@@ -69,8 +77,10 @@ def attention(
         dropout: probability that a weight is dropped (zero in evaluation).
         backend: chosen by device, dtype and dropout, if left out.
     """
-    key_layout = key_layout or layout
     rules = _Rules(causal, window)
+    if isinstance(layout, PaddedLayout):
+        return _padded(query, key, value, layout.mask, rules)
+    key_layout = key_layout or layout
     if backend is None:
         varlen = query.is_cuda and dropout == 0 and query.dtype in (torch.bfloat16, torch.float16)
         backend = "varlen" if varlen else "grouped"
@@ -88,8 +98,14 @@ class _Rules(NamedTuple):
     causal: bool
     window: int | None
 
-    def hidden(self, queries: int, keys: int, device: torch.device) -> Bool[Tensor, "q k"] | None:
-        """The pairs that may not see each other, or None if all may."""
+    def hidden(self, queries: Any, keys: Any, device: torch.device) -> Bool[Tensor, "q k"] | None:
+        """The pairs that may not see each other, or None if all may.
+
+        Args:
+            queries: how many there are; while a network is traced, a symbol for the number.
+            keys: likewise.
+            device: where the answer is wanted.
+        """
         if not self.causal and self.window is None:
             return None
         query_at = torch.arange(keys - queries, keys, device=device)[:, None]
@@ -235,6 +251,20 @@ def _dense(
     weights = torch.softmax(scores.masked_fill(hidden, -math.inf), -1)
     weights = torch.nn.functional.dropout(weights, dropout)
     return torch.einsum("hqk,khd->qhd", weights, value)
+
+
+def _padded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rules: _Rules) -> Tensor:
+    rows, length = mask.shape
+    shape = (rows, length, *query.shape[1:])
+    q, k, v = (part.reshape(shape).transpose(1, 2) for part in (query, key, value))
+    scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(query.shape[-1])
+    hidden = ~mask[:, None, None, :]
+    own = rules.hidden(length, length, query.device)
+    if own is not None:
+        hidden = hidden | own
+    # Not minus infinity: a pad token's row may be hidden as a whole, and must not become NaN.
+    weights = torch.softmax(scores.masked_fill(hidden, torch.finfo(scores.dtype).min), -1)
+    return torch.matmul(weights, v).transpose(1, 2).flatten(0, 1)
 
 
 def _edges(layout: Layout) -> list[int]:

@@ -1,4 +1,4 @@
-"""The geometry of an encoder."""
+"""The geometry of an encoder: what BERT and its family are made of."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from pydantic import Field, model_validator
 from ..errors import SettingsError, nearest
 from ..settings import Settings
 
-Activation = Literal["gelu", "gelu_new", "relu"]
+Activation = Literal["gelu", "gelu_new", "relu", "silu", "tanh"]
 """`gelu` is the erf form (paper, Hugging Face); `gelu_new` the tanh form, which the original code
 has used since February 2019."""
+
+Classifier = Literal["pooler", "tanh", "relu", "gelu", "norm", "last"]
+"""What stands between a sequence's vectors and a classifier's output layer; see
+`heads.ClassificationHead`."""
 
 _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four times as wide
     "tiny": (2, 128, 2),
@@ -26,6 +30,39 @@ _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four ti
 class EncoderConfig(Settings):
     """What an encoder is made of, in the names of `config.json`; the defaults are BERT-Base's.
 
+    The first group is what people choose. The second is what makes a family: each family's file
+    under `checkpoints` says which of these it has.
+
+    Attributes:
+        max_position_embeddings: as published: RoBERTa's 514 leave room for 512 tokens
+            (`max_seqlen`), since its positions begin at 2.
+        family: whose names and settings a checkpoint of it has.
+        embedding_size: how wide the embeddings are, if a linear map makes them `hidden_size` wide
+            (ALBERT §3.1, ELECTRA); None if there is none.
+        num_hidden_groups: how many layers have weights of their own; the others share theirs with
+            their neighbours (ALBERT §3.1); None if all have.
+        positions: a learned vector for each, or a rotation of queries and keys (Su et al. 2021).
+        position_offset: the number of a sequence's first position.
+        task_type_vocab_size: kinds of tasks that a token's embedding tells apart (ERNIE 2.0); a
+            token is of kind 0.
+        attention: whether a token sees those behind it.
+        local_attention: in local layers, how wide the window is that a token sees, itself in the
+            middle; no layer is local if None.
+        global_attention_every: every so many layers is global, the first one too.
+        rope_theta: the base of the rotations in global layers (`local_rope_theta`: in local ones).
+        norm_first: each half of a layer normalises what it takes, not what it gives; then the last
+            layer is followed by a norm, and the first begins with none, since the embeddings are
+            normalised.
+        embedding_norm: whether the embeddings are normalised.
+        use_bias: whether the layers' linear maps have biases (`norm_bias`: their norms).
+        gated: whether the feed-forward layer's activation is multiplied by a second map (Shazeer
+            2020).
+        classifier: what a classifier stands on.
+        mlm_transform: whether the head of masked language modelling has a layer before its decoder
+            (`mlm_act`: that layer's activation, `hidden_act` if None; `mlm_bias`: whether the
+            decoder has a bias).
+        tie_word_embeddings: whether that decoder's matrix is the embeddings'.
+
     Source: paper §3, "Model Architecture", and the original release's `bert_config.json`.
     """
 
@@ -38,22 +75,83 @@ class EncoderConfig(Settings):
     hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
     attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
     max_position_embeddings: int = Field(default=512, ge=1)
-    type_vocab_size: int = Field(default=2, ge=1)
+    type_vocab_size: int = Field(default=2, ge=0)
     initializer_range: float = Field(default=0.02, gt=0)
     layer_norm_eps: float = Field(default=1e-12, gt=0)
 
+    family: str = "bert"
+    embedding_size: int | None = Field(default=None, ge=1)
+    num_hidden_groups: int | None = Field(default=None, ge=1)
+    positions: Literal["learned", "rotary"] = "learned"
+    position_offset: int = Field(default=0, ge=0)
+    task_type_vocab_size: int = Field(default=0, ge=0)
+    attention: Literal["bidirectional", "causal"] = "bidirectional"
+    local_attention: int | None = Field(default=None, ge=1)
+    global_attention_every: int = Field(default=1, ge=1)
+    rope_theta: float = Field(default=10_000.0, gt=0)
+    local_rope_theta: float = Field(default=10_000.0, gt=0)
+    norm_first: bool = False
+    embedding_norm: bool = True
+    use_bias: bool = True
+    norm_bias: bool = True
+    gated: bool = False
+    classifier: Classifier = "pooler"
+    mlm_transform: bool = True
+    mlm_act: Activation | None = None
+    mlm_bias: bool = True
+    tie_word_embeddings: bool = True
+
     @model_validator(mode="after")
-    def _heads_divide_hidden_size(self) -> Self:
+    def _parts_fit_together(self) -> Self:
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not divisible by "
                 f"num_attention_heads={self.num_attention_heads}"
             )
+        if self.positions == "rotary" and self.head_size % 2:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} over num_attention_heads="
+                f"{self.num_attention_heads} is odd, and cannot be rotated in pairs"
+            )
+        if self.max_seqlen < 1:
+            raise ValueError(
+                f"max_position_embeddings={self.max_position_embeddings} leaves no position, since "
+                f"the first is number {self.position_offset}"
+            )
+        groups = self.num_hidden_groups
+        if groups is not None and groups > max(1, self.num_hidden_layers):
+            raise ValueError(
+                f"num_hidden_groups={groups} is more than num_hidden_layers="
+                f"{self.num_hidden_layers}"
+            )
+        if not self.mlm_transform and self.embedding_size is not None:
+            raise ValueError("embedding_size needs mlm_transform, which maps back to it")
         return self
 
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def embedding_width(self) -> int:
+        """How wide the embeddings are."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def max_seqlen(self) -> int:
+        """The most tokens that a sequence may have."""
+        return self.max_position_embeddings - self.position_offset
+
+    @property
+    def layer_groups(self) -> tuple[int, ...]:
+        """For each layer, the number of the weights that it has."""
+        layers = self.num_hidden_layers
+        groups = layers if self.num_hidden_groups is None else self.num_hidden_groups
+        return tuple(number * groups // layers for number in range(layers))
+
+    def is_local(self, layer: int) -> bool:
+        """Whether a layer's tokens see only a window."""
+        return self.local_attention is not None and layer % self.global_attention_every != 0
 
     @classmethod
     def of_size(cls, size: str, **values: Any) -> Self:

@@ -11,49 +11,65 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..packed import Sequences
 from .config import EncoderConfig
 from .cpu import align_rows
+from .encoder import Encoder
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, initialize
 
 _CHUNK = 2**21  # logits that are held at a time, at most
 
 
 class MLMHead(nn.Module):
-    """Which piece stood at a masked position: transform, decoder tied to the embeddings, bias.
+    """Which piece stood at a position: transform, decoder tied to the embeddings, bias.
 
     It is meant for the masked positions only: the decoder is as wide as the vocabulary, and the
     dearest part of a small BERT. Source: paper §3.1, Task #1, and the original code.
 
     Args:
         config: the encoder's geometry.
-        word_embeddings: the encoder's `[vocab_size, hidden_size]` parameter, which is shared.
+        word_embeddings: the encoder's `[vocab_size, embedding_width]` parameter, which is shared
+            unless `tie_word_embeddings` is off.
     """
 
     def __init__(self, config: EncoderConfig, word_embeddings: nn.Parameter) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        initialize(self, config.initializer_range)
+        self.transform = MLMTransform(config) if config.mlm_transform else nn.Identity()
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.mlm_bias else None
         self.decoder = word_embeddings
+        if not config.tie_word_embeddings:
+            self.decoder = nn.Parameter(torch.empty_like(word_embeddings))
+            nn.init.trunc_normal_(self.decoder, std=config.initializer_range)
 
     def forward(
         self, hidden: Float[Tensor, "masked hidden_size"]
     ) -> Float[Tensor, "masked vocab_size"]:
-        transformed = self._transform(hidden)
+        transformed = self.transform(hidden)
         dtype = transformed.dtype
-        return F.linear(transformed, self.decoder.to(dtype), self.bias.to(dtype))
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return F.linear(transformed, self.decoder.to(dtype), bias)
 
     def loss_sum(
         self, hidden: Float[Tensor, "masked hidden_size"], labels: Int[Tensor, " masked"]
     ) -> Float[Tensor, ""]:
         """The sum of the cross-entropies of the masked positions, without keeping the logits."""
         return _linear_cross_entropy(
-            self._transform(align_rows(hidden)), self.decoder, self.bias, labels
+            self.transform(align_rows(hidden)), self.decoder, self.bias, labels
         )
 
-    def _transform(self, hidden: Tensor) -> Tensor:
+
+class MLMTransform(nn.Module):
+    """The layer before the decoder: a linear map to the embeddings' width, activation, norm."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width = config.embedding_width
+        self.dense = Linear(config.hidden_size, width, bias=config.use_bias)
+        self.activation = ACTIVATIONS[config.mlm_act or config.hidden_act]
+        self.norm = LayerNorm(width, config.layer_norm_eps, bias=config.norm_bias)
+        initialize(self, config.initializer_range)
+
+    def forward(self, hidden: Float[Tensor, "masked hidden_size"]) -> Float[Tensor, "masked width"]:
         result: Tensor = self.norm(self.activation(self.dense(hidden)))
         return result
 
@@ -66,8 +82,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-        cast_weight, cast_bias = weight.to(x.dtype), bias.to(x.dtype)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+        cast_weight = weight.to(x.dtype)
+        cast_bias = None if bias is None else bias.to(x.dtype)
         sums = torch.promote_types(x.dtype, torch.float32)
         want_gradient = any(ctx.needs_input_grad[:3])
         total = x.new_zeros((), dtype=sums)
@@ -88,12 +105,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             d_logits[count:].zero_()
             d_x[rows] = d_logits @ cast_weight
             part_weight = (d_logits.t() @ x[rows]).to(weight.dtype)
-            part_bias = d_logits.sum(0, dtype=sums).to(bias.dtype)
             d_weight = part_weight if d_weight is None else d_weight.add_(part_weight)
-            d_bias = part_bias if d_bias is None else d_bias.add_(part_bias)
+            if bias is not None:
+                part_bias = d_logits.sum(0, dtype=sums).to(bias.dtype)
+                d_bias = part_bias if d_bias is None else d_bias.add_(part_bias)
         if want_gradient:
-            if d_weight is None or d_bias is None:  # there was not a single position
-                d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+            if d_weight is None:  # there was not a single position
+                d_weight = torch.zeros_like(weight)
+                d_bias = None if bias is None else torch.zeros_like(bias)
             ctx.save_for_backward(d_x, d_weight, d_bias)
         return total
 
@@ -102,7 +121,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         d_x, d_weight, d_bias = ctx.saved_tensors
         scale = gradient.item() if gradient.is_cpu else gradient
-        return d_x * scale, d_weight * scale, d_bias * scale, None
+        return d_x * scale, d_weight * scale, None if d_bias is None else d_bias * scale, None
 
 
 _linear_cross_entropy: Callable[..., Tensor] = _LinearCrossEntropy.apply
@@ -121,7 +140,16 @@ class NSPHead(Linear):
 
 
 class ClassificationHead(nn.Module):
-    """`[sequences, num_labels]` logits from the pooled vectors, after dropout (paper §4.1).
+    """`[sequences, num_labels]` logits from a vector of each sequence (paper §4.1).
+
+    What stands before the output layer is the family's, `config.classifier`:
+
+    - `pooler`: the pooler's vector (BERT, ALBERT, ERNIE);
+    - `tanh`, `gelu`, `relu`: the first token's vector, then a layer of the head's own with this
+      activation (RoBERTa, ELECTRA, DistilBERT); for the first two, dropout before it too;
+    - `norm`: the first token's vector, then the layer of the masked-language-model head
+      (ModernBERT);
+    - `last`: the last token's vector (GPT).
 
     Args:
         config: the encoder's geometry.
@@ -133,15 +161,42 @@ class ClassificationHead(nn.Module):
         self, config: EncoderConfig, num_labels: int, dropout: float | None = None
     ) -> None:
         super().__init__()
+        self.kind = config.classifier
         self.dropout = Dropout(config.hidden_dropout_prob if dropout is None else dropout)
-        self.linear = Linear(config.hidden_size, num_labels)
+        size = config.hidden_size
+        self.transform: nn.Module | None = None
+        if self.kind in ("tanh", "gelu", "relu"):
+            self.transform = Linear(size, size)
+        elif self.kind == "norm":
+            self.transform = MLMTransform(config)
+        self.linear = Linear(size, num_labels, bias=self.kind != "last")
         initialize(self, config.initializer_range)
 
     def forward(
-        self, pooled: Float[Tensor, "sequences hidden_size"]
+        self,
+        encoder: Encoder,
+        hidden: Float[Tensor, "tokens hidden_size"],
+        packed: Sequences,
     ) -> Float[Tensor, "sequences num_labels"]:
-        result: Tensor = self.linear(self.dropout(pooled))
+        vectors = self._vectors(encoder, hidden, packed)
+        result: Tensor = self.linear(self.dropout(vectors))
         return result
+
+    def _vectors(
+        self, encoder: Encoder, hidden: Tensor, packed: Sequences
+    ) -> Float[Tensor, "sequences hidden_size"]:
+        if self.kind == "pooler":
+            return encoder.pooled(hidden, packed)
+        if self.kind == "last":
+            return hidden[packed.last_tokens]
+        first = hidden[packed.first_tokens]
+        assert self.transform is not None
+        if self.kind == "norm":
+            transformed: Tensor = self.transform(first)
+            return transformed
+        if self.kind != "relu":
+            first = self.dropout(first)
+        return ACTIVATIONS[self.kind](self.transform(first))
 
 
 def cross_entropy_sum(

@@ -20,6 +20,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
 }
 
 
@@ -37,7 +39,8 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
         if x.is_cpu:  # the CPU's kernel takes float32 weights beside bfloat16 values
             return super().forward(x)
-        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        weight = self.weight.to(x.dtype)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
@@ -114,4 +117,5 @@ def initialize(module: nn.Module, initializer_range: float) -> None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
-            nn.init.zeros_(part.bias)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)

@@ -100,7 +100,7 @@ class ClassificationNetwork(Network):
         self, config: EncoderConfig, num_labels: int, dropout: float | None = None
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(config)
+        self.encoder = Encoder(config, pooler=config.classifier == "pooler")
         self.head = ClassificationHead(config, num_labels, dropout)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -114,7 +114,7 @@ class ClassificationNetwork(Network):
 
     def _logits(self, batch: Batch) -> Float[Tensor, "sequences num_labels"]:
         hidden = self.encoder(batch.packed)
-        logits: Tensor = self.head(self.encoder.pooled(hidden, batch.packed))
+        logits: Tensor = self.head(self.encoder, hidden, batch.packed)
         return logits
 
 
@@ -141,9 +141,12 @@ class ClassificationTask(Task[ClassificationExample]):
     def to_dict(self) -> dict[str, Any]:
         return self.settings.model_dump(mode="json")
 
+    @property
+    def model_class(self) -> str:
+        return "classification"
+
     def config_entries(self) -> dict[str, Any]:
         return {
-            "architectures": ["BertForSequenceClassification"],
             "id2label": {str(number): name for name, number in self._numbers.items()},
             "label2id": dict(self._numbers),
             "classifier_dropout": self.settings.dropout,
@@ -156,10 +159,10 @@ class ClassificationTask(Task[ClassificationExample]):
             SettingsError: the encoder has fewer positions than `max_seq_length`.
         """
         limit = self.settings.max_seq_length
-        if limit > config.max_position_embeddings:
+        if limit > config.max_seqlen:
             raise SettingsError(
-                f"max_seq_length={limit} is more than the encoder's "
-                f"max_position_embeddings={config.max_position_embeddings}"
+                f"max_seq_length={limit} is more than the {config.max_seqlen} tokens that the "
+                f"encoder's max_position_embeddings={config.max_position_embeddings} has room for"
             )
         return ClassificationNetwork(config, len(self.settings.labels), self.settings.dropout)
 

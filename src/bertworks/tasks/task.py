@@ -191,10 +191,14 @@ class Task(ABC, Generic[ExampleT]):
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
         """The task that `to_dict` described."""
 
+    @property
+    def model_class(self) -> str:
+        """Which class of other tools opens a saved model: a key of `Family.classes`."""
+        return "encoder"
+
     def config_entries(self) -> dict[str, Any]:
         """What the task adds to a saved model's `config.json`, for other tools to read.
 
-        `architectures` names the Hugging Face class that opens the model; `id2label` and
-        `label2id` its classes.
+        For a classifier, `id2label` and `label2id` name its classes.
         """
         return {}

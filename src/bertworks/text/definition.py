@@ -1,15 +1,27 @@
-"""What a tokenizer is made of: its pieces, and what is done to a text before."""
+"""What a tokenizer is made of: its pieces, the roles of some, and what is done to a text before.
+
+There are two kinds: `WordPieceDefinition`, BERT's own, and `TreeDefinition` (`tree.py`), which is
+any other that the library knows: byte-level BPE, SentencePiece.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import decoders, models
 
 from ..errors import DataError
-from .normalization import Normalization
+from .normalization import Normalization, Origin
+from .wordpiece import CONTINUATION
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_PIECES = (PAD, UNK, CLS, SEP, MASK)
@@ -35,9 +47,109 @@ class AddedPiece:
     normalized: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which pieces have a part to play; None where a tokenizer has none for it."""
+
+    pad: str | None = None
+    unk: str | None = None
+    cls: str | None = None
+    sep: str | None = None
+    mask: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The special pieces around one text or two.
+
+    Attributes:
+        start: before the first text.
+        between: between two texts.
+        end: behind the last one.
+        second_type: the token type of the second text and what follows it.
+    """
+
+    start: tuple[str, ...] = (CLS,)
+    between: tuple[str, ...] = (SEP,)
+    end: tuple[str, ...] = (SEP,)
+    second_type: int = 1
+
+
+class Definition(ABC):
+    """All that decides which ids a text gets."""
+
+    roles: Roles
+    frame: Frame
+
+    @property
+    @abstractmethod
+    def pieces(self) -> tuple[str, ...]:
+        """All pieces in the order of their ids."""
+
+    @property
+    @abstractmethod
+    def lowercase(self) -> bool:
+        """Whether text is folded to lower case."""
+
+    @property
+    @abstractmethod
+    def continuation(self) -> NDArray[np.bool_]:
+        """bool [pieces]: which pieces go on a word."""
+
+    @abstractmethod
+    def description(self) -> Mapping[str, Any]:
+        """Everything, as JSON can hold it."""
+
+    @abstractmethod
+    def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
+        """The text as the library must be given it, and where its characters stood.
+
+        Raises:
+            DataError: `text` is no string, or has a lone surrogate; `where` is named.
+        """
+
+    @abstractmethod
+    def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
+        """The library's tokenizer, which knows of no special tokens in a text.
+
+        Args:
+            typed_mask: whether it knows of the mask.
+            split: whether it will be given words rather than texts.
+        """
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text from ids."""
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of each piece."""
+        return {piece: number for number, piece in enumerate(self.pieces)}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over everything, as 64 hexadecimal digits."""
+        return hashlib.sha256(json.dumps(self.description()).encode()).hexdigest()
+
+    def check(self) -> None:
+        """See that it is whole.
+
+        Raises:
+            DataError: a special piece is missing, or a piece stands twice.
+        """
+        if len(self.ids) < len(self.pieces):
+            twice = next(p for number, p in enumerate(self.pieces) if self.ids[p] != number)
+            raise DataError(f"the vocabulary has {twice!r} more than once")
+        needed = [getattr(self.roles, role) for role in Roles.__slots__]
+        needed += [*self.frame.start, *self.frame.between, *self.frame.end]
+        for piece in needed:
+            if piece is not None and piece not in self.ids:
+                raise DataError(f"the vocabulary has no {piece}")
+
+
 @dataclass(frozen=True)
-class Definition:
-    """All that decides which ids a text gets.
+class WordPieceDefinition(Definition):
+    """BERT's own: clean-up, words, then the longest known pieces from the left.
 
     Attributes:
         base_pieces: the vocabulary; a piece's place is its id.
@@ -54,31 +166,58 @@ class Definition:
     normalization: Normalization = field(default_factory=Normalization)
     max_word_characters: int = MAX_WORD_CHARACTERS
 
+    roles = Roles(*SPECIAL_PIECES)
+    frame = Frame()
+
     def __post_init__(self) -> None:
-        if len(self.ids) < len(self.pieces):
-            twice = next(p for number, p in enumerate(self.pieces) if self.ids[p] != number)
-            raise DataError(f"the vocabulary has {twice!r} more than once")
-        for piece in SPECIAL_PIECES:
-            if piece not in self.ids:
-                raise DataError(f"the vocabulary has no {piece}")
+        self.check()
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
         """All pieces in the order of their ids."""
         return (*self.base_pieces, *(piece.content for piece in self.added))
 
-    @cached_property
-    def ids(self) -> dict[str, int]:
-        """The id of each piece."""
-        return {piece: number for number, piece in enumerate(self.pieces)}
+    @property
+    def lowercase(self) -> bool:
+        """Whether text is folded to lower case."""
+        return self.normalization.lowercase
 
     @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 over everything, as 64 hexadecimal digits."""
-        everything = {
+    def continuation(self) -> NDArray[np.bool_]:
+        """bool [pieces]: which pieces begin with `##`, and have more."""
+        prefix = CONTINUATION
+        return np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces])
+
+    def description(self) -> Mapping[str, Any]:
+        return {
             "pieces": self.pieces,
             "added": [asdict(piece) for piece in self.added],
             "normalization": asdict(self.normalization),
             "max_word_characters": self.max_word_characters,
         }
-        return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
+
+    def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
+        return self.normalization.corrected(text, where=where)
+
+    def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
+        del split  # a word is a word, wherever it stands
+        model = models.WordPiece(
+            {piece: number for number, piece in enumerate(self.base_pieces)},
+            unk_token=UNK,
+            max_input_chars_per_word=self.max_word_characters,
+        )
+        library = tokenizers.Tokenizer(model)
+        library.normalizer = self.normalization.normalizer
+        library.pre_tokenizer = self.normalization.word_splitter
+        for piece in self.added:
+            library.add_tokens([tokenizers.AddedToken(**asdict(piece))])
+            assert library.token_to_id(piece.content) == self.ids[piece.content]
+        if typed_mask:
+            library.add_tokens([tokenizers.AddedToken(MASK, normalized=False)])
+        library.encode_special_tokens = True
+        return library
+
+    def decode(self, ids: Sequence[int]) -> str:
+        kept = [self.pieces[number] for number in ids]
+        text: str = decoders.WordPiece(prefix=CONTINUATION, cleanup=True).decode(kept)
+        return text

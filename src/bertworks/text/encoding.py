@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -38,7 +40,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Encoding:
-    """One sequence for the model: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+    """One sequence for the model: in BERT `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
     Attributes:
         input_ids: int32 [tokens].
@@ -63,10 +65,11 @@ class Encoding:
         return len(self.input_ids)
 
 
-def one_token(number: int) -> Segment:
-    """A segment of one special token."""
+def special_tokens(ids: Sequence[int]) -> Segment:
+    """A segment of special tokens."""
+    count = len(ids)
     return Segment(
-        np.array([number], np.int32), np.zeros((1, 2), np.int32), np.array([-1], np.int32)
+        np.array(ids, np.int32), np.zeros((count, 2), np.int32), np.full(count, -1, np.int32)
     )
 
 
@@ -80,15 +83,40 @@ def move_offsets(segment: Segment, origins: Origin | list[Origin]) -> None:
             segment.offsets[at] = origin[start], origin[end - 1] + 1
 
 
+def trim_offsets(
+    segment: Segment, text: str | Sequence[str], marks: frozenset[int] = frozenset()
+) -> None:
+    """Leave white space, and what has no width, out of a token's offsets at both ends.
+
+    Args:
+        segment: tokens, changed in place.
+        text: what they are of, or its words.
+        marks: the ids of pieces that stand for a space alone, and so for no character.
+    """
+    for at, (first, past) in enumerate(segment.offsets.tolist()):
+        own = text if isinstance(text, str) else text[segment.word_ids[at]]
+        start, end = first, past
+        while start < end and _is_unseen(own[start]):
+            start += 1
+        while end > start and _is_unseen(own[end - 1]):
+            end -= 1
+        segment.offsets[at] = start, start if int(segment.input_ids[at]) in marks else end
+
+
+def _is_unseen(char: str) -> bool:
+    return char.isspace() or (not char.isascii() and unicodedata.category(char) == "Cf")
+
+
 def truncated(
     first: Segment,
     second: Segment | None,
     max_length: int,
+    num_special: int,
     truncation: Truncation,
     *,
     where: str,
 ) -> tuple[Segment, Segment | None]:
-    """Cut segments that are too long together.
+    """Cut segments that are too long together with `num_special` special tokens.
 
     Raises:
         DataError: `truncation` is `"error"`, or what it may cut is not enough.
@@ -97,7 +125,6 @@ def truncated(
     known = get_args(Truncation)
     if truncation not in known:
         raise SettingsError(f"unknown truncation {truncation!r}", fix=nearest(truncation, known))
-    num_special = 2 if second is None else 3
     room = max_length - num_special
     tokens = len(first) + (0 if second is None else len(second))
     if truncation == "error":

@@ -1,8 +1,9 @@
-"""A tokenizer's files: `vocab.txt`, `tokenizer.json`, `tokenizer_config.json`."""
+"""A tokenizer's files: `tokenizer.json`, `tokenizer_config.json`, and those of its vocabulary."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ..errors import DataError
+from .bpe import read_bpe
 from .definition import (
     CLS,
     MASK,
@@ -20,11 +22,27 @@ from .definition import (
     UNK,
     AddedPiece,
     Definition,
+    Roles,
+    WordPieceDefinition,
 )
 from .normalization import Normalization
+from .sentencepiece import read_albert, read_camembert, read_xlm_roberta
+from .tree import TreeDefinition, find_frame
 from .wordpiece import CONTINUATION
 
 VOCAB, TOKENIZER, CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+MERGES, BPE_VOCAB = "merges.txt", "vocab.json"
+ALBERT, FAIRSEQ = "spiece.model", "sentencepiece.bpe.model"
+_IN_ORDER = (TOKENIZER, VOCAB, MERGES, ALBERT, FAIRSEQ)
+_OTHERS = {VOCAB, MERGES, BPE_VOCAB, ALBERT, FAIRSEQ, "special_tokens_map.json"}
+# The special pieces that tokenizers usually have, for those that do not say.
+_USUAL = {
+    "pad": (PAD, "<pad>"),
+    "unk": (UNK, "<unk>"),
+    "cls": (CLS, "<s>"),
+    "sep": (SEP, "</s>"),
+    "mask": (MASK, "<mask>"),
+}
 # Hugging Face's names for the settings of `Normalization`.
 _CONFIG_NAMES = {
     "do_lower_case": "lowercase",
@@ -87,10 +105,86 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     """Read a tokenizer; see `Tokenizer.load`."""
     file = path
     if path.is_dir():
-        file = path / TOKENIZER if (path / TOKENIZER).is_file() else path / VOCAB
+        file = next((path / name for name in _IN_ORDER if (path / name).is_file()), path)
     if not file.is_file():
-        what = f"there is no {TOKENIZER} and no {VOCAB}" if path.is_dir() else "no such file"
+        what = f"there is no {', no '.join(_IN_ORDER)}" if path.is_dir() else "no such file"
         raise DataError(what, where=str(path))
+    config = _read_json(path / CONFIG) if (path / CONFIG).is_file() else {}
+    where = str(path / CONFIG)
+    try:
+        if file.suffix == ".model":
+            return _read_sentencepiece(file, config, lowercase)
+        if file.name in (MERGES, BPE_VOCAB):
+            _keep_case(lowercase, file)
+            return read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config)
+        if file.suffix == ".json":
+            tree = _read_json(file)
+            model = tree.get("model")
+            if isinstance(model, dict) and model.get("type") not in ("WordPiece", None):
+                _keep_case(lowercase, file)
+                return _read_tree(file, tree, config)
+    except FileNotFoundError as error:
+        raise DataError("no such file", where=str(error.filename)) from None
+    except DataError as error:
+        raise DataError(error.what, where=error.where or str(file), fix=error.fix) from None
+    return _read_wordpiece(file, config, lowercase, where=where)
+
+
+def _keep_case(lowercase: bool | None, file: Path) -> None:
+    if lowercase is not None:
+        raise DataError(
+            "this tokenizer's case is part of it", where=str(file), fix="Leave `lowercase` out."
+        )
+
+
+def _read_sentencepiece(
+    file: Path, config: dict[str, Any], lowercase: bool | None
+) -> TreeDefinition:
+    """A SentencePiece model of one of three families: its name, and `config.json`, tell which."""
+    if file.name == ALBERT:
+        return read_albert(file, config, lowercase=lowercase)
+    _keep_case(lowercase, file)
+    beside = file.with_name("config.json")
+    family = _read_json(beside).get("model_type") if beside.is_file() else None
+    is_camembert = family == "camembert" or config.get("tokenizer_class") == "CamembertTokenizer"
+    return (read_camembert if is_camembert else read_xlm_roberta)(file, config)
+
+
+def _read_tree(file: Path, tree: dict[str, Any], config: dict[str, Any]) -> TreeDefinition:
+    """A `tokenizer.json` of any other kind."""
+    try:
+        missing = {"added_tokens", "normalizer", "pre_tokenizer", "decoder"} - tree.keys()
+        if missing:
+            raise DataError(f"{min(missing)} is missing", where=str(file))
+        tree = {**tree, "truncation": None, "padding": None}
+        known = {entry["content"] for entry in tree["added_tokens"]}
+        said = {**_read_special(file.with_name("special_tokens_map.json")), **config}
+        roles = Roles(**{role: _role(role, said, known) for role in _USUAL})
+        others = {name: file.with_name(name) for name in sorted(_OTHERS)}
+        files = {name: path.read_bytes() for name, path in others.items() if path.is_file()}
+        return TreeDefinition(tree, roles, find_frame(tree), config, files)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"is no tokenizer ({error!r})", where=str(file)) from None
+
+
+def _read_special(file: Path) -> dict[str, Any]:
+    return _read_json(file) if file.is_file() else {}
+
+
+def _role(role: str, said: Mapping[str, Any], known: set[str]) -> str | None:
+    """The piece that has a role: the one that is named, or the usual one."""
+    named = said.get(f"{role}_token")
+    if isinstance(named, dict):
+        named = named.get("content")
+    if isinstance(named, str):
+        return named
+    return next((piece for piece in _USUAL[role] if piece in known), None)
+
+
+def _read_wordpiece(
+    file: Path, config_tree: dict[str, Any], lowercase: bool | None, *, where: str
+) -> WordPieceDefinition:
+    """BERT's own tokenizer, from `tokenizer.json` or `vocab.txt`."""
     added: list[AddedPiece] = []
     limit = MAX_WORD_CHARACTERS
     if file.suffix == ".json":
@@ -107,8 +201,8 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     else:
         pieces = _read_vocabulary(file)
         normalization = Normalization(lowercase=not _is_cased(pieces))
-    if path.is_dir() and (path / CONFIG).is_file():
-        config = _parse(_ConfigFile, _read_json(path / CONFIG), where=str(path / CONFIG))
+    if config_tree:
+        config = _parse(_ConfigFile, config_tree, where=where)
         said = {name: getattr(config, name) for name in config.model_fields_set}
         normalization = replace(
             normalization, **{_CONFIG_NAMES[name]: value for name, value in said.items()}
@@ -116,7 +210,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     if lowercase is not None:
         normalization = replace(normalization, lowercase=lowercase)
     try:
-        return Definition(tuple(pieces), tuple(added), normalization, limit)
+        return WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit)
     except DataError as error:
         raise DataError(error.what, where=str(file)) from None
 
@@ -126,6 +220,10 @@ def write_definition(
 ) -> None:
     """Write a tokenizer; see `Tokenizer.save`."""
     directory.mkdir(parents=True, exist_ok=True)
+    if isinstance(definition, TreeDefinition):
+        _write_tree(definition, directory, model_max_length)
+        return
+    assert isinstance(definition, WordPieceDefinition)
     config: dict[str, Any] = {
         "tokenizer_class": _tokenizer_class(definition),
         **{ours: getattr(definition.normalization, name) for ours, name in _CONFIG_NAMES.items()},
@@ -147,7 +245,23 @@ def write_definition(
         (directory / name).write_text(text, encoding="utf-8", newline="\n")
 
 
-def _tokenizer_class(definition: Definition) -> str:
+def _write_tree(definition: TreeDefinition, directory: Path, model_max_length: int | None) -> None:
+    """Hand back what was read, and a `tokenizer.json` where there was none."""
+    roles = asdict(definition.roles)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **definition.config,
+        **{f"{role}_token": piece for role, piece in roles.items() if piece is not None},
+    }
+    if model_max_length is not None:
+        config["model_max_length"] = model_max_length
+    for name, content in definition.files.items():
+        (directory / name).write_bytes(content)
+    for name, tree in ((TOKENIZER, definition.tree), (CONFIG, config)):
+        (directory / name).write_text(_dump(dict(tree)), encoding="utf-8", newline="\n")
+
+
+def _tokenizer_class(definition: WordPieceDefinition) -> str:
     """The class of `transformers` that gives the same ids.
 
     From its version 5 on, `BertTokenizer` makes a new tokenizer from the vocabulary, with a limit
@@ -240,7 +354,7 @@ def _number_pieces(
     return pieces, added
 
 
-def _tokenizer_json(definition: Definition) -> dict[str, Any]:
+def _tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
     """The same tokenizer as the `tokenizers` library stores one."""
     base = len(definition.base_pieces)
     normalization = definition.normalization

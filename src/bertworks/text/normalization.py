@@ -62,24 +62,6 @@ class Normalization:
         """The library's splitter at white space and around punctuation."""
         return pre_tokenizers.BertPreTokenizer()
 
-    def check(self, text: str, *, where: str) -> None:
-        """See that `text` is something that can be tokenised.
-
-        Raises:
-            DataError: `text` is no string, or has a lone surrogate; `where` is named.
-        """
-        if not isinstance(text, str):
-            raise DataError(f"a {type(text).__name__} stands where a text should", where=where)
-        if text.isascii():
-            return
-        surrogate = _SURROGATE.search(text)
-        if surrogate is not None:
-            raise DataError(
-                f"lone surrogate U+{ord(surrogate[0]):04X} at character {surrogate.start()}",
-                where=where,
-                fix="It is half of a character: decode the source again, or remove it.",
-            )
-
     def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
         """The text as the library must be given it.
 
@@ -92,7 +74,7 @@ class Normalization:
         """
         if isinstance(text, str) and (text.isascii() or _UNUSUAL.search(text) is None):
             return text, None
-        self.check(text, where=where)
+        check_text(text, where=where)
         if self.lowercase:
             text = self._with_final_sigmas(text)
         if self.split_ideographs and _MISSED_IDEOGRAPH.search(text) is not None:
@@ -125,6 +107,25 @@ class Normalization:
             if char == "ς":
                 corrected[at] = char
         return "".join(corrected)
+
+
+def check_text(text: str, *, where: str) -> None:
+    """See that `text` is something that can be tokenised.
+
+    Raises:
+        DataError: `text` is no string, or has a lone surrogate; `where` is named.
+    """
+    if not isinstance(text, str):
+        raise DataError(f"a {type(text).__name__} stands where a text should", where=where)
+    if text.isascii():
+        return
+    surrogate = _SURROGATE.search(text)
+    if surrogate is not None:
+        raise DataError(
+            f"lone surrogate U+{ord(surrogate[0]):04X} at character {surrogate.start()}",
+            where=where,
+            fix="It is half of a character: decode the source again, or remove it.",
+        )
 
 
 def _removed(char: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -12,26 +11,27 @@ from typing import Any, cast
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models
 
 from ..errors import DataError
-from .definition import CLS, MASK, MAX_WORD_CHARACTERS, PAD, SEP, UNK, Definition
+from .definition import MAX_WORD_CHARACTERS, Definition, WordPieceDefinition
 from .encoding import (
     Encoding,
     Ints,
     Segment,
     Truncation,
     move_offsets,
-    one_token,
+    special_tokens,
+    trim_offsets,
     truncated,
 )
 from .files import read_definition, write_definition
 from .normalization import Normalization, Origin
-from .wordpiece import CONTINUATION
+from .tree import TreeDefinition
 
 
 class Tokenizer:
-    """BERT's tokenizer: clean-up, words, then the longest known pieces from the left.
+    """Text to ids and back. BERT's own cleans up, splits words, and takes the longest known pieces
+    from the left; other families' are other definitions.
 
     Special tokens that are typed in a text (`"[SEP]"`) are text like any other; only with
     `typed_mask=True` is a typed `[MASK]` the mask.
@@ -48,12 +48,13 @@ class Tokenizer:
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        self.normalization = definition.normalization
         self.pieces = definition.pieces
-        ids = definition.ids
-        self.pad_id, self.unk_id, self.mask_id = ids[PAD], ids[UNK], ids[MASK]
-        self.cls_id, self.sep_id = ids[CLS], ids[SEP]
-        self._library = self._build(typed_mask=False)
+        frame = definition.frame
+        self._start, self._between, self._end = (
+            [definition.ids[piece] for piece in part]
+            for part in (frame.start, frame.between, frame.end)
+        )
+        self._libraries: dict[tuple[bool, bool], tokenizers.Tokenizer] = {}
 
     @classmethod
     def from_vocabulary(
@@ -76,18 +77,20 @@ class Tokenizer:
             DataError: a special piece is missing, or a piece stands twice.
         """
         normalization = Normalization(lowercase=lowercase, strip_accents=strip_accents)
-        definition = Definition(
+        definition = WordPieceDefinition(
             tuple(pieces), normalization=normalization, max_word_characters=max_word_characters
         )
         return cls(definition)
 
     @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
-        """Read a directory in the Hugging Face layout, a `tokenizer.json`, or a `vocab.txt`.
+        """Read a directory in the Hugging Face layout, or one of a tokenizer's files.
 
-        In a directory `tokenizer.json` goes before `vocab.txt`, and `tokenizer_config.json` has the
-        last word on `do_lower_case`, `strip_accents` and `tokenize_chinese_chars`. The word-length
-        limit is that of `tokenizer.json`. Padding and truncation stored there are not taken over.
+        The files are `tokenizer.json`, `vocab.txt` (WordPiece), `merges.txt` beside `vocab.json`
+        (BPE), `spiece.model` and `sentencepiece.bpe.model`; in a directory, the first of these that
+        is there. For WordPiece, `tokenizer_config.json` has the last word on `do_lower_case`,
+        `strip_accents` and `tokenize_chinese_chars`. The word-length limit is that of
+        `tokenizer.json`. Padding and truncation stored there are not taken over.
 
         Args:
             path: the directory or file.
@@ -100,7 +103,7 @@ class Tokenizer:
         return cls(read_definition(Path(path), lowercase=lowercase))
 
     def save(self, directory: str | Path, *, model_max_length: int | None = None) -> None:
-        """Write `vocab.txt`, `tokenizer.json` and `tokenizer_config.json` for all tools.
+        """Write `tokenizer.json`, `tokenizer_config.json` and the vocabulary, for all tools.
 
         Args:
             directory: where to; made if need be.
@@ -117,19 +120,69 @@ class Tokenizer:
         return len(self.pieces)
 
     @property
+    def pad_id(self) -> int:
+        """The id of `[PAD]`; DataError here and below: the tokenizer has no such piece."""
+        return self._role("pad")
+
+    @property
+    def unk_id(self) -> int:
+        """The id of `[UNK]`."""
+        return self._role("unk")
+
+    @property
+    def cls_id(self) -> int:
+        """The id of `[CLS]`, or of what stands first in its place."""
+        return self._role("cls")
+
+    @property
+    def sep_id(self) -> int:
+        """The id of `[SEP]`, or of what ends a text in its place."""
+        return self._role("sep")
+
+    @property
+    def mask_id(self) -> int:
+        """The id of `[MASK]`."""
+        return self._role("mask")
+
+    def has(self, role: str) -> bool:
+        """Whether there is a piece with a role: pad, unk, cls, sep or mask."""
+        return getattr(self.definition.roles, role) is not None
+
+    def id_of(self, role: str) -> int | None:
+        """The id of the piece with a role; None if there is none."""
+        return self._role(role) if self.has(role) else None
+
+    def _role(self, role: str) -> int:
+        piece = getattr(self.definition.roles, role)
+        if piece is None:
+            raise DataError(f"the tokenizer has no {role} token")
+        return self.definition.ids[piece]
+
+    @property
+    def normalization(self) -> Normalization:
+        """What is done to a text before; only BERT's own tokenizer says it like this."""
+        assert isinstance(self.definition, WordPieceDefinition)
+        return self.definition.normalization
+
+    @property
     def lowercase(self) -> bool:
         """Whether text is folded to lower case."""
-        return self.normalization.lowercase
+        return self.definition.lowercase
 
-    @cached_property
+    @property
     def continuation(self) -> NDArray[np.bool_]:
-        """bool [vocab_size]: which pieces go on a word, that is, begin with `##`."""
-        return np.array([_continues(piece) for piece in self.pieces])
+        """bool [vocab_size]: which pieces go on a word, such as those that begin with `##`."""
+        return self.definition.continuation
 
     @cached_property
     def special_ids(self) -> Ints:
-        """int32 [4]: `[PAD]`, `[CLS]`, `[SEP]` and `[MASK]`, which are never masked, sorted."""
-        return np.array(sorted((self.pad_id, self.cls_id, self.sep_id, self.mask_id)), np.int32)
+        """int32: `[PAD]`, `[CLS]`, `[SEP]` and `[MASK]`, which are never masked, sorted."""
+        roles = [role for role in ("pad", "cls", "sep", "mask") if self.has(role)]
+        return np.array(sorted({self._role(role) for role in roles}), np.int32)
+
+    def num_special_tokens(self, *, pair: bool) -> int:
+        """How many tokens are put around a text, or around a pair of texts."""
+        return len(self._start) + len(self._end) + (len(self._between) if pair else 0)
 
     @cached_property
     def unused_ids(self) -> Ints:
@@ -171,15 +224,16 @@ class Tokenizer:
             if split:
                 if not isinstance(row, (list, tuple)):
                     raise DataError("not a list of words, like the rows before", where=name)
-                words = [self.normalization.corrected(word, where=name) for word in row]
+                words = [self.definition.corrected(word, where=name) for word in row]
                 rows.append([word for word, _ in words])
                 moved.append([origin for _, origin in words])
             else:
-                text, origin = self.normalization.corrected(cast(str, row), where=name)
+                text, origin = self.definition.corrected(cast(str, row), where=name)
                 rows.append(text)
                 moved.append(origin)
-        library = self._with_typed_mask if typed_mask else self._library
-        encoded = library.encode_batch(rows, is_pretokenized=split, add_special_tokens=False)
+        encoded = self._library(typed_mask=typed_mask, split=split).encode_batch(
+            rows, is_pretokenized=split, add_special_tokens=False
+        )
         segments = [
             Segment(
                 np.array(row.ids, np.int32),
@@ -190,18 +244,25 @@ class Tokenizer:
         ]
         for segment, origins in zip(segments, moved, strict=True):
             move_offsets(segment, origins)
+        if isinstance(self.definition, TreeDefinition):
+            for segment, row in zip(segments, texts, strict=True):
+                trim_offsets(segment, row, self.definition.marks)
         return segments
 
     def frame(
         self, first: Segment, second: Segment | None = None, *, truncated_tokens: int = 0
     ) -> Encoding:
-        """Put `[CLS]` and `[SEP]` around one segment or two."""
-        cls, sep = one_token(self.cls_id), one_token(self.sep_id)
-        parts = [cls, first, sep] if second is None else [cls, first, sep, second, sep]
-        special = [part is cls or part is sep for part in parts]
+        """Put special tokens around one segment or two: in BERT, `[CLS]` and `[SEP]`."""
+        start, end = special_tokens(self._start), special_tokens(self._end)
+        parts = [start, first]
+        if second is not None:
+            parts += [special_tokens(self._between), second]
+        parts.append(end)
         lengths = [len(part) for part in parts]
+        special = [part is not first and part is not second for part in parts]
         types = np.zeros(sum(lengths), np.int8)
-        types[sum(lengths[:3]) :] = 1
+        if second is not None:
+            types[sum(lengths[:3]) :] = self.definition.frame.second_type
         return Encoding(
             input_ids=np.concatenate([part.input_ids for part in parts]),
             token_type_ids=types,
@@ -245,11 +306,14 @@ class Tokenizer:
             seconds = self.segments(pairs, typed_mask=typed_mask, where=where)
         encodings = []
         for number, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
-            length = len(first) + 2 + (0 if second is None else len(second) + 1)
+            around = self.num_special_tokens(pair=second is not None)
+            length = len(first) + (0 if second is None else len(second)) + around
             if max_length is None or length <= max_length:
                 encodings.append(self.frame(first, second))
             else:
-                kept = truncated(first, second, max_length, truncation, where=_name(number, where))
+                kept = truncated(
+                    first, second, max_length, around, truncation, where=_name(number, where)
+                )
                 encodings.append(self.frame(*kept, truncated_tokens=length - max_length))
         return encodings
 
@@ -305,10 +369,10 @@ class Tokenizer:
         """
         _check_rows(texts)
         corrected = [
-            self.normalization.corrected(text, where=_name(number, where))[0]
+            self.definition.corrected(text, where=_name(number, where))[0]
             for number, text in enumerate(texts)
         ]
-        encoded = self._library.encode_batch_fast(corrected, add_special_tokens=False)
+        encoded = self._library().encode_batch_fast(corrected, add_special_tokens=False)
         return [np.array(row.ids, np.int32) for row in encoded]
 
     def id_to_token(self, number: int) -> str:
@@ -347,32 +411,16 @@ class Tokenizer:
             DataError: an id is outside the vocabulary.
         """
         skipped = set(self.special_ids.tolist()) if skip_special_tokens else set()
-        kept = [self.id_to_token(int(number)) for number in ids if int(number) not in skipped]
-        text: str = decoders.WordPiece(prefix=CONTINUATION, cleanup=True).decode(kept)
-        return text
+        self.tokens(ids)  # all of them are in the vocabulary
+        return self.definition.decode([int(n) for n in ids if int(n) not in skipped])
 
-    @cached_property
-    def _with_typed_mask(self) -> tokenizers.Tokenizer:
-        return self._build(typed_mask=True)
-
-    def _build(self, *, typed_mask: bool) -> tokenizers.Tokenizer:
-        """The library's tokenizer, which knows of no special tokens in a text."""
-        definition = self.definition
-        model = models.WordPiece(
-            {piece: number for number, piece in enumerate(definition.base_pieces)},
-            unk_token=UNK,
-            max_input_chars_per_word=definition.max_word_characters,
-        )
-        library = tokenizers.Tokenizer(model)
-        library.normalizer = self.normalization.normalizer
-        library.pre_tokenizer = self.normalization.word_splitter
-        for piece in definition.added:
-            library.add_tokens([tokenizers.AddedToken(**asdict(piece))])
-            assert library.token_to_id(piece.content) == definition.ids[piece.content]
-        if typed_mask:
-            library.add_tokens([tokenizers.AddedToken(MASK, normalized=False)])
-        library.encode_special_tokens = True
-        return library
+    def _library(self, *, typed_mask: bool = False, split: bool = False) -> tokenizers.Tokenizer:
+        key = typed_mask, split
+        if key not in self._libraries:
+            if typed_mask:
+                self._role("mask")
+            self._libraries[key] = self.definition.library(typed_mask=typed_mask, split=split)
+        return self._libraries[key]
 
 
 def _name(number: int, where: Sequence[str] | None) -> str:
@@ -384,7 +432,3 @@ def _check_rows(texts: object) -> None:
     """A string is a sequence of strings too, but never what was meant."""
     if isinstance(texts, str):
         raise DataError("one text was given where a list of texts should be")
-
-
-def _continues(piece: str) -> bool:
-    return piece.startswith(CONTINUATION) and len(piece) > len(CONTINUATION)

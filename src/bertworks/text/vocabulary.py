@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from ..errors import DataError, SettingsError
 from .definition import MAX_WORD_CHARACTERS, ORIGINAL_SPECIAL_PIECES
-from .normalization import Normalization
+from .normalization import Normalization, check_text
 from .tokenizer import Tokenizer
 from .wordpiece import CONTINUATION, learn_pieces
 
@@ -113,7 +113,7 @@ def _count_words(
     characters = 0
     number = 0
     for number, text in enumerate(texts, 1):
-        normalization.check(text, where=f"paragraph {number}")
+        check_text(text, where=f"paragraph {number}")
         strings.update(text.split(" "))
         characters += len(text)
         if len(strings) > _MAX_STRINGS or characters > _MAX_CHARACTERS:

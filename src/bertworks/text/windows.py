@@ -39,7 +39,9 @@ def windows(
     first = tokenizer.segments([text], where=["text"])[0]
     second = None if pair is None else tokenizer.segments([pair], where=["pair"])[0]
     long = first if second is None else second
-    room = max_length - 2 if second is None else max_length - 3 - len(first)
+    room = max_length - tokenizer.num_special_tokens(pair=second is not None)
+    if second is not None:
+        room -= len(first)
     if room < 1:
         before = "" if second is None else f" beside the first text's {len(first)} tokens"
         raise DataError(

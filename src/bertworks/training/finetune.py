@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from ..api import Model, load
+from ..checkpoints.store import check_layout
 from ..errors import SettingsError, nearest
 from ..inference.engine import EngineSettings
 from ..inference.evaluate import Evaluation, evaluate
@@ -112,6 +113,7 @@ def finetune(
         data = LabelledData.read(start.tokenizer, train, dev, resolved)
         seed_everything(resolved.seed)  # every rank begins with the same weights
         network = data.task.network(start.encoder.config)
+        check_layout(network, start.encoder.config, data.task.model_class)
         run = RunDirectory.open(out, description, is_main=members.is_main)
         try:
             return _finetune(start, network, data, resolved, run, members, progress)
@@ -196,6 +198,8 @@ def _take_over(
         isinstance(before, ClassificationTask) and before.settings.labels == task.settings.labels
     )
     theirs = start.network.state_dict() if is_same else start.encoder.state_dict(prefix="encoder.")
+    if network.encoder.pooler is None:  # the head has a layer of its own instead
+        theirs = {k: v for k, v in theirs.items() if not k.startswith("encoder.pooler.")}
     keys = network.load_state_dict(theirs, strict=False)
     assert not keys.unexpected_keys, keys.unexpected_keys
     return tuple(keys.missing_keys)

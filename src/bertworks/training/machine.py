@@ -54,15 +54,15 @@ def flops_of_batch(network: nn.Module, batch: Batch) -> float:
         if isinstance(module, Encoder):
             total += encoder_flops(module.config, batch.packed)
         elif isinstance(module, MLMHead):
-            vocab_size, hidden_size = module.decoder.shape
-            total += 2 * batch.counts.get("mlm", 0) * hidden_size * (hidden_size + vocab_size)
+            matrices = sum(part.numel() for part in module.parameters() if part.ndim == 2)
+            total += 2 * (batch.counts.get("mlm", 0) + batch.counts.get("lm", 0)) * matrices
     return 3 * total
 
 
 def encoder_flops(config: EncoderConfig, packed: Packed) -> float:
     """Operations of one forward pass through an encoder's layers."""
     h, i = config.hidden_size, config.intermediate_size
-    linear = 2 * packed.num_tokens * (4 * h * h + 2 * h * i)
+    linear = 2 * packed.num_tokens * (4 * h * h + (3 if config.gated else 2) * h * i)
     attention = sum(4 * count * length**2 * h for _start, count, length in packed.groups)
     return float(config.num_hidden_layers * (linear + attention))
 

@@ -12,11 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..api import Model
+from ..api import Model, load
+from ..checkpoints.store import check_layout
 from ..corpus.shards import Corpus
-from ..errors import TrainingError
+from ..errors import SettingsError, TrainingError
 from ..inference.engine import EngineSettings
 from ..inference.evaluate import evaluate
+from ..tasks.pretraining.distillation import (
+    DistillationNetwork,
+    DistillationSettings,
+    DistillationTask,
+    begin_like,
+)
 from ..tasks.pretraining.source import PretrainingSource, describe, split_held_out
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..tasks.task import Network
@@ -180,14 +187,20 @@ def _pretrain(
     progress: Progress | None,
 ) -> PretrainResult:
     config = settings.model.config(data.tokenizer.vocab_size)
-    task = PretrainingTask(
+    distills = settings.distillation is not None
+    task = (DistillationTask if distills else PretrainingTask)(
         data.tokenizer,
         settings.instances,
         settings.masking,
-        max_length=config.max_position_embeddings,
+        causal=config.attention == "causal",
+        max_length=config.max_seqlen,
     )
     seed_everything(settings.seed)  # every rank begins with the same weights
-    network = task.network(config)
+    model = task.network(config)
+    check_layout(model, config, task.model_class)
+    network: Network = model
+    if settings.distillation is not None:
+        network = _with_teacher(model, data.tokenizer, settings.distillation, progress)
     held_out = list(data.held_out.examples(limit=settings.held_out.sequences))
     inference = EngineSettings(precision=settings.precision)
 
@@ -205,10 +218,39 @@ def _pretrain(
         progress=progress,
     )
     if members.is_main:
-        _finish(task, network, data, run, inference)
+        _finish(task, model, data, run, inference)
     return PretrainResult(
         run, result.metrics, result.state.step, result.state.tokens, result.resumed_from
     )
+
+
+def _with_teacher(
+    student: PretrainingNetwork,
+    tokenizer: Tokenizer,
+    settings: DistillationSettings,
+    progress: Progress | None,
+) -> DistillationNetwork:
+    """The student beside its teacher; it begins as some of the teacher's layers, if that is asked.
+
+    Raises:
+        SettingsError: the teacher is none, or the two do not fit together.
+    """
+    teacher = load(settings.teacher, device="cpu")
+    if not isinstance(teacher.network, PretrainingNetwork):
+        raise SettingsError(
+            "the teacher has no head of masked language modelling", where=settings.teacher
+        )
+    if teacher.tokenizer.pieces != tokenizer.pieces:
+        raise SettingsError(
+            "the teacher's vocabulary is not that of the corpus",
+            where=settings.teacher,
+            fix="Prepare the corpus with the teacher's tokenizer.",
+        )
+    if settings.initialize:
+        taken = begin_like(student, teacher.network)
+        if progress is not None:
+            progress.note(f"begins as the teacher's layers {', '.join(map(str, taken))}")
+    return DistillationNetwork(student, teacher.network, settings)
 
 
 def _finish(
@@ -220,9 +262,12 @@ def _finish(
 ) -> None:
     """Write the trained model, sample fill-ins, and the report."""
     network.eval()
-    samples = sample_fill_ins(
-        network, task, data.corpus, data.held_out_documents, settings=inference
-    )
+    samples = []
+    if not task.causal:  # nothing is masked where each next piece is guessed
+        samples = sample_fill_ins(
+            network, task, data.corpus, data.held_out_documents, settings=inference
+        )
     write_atomically(run.path / "samples.json", json.dumps(samples, indent=1).encode())
-    Model(data.tokenizer, task, network).save(run.model)
+    kept = PretrainingTask.from_dict(task.to_dict(), data.tokenizer)
+    Model(data.tokenizer, kept, network).save(run.model)
     write_report(run.path)

@@ -9,16 +9,18 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_serializer, model_validator
 
+from ..checkpoints.families import family_named
 from ..errors import SettingsError, nearest
 from ..model.config import EncoderConfig
 from ..settings import Settings
+from ..tasks.pretraining.distillation import DistillationSettings
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.pairs import InstanceSettings
 from .plan import FitSettings
 
 
 class ModelSettings(EncoderConfig):
-    """The geometry: a released size, and what is to differ from it.
+    """The geometry: a family, a released size, and what is to differ from them.
 
     `vocab_size` is the tokenizer's unless it is given.
     """
@@ -27,11 +29,16 @@ class ModelSettings(EncoderConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_size(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping) or not isinstance(values.get("size"), str):
+    def _fill_in(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
             return values
-        geometry = EncoderConfig.of_size(values["size"]).model_dump(exclude_unset=True)
-        return {**geometry, **values}
+        known: dict[str, Any] = {}
+        if isinstance(name := values.get("family"), str) and name != "bert":
+            family = family_named(name).read_config({}, where=name)
+            known |= family.model_dump(exclude={"vocab_size"}, exclude_unset=True)
+        if isinstance(size := values.get("size"), str):
+            known |= EncoderConfig.of_size(size).model_dump(exclude_unset=True)
+        return {**known, **values}
 
     def config(self, tokenizer_size: int) -> EncoderConfig:
         """The encoder's geometry, for a tokenizer of so many pieces.
@@ -76,6 +83,9 @@ class PretrainSettings(FitSettings):
     instances: InstanceSettings = InstanceSettings()
     masking: MaskingSettings = MaskingSettings()
     held_out: HeldOutSettings = HeldOutSettings()
+    distillation: DistillationSettings | None = Field(
+        None, description="learn from a teacher beside the text"
+    )
     eval_first: bool = Field(True, description="evaluate before the first step too")
 
     @model_validator(mode="after")
@@ -85,10 +95,10 @@ class PretrainSettings(FitSettings):
         if "max_seq_length" in self.instances.model_fields_set:
             raise ValueError("instances.max_seq_length is set by each phase's max_seq_length")
         longest = max(phase.max_seq_length for phase in self.phases)
-        if longest > self.model.max_position_embeddings:
+        if longest > self.model.max_seqlen:
             raise ValueError(
-                f"max_seq_length={longest} is longer than model.max_position_embeddings="
-                f"{self.model.max_position_embeddings}"
+                f"max_seq_length={longest} is longer than the {self.model.max_seqlen} tokens that "
+                f"model.max_position_embeddings={self.model.max_position_embeddings} has room for"
             )
         return self
 

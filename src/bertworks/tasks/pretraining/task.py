@@ -1,7 +1,9 @@
 """Pre-training as a task: guess the masked pieces, and whether B follows A.
 
 The loss is the sum of the two mean losses (paper §3.1 and §A.2): the mean over all masked pieces,
-and the mean over all sequences.
+and the mean over all sequences. An encoder whose tokens only see what is behind them
+(`attention: causal`) guesses each next piece instead, and nothing is masked: the paper's
+"left-to-right" baseline (§5.1), and GPT.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...errors import DataError
+from ...errors import DataError, SettingsError
 from ...model.encoder import Encoder
 from ...model.heads import MLMHead, NSPHead, cross_entropy_sum
 from ...packed import Batch, Packed
@@ -46,12 +48,13 @@ class PretrainingNetwork(Network):
         assert isinstance(word_embeddings, nn.Parameter)
         self.mlm_head = MLMHead(config, word_embeddings)
         self.nsp_head = NSPHead(config) if next_sentence else None
+        self.loss_name = "lm" if config.attention == "causal" else "mlm"
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed losses: `mlm` over the masked positions, `nsp` over the sequences."""
+        """The summed losses: `mlm` (or `lm`) over the positions asked, `nsp` over the sequences."""
         hidden = self.encoder(batch.packed)
         masked = hidden.index_select(0, batch.targets["masked_positions"])
-        losses = {"mlm": self.mlm_head.loss_sum(masked, batch.targets["masked_labels"])}
+        losses = {self.loss_name: self.mlm_head.loss_sum(masked, batch.targets["masked_labels"])}
         if self.nsp_head is not None:
             logits = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
             losses["nsp"] = cross_entropy_sum(logits, batch.targets["next_sentence_labels"])
@@ -70,12 +73,13 @@ class PretrainingNetwork(Network):
 class PretrainingEvaluator(Evaluator):
     """Held-out measures of pre-training.
 
-    `mlm_loss`, `mlm_perplexity` and `mlm_accuracy` over the masked pieces; `nsp_loss` and
-    `nsp_accuracy` over the sequences, beside `nsp_majority`, which whoever always gave the commoner
-    answer would reach; and `loss`, the sum of the two.
+    `mlm_loss`, `mlm_perplexity` and `mlm_accuracy` over the masked pieces (`lm_…` over the next
+    ones); `nsp_loss` and `nsp_accuracy` over the sequences, beside `nsp_majority`, which whoever
+    always gave the commoner answer would reach; and `loss`, the sum of the two.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "mlm") -> None:
+        self._name = name
         self._sums = dict.fromkeys(
             ("mlm_loss", "mlm_right", "nsp_loss", "nsp_right", "not_next"), 0.0
         )
@@ -112,9 +116,9 @@ class PretrainingEvaluator(Evaluator):
         mlm_loss = self._sums["mlm_loss"] / self._masked
         metrics = {
             "loss": mlm_loss,
-            "mlm_loss": mlm_loss,
-            "mlm_perplexity": math.exp(mlm_loss) if mlm_loss < 700 else math.inf,
-            "mlm_accuracy": self._sums["mlm_right"] / self._masked,
+            f"{self._name}_loss": mlm_loss,
+            f"{self._name}_perplexity": math.exp(mlm_loss) if mlm_loss < 700 else math.inf,
+            f"{self._name}_accuracy": self._sums["mlm_right"] / self._masked,
         }
         if self._sequences:
             not_next = self._sums["not_next"] / self._sequences
@@ -123,6 +127,17 @@ class PretrainingEvaluator(Evaluator):
             metrics["nsp_majority"] = max(not_next, 1 - not_next)
             metrics["loss"] += metrics["nsp_loss"]
         return metrics
+
+
+def make_masker(settings: MaskingSettings, tokenizer: Tokenizer) -> Masker:
+    """What masks sequences of a tokenizer."""
+    return Masker(
+        settings,
+        vocab_size=tokenizer.vocab_size,
+        mask_id=tokenizer.mask_id,
+        frame_ids=(tokenizer.cls_id, tokenizer.sep_id),
+        continuation=tokenizer.continuation,
+    )
 
 
 class PretrainingTask(Task[PretrainingExample]):
@@ -135,6 +150,7 @@ class PretrainingTask(Task[PretrainingExample]):
         tokenizer: of the corpus.
         instances: the format of the instances; decides whether there is a next-sentence head.
         masking: how they are masked.
+        causal: whether each next piece is guessed rather than masked ones.
         max_length: the most tokens a typed row may have.
         top_k: how many pieces are told for each typed `[MASK]`.
     """
@@ -142,7 +158,7 @@ class PretrainingTask(Task[PretrainingExample]):
     name: ClassVar[str] = "pretraining"
     best_metric: ClassVar[str] = "loss"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
-        {"loss", "mlm_loss", "mlm_perplexity", "nsp_loss"}
+        {"loss", "mlm_loss", "mlm_perplexity", "lm_loss", "lm_perplexity", "nsp_loss"}
     )
 
     def __init__(
@@ -151,21 +167,17 @@ class PretrainingTask(Task[PretrainingExample]):
         instances: InstanceSettings | None = None,
         masking: MaskingSettings | None = None,
         *,
+        causal: bool = False,
         max_length: int = 512,
         top_k: int = 5,
     ) -> None:
         self.tokenizer = tokenizer
+        self.causal = causal
         self.instances = instances or InstanceSettings()
         self.masking = masking or MaskingSettings()
         self.max_length = max_length
         self.top_k = top_k
-        self._masker = Masker(
-            self.masking,
-            vocab_size=tokenizer.vocab_size,
-            mask_id=tokenizer.mask_id,
-            frame_ids=(tokenizer.cls_id, tokenizer.sep_id),
-            continuation=tokenizer.continuation,
-        )
+        self._masker = None if causal else make_masker(self.masking, tokenizer)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
@@ -174,6 +186,7 @@ class PretrainingTask(Task[PretrainingExample]):
             tokenizer,
             InstanceSettings.parse(values["instances"]),
             MaskingSettings.parse(values["masking"]),
+            causal=values.get("causal", False),
             max_length=values["max_length"],
         )
 
@@ -181,14 +194,26 @@ class PretrainingTask(Task[PretrainingExample]):
         return {
             "instances": self.instances.model_dump(mode="json"),
             "masking": self.masking.model_dump(mode="json"),
+            "causal": self.causal,
             "max_length": self.max_length,
         }
 
-    def config_entries(self) -> dict[str, Any]:
-        name = "BertForPreTraining" if self.instances.next_sentence else "BertForMaskedLM"
-        return {"architectures": [name]}
+    @property
+    def model_class(self) -> str:
+        return "pretraining" if self.instances.next_sentence else "masked-lm"
 
     def network(self, config: EncoderConfig) -> PretrainingNetwork:
+        """A fresh network.
+
+        Raises:
+            SettingsError: its tokens see both sides where each next piece is to be guessed, or only
+                one where masked ones are.
+        """
+        if (config.attention == "causal") != self.causal:
+            raise SettingsError(
+                f"attention={config.attention!r} does not fit an objective that is "
+                + ("causal" if self.causal else "not")
+            )
         return PretrainingNetwork(config, next_sentence=self.instances.next_sentence)
 
     def example(
@@ -222,18 +247,45 @@ class PretrainingTask(Task[PretrainingExample]):
             rows=[at if (row := examples[at].row) is None else row for at in order],
         )
         keys = [key for at in order if (key := examples[at].key) is not None]
+        if self.causal:
+            return self._next_pieces(packed, examples, order)
         if not keys:
             positions = np.flatnonzero(packed.input_ids == self.tokenizer.mask_id)
             return Batch(packed, {"masked_positions": positions})
+        assert self._masker is not None
         assert len(keys) == len(order), "instances and typed rows are not mixed in a batch"
         masked = self._masker(packed.input_ids, packed.cu_seqlens, np.array(keys, np.uint64))
         targets = {"masked_positions": masked.positions, "masked_labels": masked.labels}
         counts = {"mlm": len(masked.positions)}
+        self._ask_next_sentence(targets, counts, examples, order)
+        return Batch(replace(packed, input_ids=masked.input_ids), targets, counts)
+
+    def _next_pieces(
+        self, packed: Packed, examples: Sequence[PretrainingExample], order: Sequence[int]
+    ) -> Batch:
+        """Every token but a sequence's last is asked for the next one."""
+        asked = np.ones(packed.num_tokens, np.bool_)
+        asked[packed.last_tokens] = False
+        positions = np.flatnonzero(asked)
+        targets: dict[str, Any] = {
+            "masked_positions": positions,
+            "masked_labels": packed.input_ids[positions + 1],
+        }
+        counts = {"lm": len(positions)}
+        self._ask_next_sentence(targets, counts, examples, order)
+        return Batch(packed, targets, counts)
+
+    def _ask_next_sentence(
+        self,
+        targets: dict[str, Any],
+        counts: dict[str, int],
+        examples: Sequence[PretrainingExample],
+        order: Sequence[int],
+    ) -> None:
         if self.instances.next_sentence:
             labels = [examples[at].next_sentence_label for at in order]
             targets["next_sentence_labels"] = np.array(labels, np.int64)
             counts["nsp"] = len(order)
-        return Batch(replace(packed, input_ids=masked.input_ids), targets, counts)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row: the likeliest pieces for each `[MASK]`, and whether B follows A.
@@ -267,4 +319,4 @@ class PretrainingTask(Task[PretrainingExample]):
         return answers
 
     def evaluator(self) -> PretrainingEvaluator:
-        return PretrainingEvaluator()
+        return PretrainingEvaluator("lm" if self.causal else "mlm")

@@ -64,7 +64,9 @@ def _headline(facts: RunFacts) -> Iterator[page.Figure]:
     kept = facts.kept or {"step": 0, "metrics": {}}
     metrics = kept["metrics"]
     for name, number in metrics.items():
-        if name.endswith("majority") or (name == "loss" and "mlm_loss" in metrics):
+        if name.endswith("majority") or (
+            name == "loss" and {"mlm_loss", "lm_loss"} & metrics.keys()
+        ):
             continue
         note = f"held out, step {kept['step']:,}"
         majority = metrics.get(page.majority_of(name))

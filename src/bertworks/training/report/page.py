@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 _SHARES = ("accuracy", "f1", "majority", "share", "rate", "precision", "recall")
 _SPELLED = {
+    "lm": "LM",
     "mlm": "MLM",
     "nsp": "NSP",
     "sop": "SOP",

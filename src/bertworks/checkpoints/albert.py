@@ -1,0 +1,80 @@
+"""ALBERT (Lan et al. 2020): narrow embeddings, layers that share their weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .family import (
+    NO_DECODER,
+    Family,
+    constants,
+    embedding_keys,
+    key_map,
+    same_names,
+)
+
+_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
+
+_DEFAULTS = {
+    "vocab_size": 30000,
+    "embedding_size": 128,
+    "hidden_size": 4096,
+    "num_hidden_groups": 1,
+    "num_attention_heads": 64,
+    "intermediate_size": 16384,
+    "hidden_act": "gelu_new",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
+    """Every ALBERT has narrow embeddings, and layers that share."""
+    needed = ("embedding_size", "num_hidden_groups")
+    return {**raw, **{name: raw[name] or _DEFAULTS[name] for name in needed}}
+
+
+ALBERT = Family(
+    name="albert",
+    settings=same_names("embedding_size", "num_hidden_groups"),
+    keys=key_map(
+        {
+            **embedding_keys("albert.embeddings"),
+            "encoder.embeddings.projection": "albert.encoder.embedding_hidden_mapping_in",
+            "encoder.layers.{}.attention.query_key_value": tuple(
+                f"{_LAYER}.attention.{part}" for part in ("query", "key", "value")
+            ),
+            "encoder.layers.{}.attention.output": f"{_LAYER}.attention.dense",
+            "encoder.layers.{}.attention_norm": f"{_LAYER}.attention.LayerNorm",
+            "encoder.layers.{}.feed_forward.intermediate": f"{_LAYER}.ffn",
+            "encoder.layers.{}.feed_forward.output": f"{_LAYER}.ffn_output",
+            "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.full_layer_layer_norm",
+            "encoder.pooler.dense": "albert.pooler",
+            "mlm_head.transform.dense": "predictions.dense",
+            "mlm_head.transform.norm": "predictions.LayerNorm",
+            "mlm_head.bias": "predictions.bias",
+            "mlm_head.decoder": "predictions.decoder.weight",
+            "nsp_head": "sop_classifier.classifier",
+            "head.linear": "classifier",
+        }
+    ),
+    prefix="albert.",
+    bare=("embeddings.", "encoder.", "pooler."),
+    classes={
+        "encoder": "AlbertModel",
+        "masked-lm": "AlbertForMaskedLM",
+        "pretraining": "AlbertForPreTraining",
+        "classification": "AlbertForSequenceClassification",
+    },
+    defaults=_DEFAULTS,
+    spelled=_spelled,
+    token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
+    must_be={"inner_group_num": 1, "position_embedding_type": "absolute", **NO_DECODER},
+    dropped=(
+        *constants("albert."),
+        (r"predictions\.decoder\.bias", "the same as the head's bias"),
+        (r"(predictions|sop_classifier)\..*", "a head of pre-training, which this task has not"),
+        (r"albert\.pooler\..*", "the pooler, which this task does not have"),
+        (r"(classifier|qa_outputs)\..*", "the head of another task"),
+    ),
+)

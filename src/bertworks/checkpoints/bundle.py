@@ -1,0 +1,234 @@
+"""TensorFlow's files of tensors ("bundles"), read and written without TensorFlow.
+
+    bert_model.ckpt.index                  a sorted table: name → type, shape, place, checksum
+    bert_model.ckpt.data-00000-of-00001    the tensors' bytes, end to end
+
+The table has LevelDB's format: blocks of entries whose keys leave out what they share with the one
+before, an index block, and a footer. Formats: LevelDB's `table_format.md`, TensorFlow's
+`tensor_bundle.proto`. Checksums are CRC-32C, masked as LevelDB masks them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError, need
+from ..wire import bytes_field, fields, number_field, read_varint, varint
+
+_MAGIC = 0xDB4775248B80FB57
+_FOOTER = 48
+_TRAILER = 5  # a block's compression and checksum
+_RESTART = 16  # entries between two whole keys
+
+_TYPES = {
+    1: torch.float32,
+    2: torch.float64,
+    3: torch.int32,
+    9: torch.int64,
+    14: torch.bfloat16,
+    19: torch.float16,
+}
+_NUMBERS = {dtype: number for number, dtype in _TYPES.items()}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a tensor lies, and what it is."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+
+
+def read_bundle(prefix: Path) -> dict[str, Tensor]:
+    """All tensors of a bundle, by name; those of types that hold no numbers are left out.
+
+    They are views of the mapped files.
+
+    Args:
+        prefix: the path without `.index`.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, or compressed.
+    """
+    index = Path(f"{prefix}.index")
+    try:
+        entries, shards = _read_index(index.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError("no such file", where=str(index)) from None
+    except (IndexError, KeyError, ValueError, TypeError, struct.error, UnicodeDecodeError) as error:
+        raise CheckpointError(f"cannot be read ({error})", where=str(index)) from None
+    files = [Path(f"{prefix}.data-{n:05}-of-{shards:05}") for n in range(shards)]
+    maps = [_mapped(file) for file in files]
+    tensors: dict[str, Tensor] = {}
+    for name, entry in entries.items():
+        dtype = _TYPES.get(entry.dtype)
+        if dtype is None:
+            continue
+        if not 0 <= entry.shard < shards:
+            raise CheckpointError(f"the tensor {name!r} lies in no file", where=str(index))
+        file, content = files[entry.shard], maps[entry.shard]
+        count = int(np.prod(entry.shape, dtype=object))
+        if count * dtype.itemsize != entry.size:
+            raise CheckpointError(f"the size of {name!r} is not that of its shape", where=str(file))
+        if entry.offset + entry.size > len(content):
+            raise CheckpointError(f"ends before the tensor {name!r} does", where=str(file))
+        if count == 0:
+            tensors[name] = torch.empty(entry.shape, dtype=dtype)
+            continue
+        part = torch.frombuffer(content, dtype=dtype, count=count, offset=entry.offset)
+        tensors[name] = part.view(entry.shape)
+    return tensors
+
+
+def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as a bundle of one data file.
+
+    Raises:
+        BertworksError: the package that computes the checksums is not installed.
+    """
+    names = sorted(tensors, key=str.encode)
+    rows: list[tuple[bytes, bytes]] = [(b"", number_field(1, 1) + bytes_field(3, b"\x08\x01"))]
+    offset = 0
+    with Path(f"{prefix}.data-00000-of-00001").open("wb") as data:
+        for name in names:
+            tensor = tensors[name].detach().cpu().contiguous()
+            content = tensor.view(-1).view(torch.uint8).numpy().tobytes()
+            data.write(content)
+            shape = b"".join(
+                bytes_field(2, number_field(1, size) if size else b"") for size in tensor.shape
+            )
+            rows.append(
+                (
+                    name.encode(),
+                    number_field(1, _NUMBERS[tensor.dtype])
+                    + bytes_field(2, shape)
+                    + number_field(4, offset)
+                    + number_field(5, len(content))
+                    + varint(6 << 3 | 5)
+                    + struct.pack("<I", masked_checksum(content)),
+                )
+            )
+            offset += len(content)
+    Path(f"{prefix}.index").write_bytes(_table(rows))
+
+
+def masked_checksum(content: bytes) -> int:
+    """CRC-32C, turned and moved so that a checksum of checksums is none of its own."""
+    crc32c = need("google_crc32c", "tensorflow", "TensorFlow's format")
+    value: int = crc32c.value(content)
+    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _mapped(file: Path) -> mmap.mmap | bytearray:
+    try:
+        with file.open("rb") as opened:
+            # Written to only in memory, which tensors may be.
+            return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+    except FileNotFoundError:
+        raise CheckpointError("no such file", where=str(file)) from None
+    except ValueError:  # an empty file cannot be mapped
+        return bytearray()
+
+
+def _read_index(table: bytes) -> tuple[dict[str, Entry], int]:
+    if len(table) < _FOOTER or struct.unpack("<Q", table[-8:])[0] != _MAGIC:
+        raise ValueError("it is no index of TensorFlow's")
+    at = len(table) - _FOOTER
+    for _ in range(2):  # of the meta-index, which says nothing
+        _, at = read_varint(table, at)
+    rows: dict[bytes, bytes] = {}
+    for _, handle in _entries(_block(table, at)):
+        rows.update(_entries(_block(handle, 0, table)))
+    header = dict(fields(rows.pop(b"")))
+    if header.get(2, 0) != 0:
+        raise ValueError("it is of a big-endian machine")
+    return {name.decode(): _entry(value) for name, value in rows.items()}, header.get(1, 1)
+
+
+def _entry(value: bytes) -> Entry:
+    own: dict[int, Any] = dict(fields(value))
+    if 7 in own:
+        raise ValueError("a tensor is in slices")
+    dims = [dict(fields(dim)) for number, dim in fields(own.get(2, b"")) if number == 2]
+    return Entry(
+        dtype=own.get(1, 0),
+        shape=tuple(dim.get(1, 0) for dim in dims),
+        shard=own.get(3, 0),
+        offset=own.get(4, 0),
+        size=own.get(5, 0),
+        checksum=struct.unpack("<I", own[6])[0] if 6 in own else 0,
+    )
+
+
+def _block(handle: bytes, at: int, table: bytes | None = None) -> bytes:
+    """The content of the block that a handle, `at` in some bytes, points to."""
+    table = handle if table is None else table
+    offset, at = read_varint(handle, at)
+    size, _ = read_varint(handle, at)
+    if offset + size + _TRAILER > len(table):
+        raise ValueError("it ends too early")
+    if table[offset + size] != 0:
+        raise ValueError("it is compressed")
+    return table[offset : offset + size]
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    (restarts,) = struct.unpack("<I", block[-4:])
+    end = len(block) - 4 * (restarts + 1)
+    key = b""
+    at = 0
+    while at < end:
+        shared, at = read_varint(block, at)
+        own, at = read_varint(block, at)
+        size, at = read_varint(block, at)
+        key = key[:shared] + block[at : at + own]
+        yield key, block[at + own : at + own + size]
+        at += own + size
+
+
+def _table(rows: list[tuple[bytes, bytes]]) -> bytes:
+    """A table of one data block."""
+    table = bytearray()
+
+    def add(entries: list[tuple[bytes, bytes]]) -> bytes:
+        block = _packed_block(entries)
+        handle = varint(len(table)) + varint(len(block))
+        table.extend(block + b"\0" + struct.pack("<I", masked_checksum(block + b"\0")))
+        return handle
+
+    data = add(rows)
+    meta = add([])
+    index = add([(rows[-1][0], data)])
+    footer = (meta + index).ljust(_FOOTER - 8, b"\0") + struct.pack("<Q", _MAGIC)
+    return bytes(table) + footer
+
+
+def _packed_block(entries: list[tuple[bytes, bytes]]) -> bytes:
+    block = bytearray()
+    restarts: list[int] = []
+    before = b""
+    for number, (key, value) in enumerate(entries):
+        shared = 0
+        if number % _RESTART == 0:
+            restarts.append(len(block))
+        else:
+            while shared < min(len(before), len(key)) and before[shared] == key[shared]:
+                shared += 1
+        block += varint(shared) + varint(len(key) - shared) + varint(len(value))
+        block += key[shared:] + value
+        before = key
+    restarts = restarts or [0]
+    return bytes(block) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))

@@ -1,0 +1,68 @@
+"""ELECTRA (Clark et al. 2020): generator and discriminator are BERTs with narrow embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..model.config import EncoderConfig
+from .family import (
+    NO_DECODER,
+    Family,
+    constants,
+    embedding_keys,
+    key_map,
+    layer_keys,
+    same_names,
+)
+
+
+def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
+    """Embeddings as wide as the layers are not mapped to their width."""
+    same = raw.get("embedding_size") == raw.get("hidden_size")
+    return {**raw, "embedding_size": None} if same else raw
+
+
+def _extra(config: EncoderConfig) -> dict[str, Any]:
+    return {"embedding_size": config.embedding_width}
+
+
+ELECTRA = Family(
+    name="electra",
+    settings=same_names("embedding_size"),
+    keys=key_map(
+        {
+            **embedding_keys("electra.embeddings"),
+            "encoder.embeddings.projection": "electra.embeddings_project",
+            **layer_keys("electra.encoder.layer.{}"),
+            "mlm_head.transform.dense": "generator_predictions.dense",
+            "mlm_head.transform.norm": "generator_predictions.LayerNorm",
+            "mlm_head.bias": "generator_lm_head.bias",
+            "mlm_head.decoder": "generator_lm_head.weight",
+            "head.transform": "classifier.dense",
+            "head.linear": "classifier.out_proj",
+        }
+    ),
+    prefix="electra.",
+    bare=("embeddings.", "embeddings_project.", "encoder."),
+    classes={
+        "encoder": "ElectraModel",
+        "masked-lm": "ElectraForMaskedLM",
+        "classification": "ElectraForSequenceClassification",
+    },
+    implied={"classifier": "gelu", "mlm_act": "gelu"},
+    defaults={
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
+    must_be={"position_embedding_type": "absolute", **NO_DECODER},
+    spelled=_spelled,
+    extra=_extra,
+    dropped=(
+        *constants("electra."),
+        (r"generator_(predictions|lm_head)\..*", "the generator's head, which this task has not"),
+        (r"discriminator_predictions\..*", "the discriminator's head, which this task has not"),
+        (r"(classifier|qa_outputs)\..*", "the head of another task"),
+    ),
+)

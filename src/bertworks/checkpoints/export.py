@@ -1,0 +1,64 @@
+"""Models as other tools than Hugging Face's want them: the original TensorFlow release's layout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from ..errors import CheckpointError
+from ..model.config import EncoderConfig
+from .bundle import write_bundle
+from .families import family_of
+from .store import own_tensors
+from .tensorflow import CHECKPOINT, CONFIG, original_tensors
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer
+
+_ACTIVATIONS = {"gelu_new": "gelu"}  # the original has one name, and today means the tanh form
+
+
+def write_tensorflow(
+    directory: str | Path, *, network: nn.Module, config: EncoderConfig, tokenizer: Tokenizer
+) -> Path:
+    """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
+
+    Args:
+        directory: where to; it must not exist, or be empty.
+        network: BERT, with heads of pre-training or a classifier's, or without.
+        config: its geometry.
+        tokenizer: the model's.
+
+    Raises:
+        CheckpointError: the model is no BERT, or the directory cannot be written.
+        BertworksError: the package that computes the checksums is not installed.
+    """
+    directory = Path(directory)
+    if config.family != "bert":
+        raise CheckpointError(f"the original release's layout has no {config.family} models")
+    if directory.exists() and any(directory.iterdir()):
+        raise CheckpointError("the directory is not empty", where=str(directory))
+    family = family_of(config)
+    tensors = original_tensors(family.keys.export(own_tensors(network)))
+    raw = family.write_config(config)
+    kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
+    kept["hidden_act"] = _ACTIVATIONS.get(kept["hidden_act"], kept["hidden_act"])
+    new = directory.with_name(f".{directory.name}.new")
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        (new / CONFIG).write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        write_bundle(new / CHECKPOINT, tensors)
+        vocabulary = "".join(f"{piece}\n" for piece in tokenizer.pieces)
+        (new / "vocab.txt").write_text(vocabulary, encoding="utf-8", newline="\n")
+        if directory.exists():
+            directory.rmdir()
+        new.rename(directory)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        raise CheckpointError(f"cannot be written ({error})", where=str(directory)) from None
+    return directory

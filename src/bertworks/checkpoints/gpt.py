@@ -1,0 +1,94 @@
+"""The first GPT (Radford et al. 2018): BERT's layers, with each token blind to later ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..model.config import EncoderConfig
+from .family import Family, key_map
+
+_LAYER = "transformer.h.{}"
+
+
+def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
+    """What is four times as wide is not written down, and "gelu" is the tanh form."""
+    values = {**raw, "intermediate_size": 4 * raw["n_embd"]}
+    if values["afn"] == "gelu":
+        values["afn"] = "gelu_new"
+    return values
+
+
+def _extra(config: EncoderConfig) -> dict[str, Any]:
+    return {"afn": "gelu" if config.hidden_act == "gelu_new" else config.hidden_act}
+
+
+GPT = Family(
+    name="openai-gpt",
+    settings={
+        "vocab_size": "vocab_size",
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "intermediate_size",
+        "hidden_act": "afn",
+        "hidden_dropout_prob": "resid_pdrop",
+        "attention_probs_dropout_prob": "attn_pdrop",
+        "max_position_embeddings": "n_positions",
+        "initializer_range": "initializer_range",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "tie_word_embeddings": "tie_word_embeddings",
+    },
+    keys=key_map(
+        {
+            "encoder.embeddings.word_embeddings": "transformer.tokens_embed",
+            "encoder.embeddings.position_embeddings": "transformer.positions_embed",
+            "encoder.layers.{}.attention.query_key_value": f"{_LAYER}.attn.c_attn",
+            "encoder.layers.{}.attention.output": f"{_LAYER}.attn.c_proj",
+            "encoder.layers.{}.attention_norm": f"{_LAYER}.ln_1",
+            "encoder.layers.{}.feed_forward.intermediate": f"{_LAYER}.mlp.c_fc",
+            "encoder.layers.{}.feed_forward.output": f"{_LAYER}.mlp.c_proj",
+            "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.ln_2",
+            "mlm_head.decoder": "lm_head.weight",
+            "head.linear": "score",
+        },
+        transposed=(
+            "encoder.layers.{}.attention.query_key_value",
+            "encoder.layers.{}.attention.output",
+            "encoder.layers.{}.feed_forward.intermediate",
+            "encoder.layers.{}.feed_forward.output",
+        ),
+    ),
+    prefix="transformer.",
+    bare=("tokens_embed.", "positions_embed.", "h."),
+    classes={
+        "encoder": "OpenAIGPTModel",
+        "masked-lm": "OpenAIGPTLMHeadModel",
+        "classification": "OpenAIGPTForSequenceClassification",
+    },
+    implied={
+        "type_vocab_size": 0,
+        "attention": "causal",
+        "embedding_norm": False,
+        "mlm_transform": False,
+        "mlm_bias": False,
+        "classifier": "last",
+    },
+    defaults={
+        "vocab_size": 40478,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "n_positions": 512,
+        "afn": "gelu",
+        "layer_norm_epsilon": 1e-5,
+    },
+    spelled=_spelled,
+    extra=_extra,
+    dropped=(
+        (r"transformer\.h\.\d+\.attn\.bias", "a constant that older releases saved"),
+        (r"transformer\.position_ids", "a constant that older releases saved"),
+        (r"lm_head\..*", "the head of pre-training, which this task does not have"),
+        (r"multiple_choice_head\..*", "the head of another task"),
+        (r"score\..*", "the head of another task"),
+    ),
+)

@@ -1,0 +1,152 @@
+"""ModernBERT (Warner et al. 2024): pre-norm, rotated, gated, mostly local, without biases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..model.config import EncoderConfig
+from .family import Family, key_map
+
+_FULL, _LOCAL = "full_attention", "sliding_attention"
+_LAYER = "model.layers.{}"
+
+
+def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
+    """As version 4 of Hugging Face transformers wrote it: numbers rather than lists and tables."""
+    values = dict(raw)
+    tables = values.pop("rope_parameters", None) or {}
+    for kind, name in ((_FULL, "global_rope_theta"), (_LOCAL, "local_rope_theta")):
+        table = tables.get(kind) or {}
+        if table.get("rope_type", "default") != "default":
+            values["rope_type"] = table["rope_type"]
+        if "rope_theta" in table:
+            values[name] = table["rope_theta"]
+    kinds = values.pop("layer_types", None)
+    if kinds is not None:
+        seen = kinds[1:].index(_FULL) + 1 if _FULL in kinds[1:] else max(1, len(kinds))
+        for every in (values["global_attn_every_n_layers"], seen):
+            if kinds == [_LOCAL if number % every else _FULL for number in range(len(kinds))]:
+                values["global_attn_every_n_layers"] = every
+                break
+        else:
+            values["layer_types"] = kinds
+    return values
+
+
+def _extra(config: EncoderConfig) -> dict[str, Any]:
+    """The same in the words of version 5, which reads no others."""
+    kinds = [_LOCAL if config.is_local(n) else _FULL for n in range(config.num_hidden_layers)]
+    thetas = {_FULL: config.rope_theta, _LOCAL: config.local_rope_theta}
+    return {
+        "layer_types": kinds,
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()
+        },
+        "attention_bias": False,
+        "mlp_bias": False,
+        "norm_bias": False,
+        "classifier_bias": False,
+        "classifier_activation": config.mlm_act,
+        "classifier_pooling": "cls",
+        "embedding_dropout": config.hidden_dropout_prob,
+    }
+
+
+MODERNBERT = Family(
+    name="modernbert",
+    settings={
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "num_hidden_layers": "num_hidden_layers",
+        "num_attention_heads": "num_attention_heads",
+        "intermediate_size": "intermediate_size",
+        "hidden_act": "hidden_activation",
+        "mlm_act": "classifier_activation",
+        "mlm_bias": "decoder_bias",
+        "hidden_dropout_prob": "mlp_dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "max_position_embeddings": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+        "layer_norm_eps": "norm_eps",
+        "local_attention": "local_attention",
+        "global_attention_every": "global_attn_every_n_layers",
+        "rope_theta": "global_rope_theta",
+        "local_rope_theta": "local_rope_theta",
+        "tie_word_embeddings": "tie_word_embeddings",
+    },
+    keys=key_map(
+        {
+            "encoder.embeddings.word_embeddings": "model.embeddings.tok_embeddings",
+            "encoder.embeddings.norm": "model.embeddings.norm",
+            "encoder.layers.{}.attention_norm": f"{_LAYER}.attn_norm",
+            "encoder.layers.{}.attention.query_key_value": f"{_LAYER}.attn.Wqkv",
+            "encoder.layers.{}.attention.output": f"{_LAYER}.attn.Wo",
+            "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.mlp_norm",
+            "encoder.layers.{}.feed_forward.intermediate": f"{_LAYER}.mlp.Wi",
+            "encoder.layers.{}.feed_forward.output": f"{_LAYER}.mlp.Wo",
+            "encoder.final_norm": "model.final_norm",
+            "mlm_head.transform.dense": "head.dense",
+            "mlm_head.transform.norm": "head.norm",
+            "mlm_head.bias": "decoder.bias",
+            "mlm_head.decoder": "decoder.weight",
+            "head.transform.dense": "head.dense",
+            "head.transform.norm": "head.norm",
+            "head.linear": "classifier",
+        }
+    ),
+    prefix="model.",
+    bare=("embeddings.", "layers.", "final_norm."),
+    classes={
+        "encoder": "ModernBertModel",
+        "masked-lm": "ModernBertForMaskedLM",
+        "classification": "ModernBertForSequenceClassification",
+    },
+    implied={
+        "type_vocab_size": 0,
+        "positions": "rotary",
+        "norm_first": True,
+        "use_bias": False,
+        "norm_bias": False,
+        "gated": True,
+        "classifier": "norm",
+    },
+    defaults={
+        "vocab_size": 50368,
+        "hidden_size": 768,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "intermediate_size": 1152,
+        "hidden_activation": "gelu",
+        "classifier_activation": "gelu",
+        "decoder_bias": True,
+        "mlp_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 8192,
+        "norm_eps": 1e-5,
+        "local_attention": 128,
+        "global_attn_every_n_layers": 3,
+        "global_rope_theta": 160_000.0,
+        "local_rope_theta": 10_000.0,
+    },
+    token_ids={
+        "bos_token_id": "cls",
+        "eos_token_id": "sep",
+        "cls_token_id": "cls",
+        "sep_token_id": "sep",
+    },
+    must_be={
+        "attention_bias": False,
+        "mlp_bias": False,
+        "norm_bias": False,
+        "classifier_bias": False,
+        "classifier_pooling": "cls",
+        "rope_type": "default",
+        "layer_types": None,
+    },
+    spelled=_spelled,
+    extra=_extra,
+    dropped=(
+        (r"(head|decoder)\..*", "the head of pre-training, which this task does not have"),
+        (r"classifier\..*", "the head of another task"),
+    ),
+)

@@ -1,0 +1,100 @@
+"""Sentence encoders as sentence-transformers lays them out: `modules.json` and what it names.
+
+modules.json                 the parts: a transformer, a pooling, perhaps a normalisation
+sentence_bert_config.json    the most tokens of a text
+1_Pooling/config.json        how token vectors become one
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from ..errors import CheckpointError
+from ..settings import Settings
+from .weights import read_json
+
+Pooling = Literal["mean", "cls", "max", "mean-sqrt"]
+
+_MODES: Mapping[str, Pooling] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean-sqrt",
+}
+_MODULES = "sentence_transformers.models"
+
+
+class SentenceSettings(Settings):
+    """How a sentence encoder makes a vector of a text."""
+
+    pooling: Pooling = "mean"
+    normalize: bool = Field(False, description="whether vectors have length 1")
+    max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")
+
+
+def read_sentence_settings(directory: Path) -> SentenceSettings | None:
+    """What a directory says of sentences; None if it is no sentence encoder's.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or a part is not supported.
+    """
+    file = directory / "modules.json"
+    if not file.is_file():
+        return None
+    try:
+        modules = json.loads(file.read_text(encoding="utf-8"))
+        parts = [(str(module["type"]).rpartition(".")[2], module["path"]) for module in modules]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"cannot be read ({error!r})", where=str(file)) from None
+    values: dict[str, Any] = {}
+    for kind, path in parts:
+        if kind == "Transformer":
+            limits = directory / path / "sentence_bert_config.json"
+            if limits.is_file():
+                values["max_seq_length"] = read_json(limits).get("max_seq_length")
+        elif kind == "Pooling":
+            values["pooling"] = _pooling(directory / path / "config.json")
+        elif kind == "Normalize":
+            values["normalize"] = True
+        else:
+            raise CheckpointError(f"the module {kind!r} is not supported", where=str(file))
+    return SentenceSettings.parse(values, where=str(file))
+
+
+def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_size: int) -> None:
+    """Write what `read_sentence_settings` reads."""
+    parts = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    if settings.normalize:
+        parts.append(("Normalize", "2_Normalize"))
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{_MODULES}.{kind}"}
+        for number, (kind, path) in enumerate(parts)
+    ]
+    pooling = {"word_embedding_dimension": hidden_size}
+    pooling |= {mode: own == settings.pooling for mode, own in _MODES.items()}
+    limits = {"max_seq_length": settings.max_seq_length, "do_lower_case": False}
+    (directory / "1_Pooling").mkdir()
+    for name, content in (
+        ("modules.json", modules),
+        ("sentence_bert_config.json", limits),
+        ("1_Pooling/config.json", pooling),
+    ):
+        (directory / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _pooling(file: Path) -> Pooling:
+    config = read_json(file)
+    if "pooling_mode" in config:  # the spelling of version 5
+        chosen = [mode for mode in _MODES.values() if mode == config["pooling_mode"]]
+    else:
+        chosen = [mode for name, mode in _MODES.items() if config.get(name)]
+    if len(chosen) != 1:
+        raise CheckpointError(
+            "asks for another pooling than one of " + ", ".join(_MODES.values()), where=str(file)
+        )
+    return chosen[0]

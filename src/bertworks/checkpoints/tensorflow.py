@@ -1,0 +1,112 @@
+"""Checkpoints of the original release: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
+
+TensorFlow keeps a linear map's matrix with rows and columns exchanged, as `kernel`, and other names
+for the rest; this turns its names into Hugging Face's and back, so that `bert.py` need not know.
+Source: the variables of google-research/bert's `modeling.py`, `run_pretraining.py` and
+`run_classifier.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from ..errors import CheckpointError
+from .bundle import read_bundle
+
+CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
+
+# What stands in a name, theirs and Hugging Face's; the first that is found counts.
+_PARTS = (
+    ("word_embeddings", "word_embeddings.weight"),
+    ("position_embeddings", "position_embeddings.weight"),
+    ("token_type_embeddings", "token_type_embeddings.weight"),
+    ("LayerNorm/gamma", "LayerNorm.weight"),
+    ("LayerNorm/beta", "LayerNorm.bias"),
+    ("cls/predictions/output_bias", "cls.predictions.bias"),
+    ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight"),
+    ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias"),
+    ("output_weights", "classifier.weight"),
+    ("output_bias", "classifier.bias"),
+    ("kernel", "weight"),
+    ("bias", "bias"),
+)
+_SLOT = re.compile(r".*/(adam_m|adam_v|AdamWeightDecayOptimizer|Adam|Adam_1)(_\d+)?")
+_COUNTER = re.compile(r"global_step|beta[12]_power")
+_KERNEL = re.compile(r".*\.(query|key|value|dense)\.weight")
+
+
+def find_checkpoint(directory: Path) -> Path | None:
+    """The prefix of a directory's TensorFlow checkpoint; None if there is none.
+
+    Raises:
+        CheckpointError: there are several, and none of the usual name.
+    """
+    found = sorted(path.with_suffix("") for path in directory.glob("*.index"))
+    usual = directory / CHECKPOINT
+    if usual in found or len(found) < 2:
+        return usual if usual in found else next(iter(found), None)
+    names = ", ".join(path.name for path in found)
+    raise CheckpointError(
+        f"there are several checkpoints: {names}", where=str(directory), fix="Leave one there."
+    )
+
+
+def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A checkpoint's tensors under Hugging Face's names, and what was dropped, and why.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or a tensor is unknown.
+    """
+    tensors: dict[str, Tensor] = {}
+    dropped: dict[str, str] = {}
+    for name, tensor in read_bundle(prefix).items():
+        if _SLOT.fullmatch(name):
+            dropped[name] = "the optimizer's, which training begins anew"
+        elif _COUNTER.fullmatch(name):
+            dropped[name] = "a counter of the training that is over"
+        else:
+            published = published_name(name)
+            if published is None:
+                raise CheckpointError(f"the tensor {name!r} is not known", where=str(prefix))
+            tensors[published] = tensor.t() if _KERNEL.fullmatch(published) else tensor
+    return tensors, dropped
+
+
+def published_name(name: str) -> str | None:
+    """Hugging Face's name of a variable; None if it is none of BERT's."""
+    for theirs, published in _PARTS:
+        if name == theirs or name.endswith(f"/{theirs}"):
+            if published.startswith(("cls.", "classifier.")):
+                return published
+            stem = name[: -len(theirs)]
+            return re.sub(r"\blayer_(\d+)\b", r"layer.\1", stem).replace("/", ".") + published
+    return None
+
+
+def original_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors under Hugging Face's names, as TensorFlow would have them.
+
+    Raises:
+        CheckpointError: one is none of BERT's.
+    """
+    found: dict[str, Tensor] = {}
+    for published, tensor in tensors.items():
+        name = _original_name(published)
+        if name is None or published_name(name) != published:
+            raise CheckpointError(f"the original release has no place for {published!r}")
+        found[name] = tensor.t() if _KERNEL.fullmatch(published) else tensor
+    return found
+
+
+def _original_name(published: str) -> str | None:
+    for theirs, own in _PARTS:
+        if published == own:
+            return theirs
+        if not own.startswith(("cls.", "classifier.")) and published.endswith(f".{own}"):
+            stem = published[: -len(own)]
+            return re.sub(r"\blayer\.(\d+)\b", r"layer_\1", stem).replace(".", "/") + theirs
+    return None

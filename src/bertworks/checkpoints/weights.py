@@ -1,0 +1,102 @@
+"""Files of weights: safetensors and PyTorch's own, whole or in shards, mapped rather than read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..errors import CheckpointError
+
+SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+
+
+def has_weights(directory: Path) -> bool:
+    """Whether a directory has weights in one of these formats."""
+    return any(_files(directory, name) for name in (SAFETENSORS, PYTORCH))
+
+
+def read_weights(directory: Path) -> dict[str, Tensor]:
+    """All tensors of a directory, under the names they have there.
+
+    They are views of the mapped files: memory is spent on what is copied out of them.
+
+    Raises:
+        CheckpointError: there are no weights, or a file is damaged, or holds more than weights.
+    """
+    for name in (SAFETENSORS, PYTORCH):
+        files = _files(directory, name)
+        if files:
+            break
+    else:
+        raise CheckpointError(f"there is no {SAFETENSORS} and no {PYTORCH}", where=str(directory))
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        tensors.update(_read_file(file))
+    return tensors
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        CheckpointError: there is no such file, or it holds none.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"there is no {path.name}", where=str(path.parent), fix="Is it a model's directory?"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot be read ({error})", where=str(path)) from None
+    if not isinstance(values, dict):
+        raise CheckpointError("the file holds no JSON object", where=str(path))
+    return values
+
+
+def _files(directory: Path, name: str) -> list[Path]:
+    """The file of that name, or the shards that its index names."""
+    index = directory / f"{name}.index.json"
+    if index.is_file():
+        shards = read_json(index).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
+            raise CheckpointError("there is no weight_map", where=str(index))
+        found = sorted({directory / Path(shard).name for shard in shards.values()})
+        for file in found:
+            if not file.is_file():
+                raise CheckpointError(f"names {file.name}, which is missing", where=str(index))
+        return found
+    return [directory / name] if (directory / name).is_file() else []
+
+
+def _read_file(file: Path) -> dict[str, Tensor]:
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        # Only tensors, and no code, is read from a pickle.
+        tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
+    except pickle.UnpicklingError:
+        raise CheckpointError(
+            "holds something other than weights, which is not run",
+            where=str(file),
+            fix="If you trust its source, save its state_dict alone.",
+        ) from None
+    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"cannot be read ({reason})", where=str(file)) from None
+    if not isinstance(tensors, dict):
+        raise CheckpointError("holds no state_dict", where=str(file))
+    return {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+
+
+def _is_zip(file: Path) -> bool:
+    """Whether a file has PyTorch's format of today, which alone can be mapped."""
+    with file.open("rb") as opened:
+        return opened.read(4) == b"PK\x03\x04"

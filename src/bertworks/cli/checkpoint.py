@@ -1,0 +1,126 @@
+"""Checkpoints: `inspect`, `convert`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import show
+from .app import AsJson, ModelPath, read_lines, verb
+
+
+class Layout(StrEnum):
+    """What a model can be written as."""
+
+    HF = "hf"
+    SAFETENSORS = "safetensors"
+    ONNX = "onnx"
+    TENSORFLOW = "tensorflow"
+
+
+@verb("inspect", "bertworks inspect runs/tickets", "bertworks inspect bert-base-uncased --json")
+def inspect(
+    model: ModelPath,
+    tensors: Annotated[bool, typer.Option("--tensors", help="Name every tensor used.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Tell what is in a checkpoint, and what became of each tensor."""
+    from ..inspection import inspect as look
+
+    found = look(model)
+    if json:
+        show.as_json(asdict(found))
+        return
+    geometry = found.geometry
+    vocabulary = found.vocabulary
+    special = " ".join(
+        str(vocabulary[role]) for role in ("pad", "unk", "cls", "sep", "mask") if role in vocabulary
+    )
+    show.facts(
+        {
+            "family": found.family,
+            "task": found.task or "none: a bare encoder",
+            "geometry": f"{geometry['num_hidden_layers']} layers, "
+            f"{geometry['hidden_size']} wide, {geometry['num_attention_heads']} heads, "
+            f"feed-forward {geometry['intermediate_size']}, {geometry['hidden_act']}",
+            "positions": geometry["max_position_embeddings"] - geometry["position_offset"],
+            "vocabulary": f"{vocabulary['size']:,} pieces, {vocabulary['kind']}, "
+            f"{vocabulary['casing']}, {vocabulary['unused']:,} unused",
+            "special": special,
+            "dtype": ", ".join(f"{count} × {name}" for name, count in found.dtypes.items()),
+            "license": found.license or "not named",
+        }
+    )
+    typer.echo()
+    show.table(
+        ("parameters", "count"),
+        [(part, f"{count:,}") for part, count in found.parameters.items()],
+        right="count",
+    )
+    typer.echo(f"{len(found.used)} tensors used, {len(found.dropped)} dropped")
+    if tensors:
+        for name in found.used:
+            typer.echo(f"  used     {name}")
+    for name, reason in found.dropped.items():
+        typer.echo(f"  dropped  {name}: {reason}")
+
+
+@verb("convert", "bertworks convert uncased_L-12_H-768_A-12 bert-base --to hf")
+def convert(
+    source: ModelPath,
+    target: Annotated[str, typer.Argument(metavar="DST", help="The directory to write.")],
+    to: Annotated[
+        Layout,
+        typer.Option(help="hf and safetensors are one layout; tensorflow is the first release's."),
+    ] = Layout.HF,
+) -> None:
+    """Write a checkpoint in another layout, with every weight kept to the bit."""
+    from ..api import load
+
+    model = load(source, device="cpu")
+    if to is Layout.TENSORFLOW:
+        from ..checkpoints.export import write_tensorflow
+
+        written = write_tensorflow(
+            target,
+            network=model.network,
+            config=model.encoder.config,
+            tokenizer=model.tokenizer,
+        )
+    elif to is Layout.ONNX:
+        from ..onnx import write_onnx
+
+        written = write_onnx(model, target)
+    else:
+        written = model.save(target)
+    show.facts({"written to": written})
+
+
+@verb(
+    "add-tokens",
+    "bertworks add-tokens bert-base-uncased words.txt --out bert-base-domain",
+)
+def add_tokens(
+    model: ModelPath,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one a line.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="The directory to write.")],
+) -> None:
+    """Make pieces of words, each beginning as the mean of its former pieces."""
+    from ..api import load
+    from ..surgery import add_tokens as add
+
+    words = list(read_lines(Path(file)))
+    found = add(load(model, device="cpu"), words)
+    written = found.model.save(out)
+    show.facts(
+        {
+            "added": f"{len(found.added):,} words, {found.reused:,} of them in unused places",
+            "known": f"{len(found.known):,} words were pieces already",
+            "pieces": f"{found.model.tokenizer.vocab_size:,}",
+            "written to": written,
+        }
+    )

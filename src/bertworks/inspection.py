@@ -1,0 +1,120 @@
+"""What is in a checkpoint: geometry, parameters, vocabulary, and what became of each tensor."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .api import Model, load, locate
+from .checkpoints.families import family_of
+from .checkpoints.store import read_tensors
+from .text.definition import WordPieceDefinition
+from .text.tree import TreeDefinition
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What `inspect` found.
+
+    Attributes:
+        family: its `model_type`.
+        task: what it was trained for; None for a bare encoder.
+        geometry: every setting of the encoder.
+        parameters: how many there are, by part: `embeddings`, `layers`, `each layer`, `heads`,
+            `total`.
+        vocabulary: its kind, size, casing, special pieces.
+        dtypes: how many tensors of each type the files hold.
+        license: as its README or a file of that name says; None if nothing does.
+        used: the network's tensors that were filled.
+        dropped: the checkpoint's tensors that were not used, and why.
+    """
+
+    family: str
+    task: str | None
+    geometry: Mapping[str, Any]
+    parameters: Mapping[str, int]
+    vocabulary: Mapping[str, Any]
+    dtypes: Mapping[str, int]
+    license: str | None
+    used: tuple[str, ...]
+    dropped: Mapping[str, str]
+
+
+def inspect(name: str | Path) -> Inspection:
+    """Load a checkpoint and tell what is in it.
+
+    Args:
+        name: a model's directory, a run's directory, or a name on the Hugging Face hub.
+
+    Raises:
+        CheckpointError: there is no such model, it is damaged, or of another architecture.
+    """
+    directory = locate(name)
+    model = load(name, device="cpu")
+    tensors, _ = read_tensors(directory, family_of(model.encoder.config))
+    dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
+    assert model.report is not None
+    return Inspection(
+        family=model.encoder.config.family,
+        task=None if model.task is None else model.task.name,
+        geometry=model.encoder.config.model_dump(mode="json"),
+        parameters=_count(model),
+        vocabulary=_vocabulary(model),
+        dtypes=dict(dtypes),
+        license=_license(directory),
+        used=model.report.used,
+        dropped=model.report.dropped,
+    )
+
+
+def _count(model: Model) -> dict[str, int]:
+    """Parameters by part; one that has two names is counted once, where it is first."""
+    encoder = model.encoder
+    counts = {"embeddings": _size(encoder.embeddings), "layers": _size(encoder.layers)}
+    if len(encoder.layers):
+        counts["each layer"] = _size(encoder.layers[-1])
+    total = _size(model.network)
+    counts["heads"] = total - counts["embeddings"] - counts["layers"]
+    return {**counts, "total": total}
+
+
+def _size(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _vocabulary(model: Model) -> dict[str, Any]:
+    tokenizer = model.tokenizer
+    definition = tokenizer.definition
+    if isinstance(definition, TreeDefinition):
+        kind = definition.tree["model"]["type"]
+    else:
+        assert isinstance(definition, WordPieceDefinition)
+        kind = "WordPiece"
+    roles = definition.roles
+    return {
+        "kind": kind,
+        "size": tokenizer.vocab_size,
+        "casing": "uncased" if tokenizer.lowercase else "cased",
+        "unused": len(tokenizer.unused_ids),
+        **{r: getattr(roles, r) for r in ("pad", "unk", "cls", "sep", "mask") if tokenizer.has(r)},
+    }
+
+
+def _license(directory: Path) -> str | None:
+    """What the front matter of a README, or else the first line of a license, says."""
+    readme = directory / "README.md"
+    if readme.is_file():
+        text = readme.read_text(encoding="utf-8", errors="replace")
+        found = re.match(r"---\n.*?^license:\s*(\S[^\n]*)$.*?^---$", text, re.DOTALL | re.MULTILINE)
+        if found:
+            return found[1].strip().strip("\"'")
+    for name in ("LICENSE", "LICENSE.txt", "LICENSE.md"):
+        file = directory / name
+        if file.is_file():
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            return next((line.strip() for line in lines if line.strip()), None)
+    return None

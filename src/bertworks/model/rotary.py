@@ -1,0 +1,52 @@
+"""Positions as rotations: queries and keys are turned by an angle that grows with the position.
+
+The product of a query and a key then depends on how far apart they are, not on where they stand.
+Source: Su et al. (2021), "RoFormer", §3.2; halves are paired rather than neighbours, as in
+ModernBERT's published weights.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class Rotation(NamedTuple):
+    """The cosines and sines of each token's angles, `[rows, 1, head_size]`."""
+
+    cosine: Tensor
+    sine: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        position_ids: Int[Tensor, " tokens"],
+        *,
+        rows: int,
+        head_size: int,
+        theta: float,
+        dtype: torch.dtype,
+    ) -> Rotation:
+        """The rotation of each token; rows behind the last token are not turned.
+
+        The angles are computed in float32, as those were that the published weights learned with.
+        """
+        device = position_ids.device
+        places = F.pad(position_ids.float(), (0, rows - len(position_ids)))
+        pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=device)
+        angles = torch.outer(places, 1.0 / theta ** (pairs / head_size))
+        both = torch.cat((angles, angles), -1).unsqueeze(1)
+        return cls(both.cos().to(dtype), both.sin().to(dtype))
+
+    def turn(
+        self, x: Float[Tensor, "rows heads head_size"]
+    ) -> Float[Tensor, "rows heads head_size"]:
+        """`x` turned, computed in float32 at least."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        first, second = wide.chunk(2, -1)
+        turned = torch.cat((-second, first), -1)
+        return (wide * self.cosine + turned * self.sine).to(x.dtype)

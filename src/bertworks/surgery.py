@@ -1,0 +1,228 @@
+"""Changes to a trained model's vocabulary and positions, after which it goes on as it was.
+
+- `add_tokens`: words of a domain become pieces, each beginning as the mean of its former pieces;
+- `shrink`: pieces that a corpus does not use are left out, and its ids change, not its meaning;
+- `extend_positions`: more positions than a model was trained with.
+
+What a model said of a text that none of this touches, it says afterwards too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .api import BareEncoder, Model
+from .errors import DataError, SettingsError
+from .inference.engine import chunks
+from .model.config import EncoderConfig
+from .text.definition import AddedPiece, WordPieceDefinition
+from .text.tokenizer import Tokenizer
+
+_ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_head.bias")
+"""The parameters that have a row for each piece."""
+
+_POSITIONS = "encoder.embeddings.position_embeddings.weight"
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What `add_tokens` did.
+
+    Attributes:
+        model: the new model.
+        added: the words that became pieces.
+        known: those that were pieces before.
+        reused: how many of the added took the place of an unused piece.
+    """
+
+    model: Model
+    added: tuple[str, ...]
+    known: tuple[str, ...]
+    reused: int
+
+
+def add_tokens(model: Model, words: Iterable[str]) -> Addition:
+    """Make pieces of words.
+
+    A word is normalised first, as it will be in texts. What is one word then becomes a piece of the
+    vocabulary, in the place of an `[unused…]` one as long as there are any; what is several (as
+    "covid-19" is, for its hyphen) is looked for in texts before they are split.
+
+    Raises:
+        DataError: a word is empty, or has a lone surrogate; or the tokenizer is not WordPiece.
+    """
+    definition = _wordpiece(model.tokenizer)
+    pieces = list(definition.base_pieces)
+    free = [n for n in model.tokenizer.unused_ids.tolist() if n < len(pieces)]
+    sources: dict[int, list[int]] = {}  # ids of the former pieces, by the new id
+    later: list[AddedPiece] = []
+    appended: list[tuple[str, list[int]]] = []
+    added: list[str] = []
+    known: list[str] = []
+    reused = 0
+    for number, word in enumerate(words, 1):
+        parts = definition.normalization.words(word, where=f"word {number}")
+        if not parts:
+            raise DataError("nothing is left of it", where=f"word {number} ({word!r})")
+        former = model.tokenizer.piece_ids([word])[0].tolist()
+        if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or parts[0] in added:
+            known.append(word)
+            continue
+        if len(parts) == 1 and free:
+            at = free.pop(0)
+            pieces[at] = parts[0]
+            sources[at] = former
+            added.append(parts[0])
+            reused += 1
+        elif len(parts) == 1:
+            appended.append((parts[0], former))
+            added.append(parts[0])
+        else:
+            text = definition.normalization.normalizer.normalize_str(word).strip()
+            later.append(AddedPiece(text, single_word=True))
+            appended.append((text, former))
+            added.append(text)
+    return Addition(
+        _with_pieces(model, definition, pieces, later, appended, sources),
+        tuple(added),
+        tuple(known),
+        reused,
+    )
+
+
+def _with_pieces(
+    model: Model,
+    definition: WordPieceDefinition,
+    pieces: list[str],
+    later: list[AddedPiece],
+    appended: list[tuple[str, list[int]]],
+    sources: dict[int, list[int]],
+) -> Model:
+    """The model with some pieces in place of others, and more behind them."""
+    behind = {piece.content for piece in later}
+    whole = [(text, former) for text, former in appended if text not in behind]
+    tail = [(text, former) for text, former in appended if text in behind]
+    before = len(definition.base_pieces)
+    old_added = len(definition.added)
+    order = [*range(before)]
+    for text, former in whole:
+        sources[len(pieces)] = former
+        pieces.append(text)
+        order.append(-1)
+    order += range(before, before + old_added)
+    for _, former in tail:
+        sources[len(order)] = former
+        order.append(-1)
+    changed = replace(definition, base_pieces=tuple(pieces), added=(*definition.added, *later))
+    config = model.encoder.config
+    rows = order + list(range(len(order), config.vocab_size))  # rows that no piece has
+
+    def change(name: str, tensor: Tensor) -> Tensor:
+        if name not in _ROWS:
+            return tensor
+        taken = tensor[torch.tensor([max(row, 0) for row in rows])].clone()
+        for new, former in sources.items():
+            taken[new] = tensor[torch.tensor(former)].mean(0)
+        return taken
+
+    return _rebuilt(model, Tokenizer(changed), config.with_values(vocab_size=len(rows)), change)
+
+
+def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
+    """Leave out the pieces that some texts do not use.
+
+    Special pieces stay, and so does every single character, so that no text becomes unknown that
+    was not. The texts' tokens are the same pieces as before.
+
+    Raises:
+        DataError: a text has a lone surrogate, or the tokenizer is not WordPiece.
+    """
+    tokenizer = model.tokenizer
+    definition = _wordpiece(tokenizer)
+    used = np.zeros(tokenizer.vocab_size, np.bool_)
+    used[tokenizer.special_ids] = used[tokenizer.unk_id] = True
+    for at, piece in enumerate(tokenizer.pieces):
+        if len(piece.removeprefix("##")) == 1:
+            used[at] = True
+    number = 0
+    for part in chunks(texts, batch):
+        places = [f"text {number + at + 1}" for at in range(len(part))]
+        for ids in tokenizer.piece_ids(part, where=places):
+            used[ids] = True
+        number += len(part)
+    base = len(definition.base_pieces)
+    kept = np.flatnonzero(used).tolist()
+    changed = replace(
+        definition,
+        base_pieces=tuple(definition.base_pieces[at] for at in kept if at < base),
+        added=tuple(definition.added[at - base] for at in kept if at >= base),
+    )
+    rows = torch.tensor(kept)
+    config = model.encoder.config.with_values(vocab_size=len(kept))
+    return _rebuilt(
+        model,
+        Tokenizer(changed),
+        config,
+        lambda name, tensor: tensor[rows] if name in _ROWS else tensor,
+    )
+
+
+def extend_positions(model: Model, positions: int) -> Model:
+    """Give a model more positions; the new ones begin as copies of the old, again and again.
+
+    Source: Beltagy et al. (2020), "Longformer", §5: neighbours keep their relation, everywhere but
+    where a copy begins.
+
+    Args:
+        model: with learned positions.
+        positions: the most tokens that a sequence may then have.
+
+    Raises:
+        SettingsError: there are as many already, or the positions are not learned.
+    """
+    config = model.encoder.config
+    if config.positions != "learned":
+        raise SettingsError(f"the positions of {config.family!r} are not learned, and have no end")
+    if positions <= config.max_seqlen:
+        raise SettingsError(f"the model has {config.max_seqlen} positions already")
+    offset, length = config.position_offset, config.max_seqlen
+    rows = [*range(offset), *(offset + at % length for at in range(positions))]
+    taken = torch.tensor(rows)
+    return _rebuilt(
+        model,
+        model.tokenizer,
+        config.with_values(max_position_embeddings=offset + positions),
+        lambda name, tensor: tensor[taken] if name == _POSITIONS else tensor,
+    )
+
+
+def _wordpiece(tokenizer: Tokenizer) -> WordPieceDefinition:
+    if not isinstance(tokenizer.definition, WordPieceDefinition):
+        raise DataError("only a WordPiece vocabulary, BERT's, can be changed")
+    return tokenizer.definition
+
+
+def _rebuilt(
+    model: Model,
+    tokenizer: Tokenizer,
+    config: EncoderConfig,
+    change: Callable[[str, Tensor], Tensor],
+) -> Model:
+    """A model of another geometry, its parameters made from the old one's."""
+    task: Any = None
+    if model.task is not None:
+        task = type(model.task).from_dict(model.task.to_dict(), tokenizer)
+    network = (
+        BareEncoder(config, pooler=model.encoder.pooler is not None)
+        if task is None
+        else task.network(config)
+    )
+    state = model.network.state_dict()
+    network.load_state_dict({name: change(name, tensor) for name, tensor in state.items()})
+    return Model(tokenizer, task, network.eval(), sentence=model.sentence)

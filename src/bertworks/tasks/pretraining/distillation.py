@@ -1,0 +1,173 @@
+"""Pre-training a small encoder with a large one's help: what the teacher would say, and how it
+represents each token.
+
+Three losses are added up, each a mean times its weight (Sanh et al. 2019, §3; the weights are those
+of the authors' training of DistilBERT):
+
+- `soft`: the cross-entropy between teacher and student at a temperature, less the teacher's own
+  entropy, times the temperature squared (Hinton et al. 2015, §2);
+- `mlm`: the masked-language-model loss, as without a teacher;
+- `cosine`: one minus the cosine of the two last hidden states of each token.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from ...errors import SettingsError
+from ...model.encoder import Encoder
+from ...model.heads import cross_entropy_sum
+from ...packed import Batch
+from ...settings import Settings
+from ..task import Network
+from .task import PretrainingNetwork, PretrainingTask
+
+_ROWS = 256  # positions whose logits are held at a time
+
+
+class DistillationSettings(Settings):
+    """How a student learns from a teacher."""
+
+    teacher: str = Field(description="a model of the same vocabulary, with its MLM head")
+    temperature: float = Field(2.0, gt=0)
+    soft_weight: float = Field(5.0, ge=0)
+    mlm_weight: float = Field(2.0, ge=0)
+    cosine_weight: float = Field(1.0, ge=0)
+    initialize: bool = Field(
+        True, description="begin with the teacher's embeddings, heads, and every so many layers"
+    )
+
+
+class DistillationNetwork(Network):
+    """A student and its teacher, who does not learn.
+
+    Args:
+        student: what is trained, and what is kept.
+        teacher: of as wide hidden states, if `cosine_weight` is not 0.
+        settings: temperature and weights.
+
+    Raises:
+        SettingsError: the two do not fit together.
+    """
+
+    def __init__(
+        self,
+        student: PretrainingNetwork,
+        teacher: PretrainingNetwork,
+        settings: DistillationSettings,
+    ) -> None:
+        super().__init__()
+        ours, theirs = student.encoder.config, teacher.encoder.config
+        if ours.vocab_size != theirs.vocab_size:
+            raise SettingsError(
+                f"the teacher has {theirs.vocab_size} pieces, and the student {ours.vocab_size}"
+            )
+        if settings.cosine_weight and ours.hidden_size != theirs.hidden_size:
+            raise SettingsError(
+                f"the teacher's hidden_size={theirs.hidden_size} is not the student's "
+                f"{ours.hidden_size}",
+                fix="Set distillation.cosine_weight=0.",
+            )
+        self.student = student
+        self.teacher = teacher.requires_grad_(False).eval()
+        self.settings = settings
+
+    @property
+    def encoder(self) -> Encoder:  # type: ignore[override]
+        """The student's."""
+        return self.student.encoder
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.teacher.eval()
+        return self
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed losses, times their weights; `batch.counts` counts what each sums over."""
+        settings, student, teacher = self.settings, self.student, self.teacher
+        hidden = student.encoder(batch.packed)
+        with torch.no_grad():
+            wanted = teacher.encoder(batch.packed)
+        positions = batch.targets["masked_positions"]
+        own, other = hidden.index_select(0, positions), wanted.index_select(0, positions)
+        labels = batch.targets["masked_labels"]
+        losses = {
+            "mlm": settings.mlm_weight * student.mlm_head.loss_sum(own, labels),
+            "soft": settings.soft_weight * self._soft(own, other),
+        }
+        if student.nsp_head is not None:
+            logits = student.nsp_head(student.encoder.pooled(hidden, batch.packed))
+            losses["nsp"] = cross_entropy_sum(logits, batch.targets["next_sentence_labels"])
+        if settings.cosine_weight:
+            cosine = F.cosine_similarity(hidden.float(), wanted.float(), dim=-1)
+            losses["cosine"] = settings.cosine_weight * (1 - cosine).sum()
+        return losses
+
+    def _soft(self, own: Tensor, other: Tensor) -> Tensor:
+        temperature = self.settings.temperature
+        total = own.new_zeros((), dtype=torch.float32)
+        for start in range(0, len(own), _ROWS):
+            rows = slice(start, start + _ROWS)
+            with torch.no_grad():
+                targets = (self.teacher.mlm_head(other[rows]).float() / temperature).log_softmax(-1)
+            found = (self.student.mlm_head(own[rows]).float() / temperature).log_softmax(-1)
+            total = total + F.kl_div(found, targets, reduction="sum", log_target=True)
+        return total * temperature**2
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """The student's answers."""
+        return self.student.predict(batch)
+
+
+class DistillationTask(PretrainingTask):
+    """Pre-training whose batches also count what the teacher is asked."""
+
+    name: ClassVar[str] = "distillation"
+
+    def collate(self, examples: Any) -> Batch:
+        batch = super().collate(examples)
+        if "mlm" not in batch.counts:
+            return batch
+        more = {"soft": batch.counts["mlm"], "cosine": batch.packed.num_tokens}
+        return Batch(batch.packed, batch.targets, {**batch.counts, **more}, batch.examples)
+
+
+def begin_like(student: PretrainingNetwork, teacher: PretrainingNetwork) -> tuple[int, ...]:
+    """Give a student its teacher's embeddings and heads, and some of its layers.
+
+    Source: Sanh et al. (2019), §3: "taking one layer out of two".
+
+    Returns:
+        The teacher's layers that the student's began as.
+
+    Raises:
+        SettingsError: their layers are of different sizes, or the student has more.
+    """
+    layers, theirs = student.encoder.layers, teacher.encoder.layers
+    if not 0 < len(layers) <= len(theirs):
+        raise SettingsError(
+            f"a student of {len(layers)} layers cannot begin as a teacher of {len(theirs)}",
+            fix="Set distillation.initialize=false.",
+        )
+    taken = tuple(number * len(theirs) // len(layers) for number in range(len(layers)))
+    parts: list[tuple[nn.Module, nn.Module]] = [
+        (student.encoder.embeddings, teacher.encoder.embeddings),
+        (student.mlm_head, teacher.mlm_head),
+        *((own, theirs[number]) for own, number in zip(layers, taken, strict=True)),
+    ]
+    for own, other in parts:
+        state = {k: v for k, v in other.state_dict().items() if k in own.state_dict()}
+        try:
+            own.load_state_dict(state)
+        except RuntimeError as error:
+            raise SettingsError(
+                "the student's parts are not of the teacher's sizes",
+                where=str(error).splitlines()[-1].strip(),
+                fix="Set distillation.initialize=false.",
+            ) from None
+    return taken

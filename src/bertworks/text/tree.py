@@ -1,0 +1,234 @@
+"""Tokenizers that are not BERT's own: byte-level BPE, SentencePiece, and what else the library has.
+
+Such a tokenizer is the library's own description of one, the tree in a `tokenizer.json`: a
+normaliser, a splitter, a model, a decoder. Readers of other files (`sentencepiece.py`, `bpe.py`)
+make the same tree. Nothing in it is changed, but that special pieces never match text.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from .definition import AddedPiece, Definition, Frame, Roles
+from .normalization import Origin, check_text
+
+_SPACE_MARKS = ("▁", "Ġ")  # how a piece that begins a word begins: SentencePiece, byte-level BPE
+
+
+@dataclass(frozen=True)
+class TreeDefinition(Definition):
+    """Any tokenizer that the library can describe.
+
+    Attributes:
+        tree: the description; its padding and truncation are not ours.
+        roles: which pieces have a part to play.
+        frame: the special pieces around texts.
+        config: the `tokenizer_config.json` it came with, handed back when it is saved.
+        files: other files it came with (`merges.txt`, `spiece.model`), likewise.
+
+    Raises:
+        DataError: the library cannot read the tree, a special piece is missing, a piece stands
+            twice, or an id is missing.
+    """
+
+    tree: Mapping[str, Any]
+    roles: Roles
+    frame: Frame
+    config: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.check()
+        self.library(typed_mask=False, split=False)
+
+    @cached_property
+    def added(self) -> dict[str, AddedPiece]:
+        """The pieces that are looked for in a text before its words are, and the special ones."""
+        names = AddedPiece.__slots__
+        return {
+            entry["content"]: AddedPiece(**{name: entry[name] for name in names})
+            for entry in self.tree["added_tokens"]
+        }
+
+    @cached_property
+    def special(self) -> frozenset[str]:
+        """The pieces that never match text."""
+        named = {getattr(self.roles, role) for role in Roles.__slots__} - {None}
+        return frozenset(named | {name for name, piece in self.added.items() if piece.special})
+
+    @cached_property
+    def pieces(self) -> tuple[str, ...]:
+        vocabulary = self.tree["model"]["vocab"]
+        if isinstance(vocabulary, list):
+            ids = {piece: number for number, (piece, _score) in enumerate(vocabulary)}
+        else:
+            ids = dict(vocabulary)
+        ids |= {entry["content"]: entry["id"] for entry in self.tree["added_tokens"]}
+        pieces = sorted(ids, key=lambda piece: ids[piece])
+        if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+            raise DataError("the ids of the vocabulary are not 0, 1, 2, …")
+        return tuple(pieces)
+
+    @cached_property
+    def lowercase(self) -> bool:
+        return _lowers(self.tree.get("normalizer"))
+
+    @cached_property
+    def continuation(self) -> NDArray[np.bool_]:
+        """bool [pieces]: those without the mark that a word begins with.
+
+        Pieces of tokenizers that mark a word's end instead are all False.
+        """
+        marks = [mark for mark in _SPACE_MARKS if any(p.startswith(mark) for p in self.pieces)]
+        if not marks:
+            return np.zeros(len(self.pieces), np.bool_)
+        return np.array(
+            [not piece.startswith(marks[0]) and piece not in self.special for piece in self.pieces]
+        )
+
+    @cached_property
+    def marks(self) -> frozenset[int]:
+        """The ids of pieces that stand for a space alone."""
+        return frozenset(self.ids[mark] for mark in _SPACE_MARKS if mark in self.ids)
+
+    def description(self) -> Mapping[str, Any]:
+        return {"tree": self.tree, "roles": asdict(self.roles), "frame": asdict(self.frame)}
+
+    def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
+        check_text(text, where=where)
+        return text, None
+
+    def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
+        tree = copy.deepcopy({**self.tree, "post_processor": None})
+        if split:
+            _mark_first_words(tree.get("pre_tokenizer"))
+        added = []
+        for entry in tree["added_tokens"]:
+            if typed_mask and entry["content"] == self.roles.mask:
+                entry["special"] = False
+            added.append(entry)
+        model = tree["model"]
+        if isinstance(model["vocab"], list):
+            # The lattice would find a special piece in a text. None has a real space in it, since
+            # the splitter replaces them all.
+            hidden = self.special - ({self.roles.mask} if typed_mask else set())
+            model["vocab"] = [
+                [f" {piece}" if piece in hidden else piece, score]
+                for piece, score in model["vocab"]
+            ]
+            added = [entry for entry in added if entry["content"] not in hidden]
+        tree["added_tokens"] = added
+        library = _built(tree)
+        library.encode_special_tokens = True
+        return library
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        return _built(self.tree)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._plain.decode(list(ids), skip_special_tokens=False)
+        return text
+
+
+def find_frame(tree: Mapping[str, Any]) -> Frame:
+    """The special pieces that a tree's post-processor puts around texts, by trying it.
+
+    Raises:
+        DataError: the library cannot read the tree, or it frames one text unlike two.
+    """
+    if tree.get("post_processor") is None:
+        return Frame((), (), (), 0)
+    library = _built(tree)
+    one, two = library.encode("a"), library.encode("a", "a")
+    if all(one.special_tokens_mask):
+        raise DataError("the tokenizer makes nothing of the letter a")
+    start, end = _outside(one.tokens, one.special_tokens_mask)
+    first, last = _outside(two.tokens, two.special_tokens_mask)
+    if (start, end) != (first, last):
+        raise DataError("the tokenizer puts other special tokens around one text than around two")
+    specials = [
+        t for t, special in zip(two.tokens, two.special_tokens_mask, strict=True) if special
+    ]
+    between = specials[len(first) : len(specials) - len(last)]
+    return Frame(tuple(start), tuple(between), tuple(end), two.type_ids[-1])
+
+
+def template(frame: Frame, ids: Mapping[str, int]) -> dict[str, Any]:
+    """A frame as the library describes one.
+
+    Raises:
+        DataError: the vocabulary lacks one of its pieces.
+    """
+    pieces = sorted({*frame.start, *frame.between, *frame.end})
+    for piece in pieces:
+        if piece not in ids:
+            raise DataError(f"the vocabulary has no {piece}")
+
+    def special(piece: str, kind: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": piece, "type_id": kind}}
+
+    def text(name: str, kind: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    second = frame.second_type
+    start = [special(piece, 0) for piece in frame.start]
+    return {
+        "type": "TemplateProcessing",
+        "single": [*start, text("A", 0), *(special(piece, 0) for piece in frame.end)],
+        "pair": [
+            *start,
+            text("A", 0),
+            *(special(piece, 0) for piece in frame.between),
+            text("B", second),
+            *(special(piece, second) for piece in frame.end),
+        ],
+        "special_tokens": {
+            piece: {"id": piece, "ids": [ids[piece]], "tokens": [piece]} for piece in pieces
+        },
+    }
+
+
+def _outside(tokens: Sequence[str], special: Sequence[int]) -> tuple[list[str], list[str]]:
+    """The special tokens before the first text, and behind the last one."""
+    places = [at for at, is_special in enumerate(special) if not is_special]
+    return list(tokens[: places[0]]), list(tokens[places[-1] + 1 :])
+
+
+def _built(tree: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    own = {**tree, "truncation": None, "padding": None}
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(own))
+    except Exception as error:  # the library raises nothing more specific
+        raise DataError(f"the tokenizer cannot be read ({error})") from None
+
+
+def _lowers(normalizer: Mapping[str, Any] | None) -> bool:
+    if normalizer is None:
+        return False
+    if normalizer["type"] == "Sequence":
+        return any(_lowers(part) for part in normalizer["normalizers"])
+    return normalizer["type"] == "Lowercase" or bool(normalizer.get("lowercase"))
+
+
+def _mark_first_words(splitter: dict[str, Any] | None) -> None:
+    """Have each word that is given by itself begin like a word within a text."""
+    if splitter is None:
+        return
+    if splitter["type"] == "Sequence":
+        for part in splitter["pretokenizers"]:
+            _mark_first_words(part)
+    elif splitter["type"] == "ByteLevel":
+        splitter["add_prefix_space"] = True
+    elif splitter["type"] == "Metaspace":
+        splitter["prepend_scheme"] = "always"

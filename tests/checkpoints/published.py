@@ -1,0 +1,138 @@
+"""Hugging Face's models of each family as oracles: their weights redrawn large, ours filled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.models.modernbert import modeling_modernbert
+
+from bertworks.checkpoints.families import FAMILIES
+from bertworks.checkpoints.store import load_weights
+from bertworks.model.config import EncoderConfig
+from bertworks.packed import Packed
+
+SMALL = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 80,
+    "max_position_embeddings": 40,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+CONFIG_CLASSES = {
+    "bert": "BertConfig",
+    "roberta": "RobertaConfig",
+    "xlm-roberta": "XLMRobertaConfig",
+    "camembert": "CamembertConfig",
+    "distilbert": "DistilBertConfig",
+    "albert": "AlbertConfig",
+    "ernie": "ErnieConfig",
+    "electra": "ElectraConfig",
+    "modernbert": "ModernBertConfig",
+    "openai-gpt": "OpenAIGPTConfig",
+}
+
+
+def geometry(family: str, **values: Any) -> EncoderConfig:
+    """A small geometry of a family; `max_position_embeddings` counts its offset in."""
+    known = FAMILIES[family].read_config({}, where=family).model_dump()
+    known |= SMALL
+    if known["embedding_size"] is not None:
+        known["embedding_size"] = 24
+    if family == "modernbert":
+        known["local_attention"] = 8
+    if family == "openai-gpt":
+        known["intermediate_size"] = 4 * values.get("hidden_size", known["hidden_size"])
+    return EncoderConfig(**{**known, **values})
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same weights in both, and what both are run on."""
+
+    ours: Any
+    theirs: Any
+    packed: Packed
+    padded: dict[str, Tensor]
+    mask: Tensor
+
+
+def theirs_of(config: EncoderConfig, model_class: str, dtype: torch.dtype, **more: Any) -> Any:
+    """Their model of our geometry, every parameter of it redrawn so that none is 0 or 1."""
+    family = FAMILIES[config.family]
+    raw = {"pad_token_id": 0, **family.write_config(config), **more}
+    own = getattr(transformers, CONFIG_CLASSES[config.family])(**raw)
+    # Only this implementation of theirs computes ModernBERT's attention in float64.
+    own._attn_implementation = "sdpa" if config.family == "modernbert" else "eager"
+    model = getattr(transformers, family.classes[model_class])(own).to(dtype)
+    redraw(model)
+    return model.eval()
+
+
+def redraw(model: nn.Module, seed: int = 0) -> None:
+    """Draw weights large enough that a wrong activation or epsilon shows.
+
+    (`test_a_wrong_setting_shows` sees to it.) Much larger ones would have attention look at single
+    tokens, and gradients vanish in the rounding.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            is_gain = parameter.ndim == 1 and name.endswith("weight")
+            parameter.copy_(1 + 0.3 * noise if is_gain else 0.15 * noise)
+
+
+def pad_of(family: str) -> int:
+    return 1 if family in ("roberta", "xlm-roberta", "camembert") else 0
+
+
+def pair(ours: nn.Module, theirs: nn.Module, config: EncoderConfig, dtype: torch.dtype) -> Pair:
+    """Fill ours from theirs, and make sequences of many lengths, one token to the most.
+
+    Theirs then computes in float64, so that the rounding of ours alone is measured.
+    """
+    family = FAMILIES[config.family]
+    tensors = {family.normalize_name(k): v for k, v in theirs.state_dict().items()}
+    ours = ours.to(dtype).eval()
+    report = load_weights(ours, tensors, family, "theirs")
+    assert not report.initialized
+    theirs = theirs.double()
+    packed = sequences(config)
+    padded_ids, mask = packed.to_padded(fill=pad_of(config.family))
+    padded = {"input_ids": padded_ids, "attention_mask": mask.long()}
+    if config.type_vocab_size > 1:
+        padded["token_type_ids"] = packed.to_padded(packed.token_type_ids)[0]
+    return Pair(ours, theirs, packed, padded, mask)
+
+
+def sequences(config: EncoderConfig) -> Packed:
+    """Sequences of many lengths, one token to the most, in order of length."""
+    most = config.max_seqlen
+    lengths = sorted({1, min(2, most), most}) + [n for n in (7, 7, 7, 12, 23) if n <= most]
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(2, config.vocab_size, length) for length in sorted(lengths)]
+    types = [np.arange(len(row)) >= len(row) // 2 for row in ids]
+    if config.type_vocab_size < 2:
+        types = [np.zeros(len(row)) for row in ids]
+    return Packed.from_arrays(ids, types).to("cpu")
+
+
+def error(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference, as a share of the tensor's largest value."""
+    largest = max(theirs.abs().max().item(), 1e-30)
+    return (ours.double() - theirs.double()).abs().max().item() / largest
+
+
+def rotate_exactly(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
+    """Their rotation without its detour over float32, for the comparison in float64."""
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    half = modeling_modernbert.rotate_half
+    return q * cos + half(q) * sin, k * cos + half(k) * sin

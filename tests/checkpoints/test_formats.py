@@ -1,0 +1,219 @@
+"""Other files than today's: TensorFlow's checkpoints, pickles, shards; and damaged ones."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import bertworks as bw
+from bertworks.checkpoints.bundle import masked_checksum, read_bundle, write_bundle
+from bertworks.errors import CheckpointError
+from bertworks.packed import Packed
+from tests.checkpoints.paper_forward import PaperBert
+from tests.checkpoints.test_store import tiny
+
+
+@pytest.fixture
+def original(data_dir):
+    return data_dir / "tf1-checkpoint"
+
+
+def test_an_original_checkpoint_gives_what_the_paper_says(original):
+    model = bw.load(original, device="cpu")
+    model.network.double()
+    variables = {k: v.numpy() for k, v in read_bundle(original / "bert_model.ckpt").items()}
+    config = json.loads((original / "bert_config.json").read_text())
+    paper = PaperBert(variables, config["num_hidden_layers"], config["num_attention_heads"])
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, config["vocab_size"], length) for length in (1, 2, 5, 9, 9, 16)]
+    types = [(np.arange(len(row)) >= len(row) // 2).astype(np.int64) for row in rows]
+    packed = Packed.from_arrays(rows, types).to("cpu")
+    with torch.no_grad():
+        states = list(model.encoder.hidden_states(packed))
+        pooled = model.encoder.pooled(states[-1], packed)
+        logits = model.network.mlm_head(states[-1])
+        nsp = model.network.nsp_head(pooled)
+    edges = packed.cu_seqlens.tolist()
+    for number, (row, kinds) in enumerate(zip(rows, types, strict=True)):
+        own = slice(edges[number], edges[number + 1])
+        expected = paper.hidden_states(row, kinds)
+        for state, theirs in zip(states, expected, strict=True):
+            np.testing.assert_allclose(state[own].numpy(), theirs, rtol=0, atol=1e-10)
+        vector = paper.pooled(expected[-1])
+        np.testing.assert_allclose(pooled[number].numpy(), vector, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(logits[own].numpy(), paper.mlm_logits(expected[-1]), atol=1e-10)
+        np.testing.assert_allclose(nsp[number].numpy(), paper.nsp_logits(vector), atol=1e-10)
+
+
+def test_every_variable_is_used_or_dropped_with_a_reason(original):
+    report = bw.load(original, device="cpu").report
+    variables = read_bundle(original / "bert_model.ckpt")
+    slots = [name for name in variables if "/adam_" in name]
+    assert len(variables) == 139
+    assert {name: report.dropped[name] for name in slots} == dict.fromkeys(
+        slots, "the optimizer's, which training begins anew"
+    )
+    assert "counter" in report.dropped["global_step"]
+    assert len(report.dropped) == len(slots) + 1
+
+
+def test_checksums_of_the_original(original):
+    """The reader finds the tensors where they are: each has the checksum that was written."""
+    from bertworks.checkpoints.bundle import _read_index
+
+    entries, shards = _read_index((original / "bert_model.ckpt.index").read_bytes())
+    data = (original / "bert_model.ckpt.data-00000-of-00001").read_bytes()
+    assert shards == 1
+    assert len(entries) == 139
+    for name, entry in entries.items():
+        assert masked_checksum(data[entry.offset : entry.offset + entry.size]) == entry.checksum, (
+            name
+        )
+
+
+def test_a_bundle_keeps_every_bit(tmp_path):
+    tensors = {
+        "a": torch.randn(3, 5),
+        "a/b": torch.arange(7),
+        "empty": torch.zeros(0, 4),
+        "half": torch.randn(2).half(),
+        "scalar": torch.tensor(3.5, dtype=torch.float64),
+        **{f"many/{n:04}/kernel": torch.full((n % 3 + 1,), float(n)) for n in range(300)},
+    }
+    write_bundle(tmp_path / "x.ckpt", tensors)
+    again = read_bundle(tmp_path / "x.ckpt")
+    assert again.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert again[name].dtype == tensor.dtype
+        assert torch.equal(again[name], tensor), name
+
+
+@pytest.mark.parametrize("task", ["pretraining", "classification"])
+def test_round_trip_through_tensorflows_layout(tmp_path, task):
+    from bertworks.checkpoints.export import write_tensorflow
+
+    model = tiny(task)
+    write_tensorflow(
+        tmp_path / "tf",
+        network=model.network,
+        config=model.encoder.config,
+        tokenizer=model.tokenizer,
+    )
+    names = {path.name for path in (tmp_path / "tf").iterdir()}
+    assert names == {
+        *["bert_config.json", "bert_model.ckpt.index", "vocab.txt"],
+        "bert_model.ckpt.data-00000-of-00001",
+    }
+    again = bw.load(tmp_path / "tf", device="cpu")
+    theirs = again.network.state_dict()
+    for name, tensor in model.network.state_dict().items():
+        if task == "pretraining" or not name.startswith("head."):
+            assert torch.equal(tensor, theirs[name]), name
+    assert again.tokenizer.pieces == model.tokenizer.pieces
+
+
+def test_the_activation_is_a_setting(original):
+    assert bw.load(original, device="cpu").encoder.config.hidden_act == "gelu"
+    model = bw.load(original, device="cpu", hidden_act="gelu_new")
+    assert model.encoder.config.hidden_act == "gelu_new"
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_pickled_weights(tmp_path, shards, zipped):
+    model = tiny()
+    model.save(tmp_path / "m")
+    file = tmp_path / "m" / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    file.unlink()
+    names = sorted(tensors)
+    parts = {f"pytorch_model-{n}.bin": names[n::shards] for n in range(shards)}
+    if shards == 1:
+        parts = {"pytorch_model.bin": names}
+    else:
+        weight_map = {name: part for part, own in parts.items() for name in own}
+        index = tmp_path / "m" / "pytorch_model.bin.index.json"
+        index.write_text(json.dumps({"weight_map": weight_map}))
+    for part, own in parts.items():
+        torch.save(
+            {name: tensors[name] for name in own},
+            tmp_path / "m" / part,
+            _use_new_zipfile_serialization=zipped,
+        )
+    again = bw.load(tmp_path / "m", device="cpu")
+    for name, tensor in model.network.state_dict().items():
+        assert torch.equal(tensor, again.network.state_dict()[name]), name
+
+
+class Malicious:
+    def __reduce__(self):
+        return print, ("this code was run",)
+
+
+def test_code_in_a_pickle_is_not_run(tmp_path, capsys):
+    tiny().save(tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").unlink()
+    with (tmp_path / "m" / "pytorch_model.bin").open("wb") as file:
+        pickle.dump({"weight": Malicious()}, file, protocol=2)
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin: "):
+        bw.load(tmp_path / "m", device="cpu")
+    torch.save({"weight": Malicious()}, tmp_path / "m" / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="which is not run"):
+        bw.load(tmp_path / "m", device="cpu")
+    assert "this code was run" not in capsys.readouterr().out
+
+
+def test_a_header_that_promises_too_much(tmp_path):
+    """100 GB in the header of a small file."""
+    tiny().save(tmp_path / "m")
+    file = tmp_path / "m" / "model.safetensors"
+    entry = {"dtype": "F32", "shape": [250_000, 100_000], "data_offsets": [0, 10**11]}
+    header = json.dumps({"bert.embeddings.word_embeddings.weight": entry}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 64)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read"):
+        bw.load(tmp_path / "m", device="cpu")
+
+
+def test_a_geometry_that_is_not_that_of_the_weights(tmp_path):
+    """100 GB in config.json: said before memory is spent."""
+    tiny().save(tmp_path / "m")
+    file = tmp_path / "m" / "config.json"
+    raw = json.loads(file.read_text())
+    file.write_text(json.dumps({**raw, "hidden_size": 200_000, "intermediate_size": 10**6}))
+    with pytest.raises(CheckpointError, match=r"'bert\.\S+' has shape"):
+        bw.load(tmp_path / "m", device="cpu")
+
+
+def test_a_vocabulary_shorter_or_longer_than_the_embedding(tmp_path):
+    tiny().save(tmp_path / "m")
+    (tmp_path / "m" / "tokenizer.json").unlink()
+    vocabulary = tmp_path / "m" / "vocab.txt"
+    vocabulary.write_text(vocabulary.read_text() + "zz\n")
+    with pytest.raises(CheckpointError, match="113 pieces, but the embeddings 112 rows"):
+        bw.load(tmp_path / "m", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda d: (d / "bert_model.ckpt.index").write_bytes(b"short"), "no index of TensorFlow"),
+        (lambda d: (d / "bert_model.ckpt.data-00000-of-00001").unlink(), "no such file"),
+        (lambda d: (d / "bert_model.ckpt.data-00000-of-00001").write_bytes(b""), "ends before"),
+        (lambda d: (d / "bert_model.ckpt.index").rename(d / "x.index"), "no such file"),
+        (lambda d: shutil.copy(d / "bert_model.ckpt.index", d / "y.index"), None),
+    ],
+)
+def test_a_damaged_original(original, tmp_path, damage, says):
+    shutil.copytree(original, tmp_path / "m")
+    damage(tmp_path / "m")
+    if says is None:
+        bw.load(tmp_path / "m", device="cpu")
+        return
+    with pytest.raises(CheckpointError, match=says):
+        bw.load(tmp_path / "m", device="cpu")

@@ -1,0 +1,64 @@
+"""`inspect`, `convert` and `add-tokens`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import bertworks as bw
+
+from .conftest import Bertworks, World
+
+
+def test_inspect_tells_what_is_there(bertworks: Bertworks, world: World) -> None:
+    text = bertworks("inspect", world.finetuned).stdout
+    assert "family      bert" in text
+    assert "task        classification" in text
+    assert "16 wide, 2 heads" in text
+    assert max(map(len, text.splitlines())) <= 80
+    found = json.loads(bertworks("inspect", world.pretrained, "--json").stdout)
+    model = bw.load(world.pretrained, device="cpu")
+    assert found["parameters"]["total"] == sum(p.numel() for p in model.network.parameters())
+    assert found["vocabulary"]["size"] == model.tokenizer.vocab_size
+    assert found["dropped"] == {}
+    assert set(found["used"]) <= set(model.network.state_dict())
+    assert "used     encoder.pooler" in bertworks("inspect", world.pretrained, "--tensors").stdout
+
+
+@pytest.mark.parametrize("layout", ["hf", "safetensors", "tensorflow"])
+def test_convert(bertworks: Bertworks, world: World, tmp_path, layout: str) -> None:
+    result = bertworks("convert", world.pretrained, tmp_path / "m", "--to", layout)
+    assert result.exit_code == 0, result.output
+    one, two = (bw.load(path, device="cpu") for path in (world.pretrained, tmp_path / "m"))
+    for name, tensor in one.network.state_dict().items():
+        assert tensor.equal(two.network.state_dict()[name]), name
+
+
+def test_add_tokens(bertworks: Bertworks, world: World, tmp_path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("Zyzzyva\n\nzyzzyvas\n", encoding="utf-8")
+    result = bertworks("add-tokens", world.pretrained, words, "--out", tmp_path / "m")
+    assert "2 words, 2 of them in unused places" in result.stdout
+    model = bw.load(tmp_path / "m", device="cpu")
+    ids = model.tokenizer.piece_ids(["A zyzzyva of zyzzyvas"])[0]
+    assert {"zyzzyva", "zyzzyvas"} <= set(model.tokenizer.tokens(ids))
+
+
+def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\n")
+    for words, says in (
+        (["inspect", tmp_path / "nowhere"], "no such directory"),
+        (["convert", world.pretrained, tmp_path / "x", "--to", "onyx"], "onyx"),
+        (["convert", world.pretrained, tmp_path, "--to", "tensorflow"], "is not empty"),
+        (["add-tokens", world.pretrained, tmp_path / "empty.txt", "--out", "m"], "is empty"),
+        (
+            ["add-tokens", world.pretrained, tmp_path / "bad.txt", "--out", "m"],
+            "bad.txt:2: not UTF",
+        ),
+        (["add-tokens", world.pretrained, tmp_path / "no.txt", "--out", "m"], "No such file"),
+    ):
+        result = bertworks(*words)
+        assert result.exit_code != 0
+        assert says in " ".join(result.output.split()), result.output
