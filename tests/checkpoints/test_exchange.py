@@ -17,6 +17,8 @@ from bertworks.onnx import PaddedNetwork, write_onnx
 from bertworks.packed import Packed
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.columns import Columns
+from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.task import PretrainingTask
 from tests.checkpoints import published
 from tests.checkpoints.published import CONFIG_CLASSES, error, geometry
 from tests.checkpoints.test_store import PIECES
@@ -61,6 +63,26 @@ def test_there_and_back(family, kind, tmp_path, caplog, recwarn):
         assert torch.equal(found[name], tensor), name
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert tokenizer("a b [c")["input_ids"] == model.tokenizer.encode("a b [c").input_ids.tolist()
+
+
+def test_a_causal_bert_is_theirs_as_a_decoder(tmp_path):
+    """The paper's left-to-right baseline, one setting away (§5.1)."""
+    tokenizer = bw.Tokenizer.from_vocabulary(PIECES)
+    config = geometry("bert", vocab_size=len(PIECES), attention="causal")
+    task = PretrainingTask(
+        tokenizer, InstanceSettings(format="full-sentences"), causal=True, max_length=40
+    )
+    model = bw.Model(tokenizer, task, task.network(config).eval())
+    published.redraw(model.network)
+    model.save(tmp_path / "m")
+    theirs = transformers.BertLMHeadModel.from_pretrained(tmp_path / "m").eval()
+    packed, inputs, mask = batch_of(model)
+    with torch.no_grad():
+        own = model.network.mlm_head(model.encoder(packed))
+        assert error(own, theirs(**inputs).logits[mask]) < 1e-5
+    again = bw.load(tmp_path / "m", device="cpu")
+    assert again.encoder.config == config
+    assert again.generate(["a b"], max_new_tokens=5) == model.generate(["a b"], max_new_tokens=5)
 
 
 def batch_of(model):

@@ -51,17 +51,28 @@ def _dropped(name: str) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _bert_spelled(raw: dict[str, Any]) -> dict[str, Any]:
+    """A decoder without cross-attention is an encoder whose tokens only see what is behind them."""
+    return {**raw, "is_decoder": "causal" if raw.get("is_decoder") else "bidirectional"}
+
+
+def _bert_extra(config: EncoderConfig) -> dict[str, Any]:
+    return {"is_decoder": config.attention == "causal"}
+
+
 _MUST_BE = {"position_embedding_type": "absolute", **NO_DECODER}
 _BARE = ("embeddings.", "encoder.", "pooler.")
 
 BERT = Family(
     name="bert",
-    settings=same_names(),
+    settings={**same_names(), "attention": "is_decoder"},
     keys=key_map(_keys("bert")),
     prefix="bert.",
     bare=_BARE,
-    classes=_classes("Bert"),
-    must_be=_MUST_BE,
+    classes={**_classes("Bert"), "causal-lm": "BertLMHeadModel"},
+    must_be={name: value for name, value in _MUST_BE.items() if name != "is_decoder"},
+    spelled=_bert_spelled,
+    extra=_bert_extra,
     dropped=_dropped("bert"),
 )
 

@@ -195,7 +195,7 @@ def save_model(
         "pad_token_id": tokenizer.id_of("pad"),
         **{key: tokenizer.id_of(role) for key, role in family.token_ids.items()},
         **family.write_config(config),
-        "architectures": [family.classes[model_class]],
+        "architectures": [_class_of(family, config, model_class)],
         "dtype": "float32",
         **config_entries,
     }
@@ -249,6 +249,12 @@ def check_layout(network: nn.Module, config: EncoderConfig, model_class: str) ->
             raise CheckpointError(
                 f"the family {family.name!r} has no place for the tensor {name!r}"
             ) from None
+
+
+def _class_of(family: Family, config: EncoderConfig, model_class: str) -> str:
+    """The class that opens a model; a causal one may have another."""
+    causal = config.attention == "causal" and model_class == "masked-lm"
+    return family.classes.get("causal-lm" if causal else model_class, family.classes[model_class])
 
 
 def own_tensors(network: nn.Module) -> dict[str, Tensor]:
