@@ -206,7 +206,7 @@ class Model:
 
         Args:
             prompts: texts, one token long at least.
-            precision: "fp32" or "bf16".
+            precision: "fp32", "bf16" or "auto".
             settings: those of `GenerationSettings`: `max_new_tokens`, `temperature` (0: always the
                 likeliest token), `top_k`, `top_p`, `stop_ids`, `seed`.
 

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 class PrecisionName(StrEnum):
     """What an encoder computes in."""
 
+    AUTO = "auto"
     FP32 = "fp32"
     BF16 = "bf16"
 
 
-Precision = Annotated[PrecisionName, typer.Option(help="bf16 is faster where the CPU has it.")]
+Precision = Annotated[PrecisionName, typer.Option(help="auto: bf16 if the device is fast at it.")]
 
 
 @verb("evaluate", "bertworks evaluate runs/tickets --data dev.tsv")

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..model.encoder import Encoder
+from ..model.precision import Precision, computing_in, dtype_of
 from ..packed import Batch
 from ..settings import Settings
 from ..tasks.placed import PlacedRow
@@ -33,7 +33,7 @@ class EngineSettings(Settings):
 
     batch_tokens: int = Field(8192, ge=1, description="tokens that go through at once, at most")
     window_rows: int = Field(4096, ge=1, description="rows that are held and sorted at a time")
-    precision: Literal["fp32", "bf16"] = Field(
+    precision: Precision = Field(
         "fp32", description="what the encoder computes in; the weights stay as they are"
     )
 
@@ -124,21 +124,16 @@ def by_tokens(examples: Sequence[ExampleT], batch_tokens: int) -> Iterator[list[
 
 
 @contextmanager
-def inference(network: nn.Module, precision: Literal["fp32", "bf16"] = "fp32") -> Iterator[None]:
+def inference(network: nn.Module, precision: Precision = "fp32") -> Iterator[None]:
     """Evaluation mode, no gradients, and a precision, until the block ends."""
-    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
-    before = [encoder.compute_dtype for encoder in encoders]
+    dtype = dtype_of(precision, next(network.parameters()).device)
     was_training = network.training
     if was_training:
         network.eval()
-    for encoder in encoders:
-        encoder.compute_dtype = torch.bfloat16 if precision == "bf16" else None
     try:
-        with torch.inference_mode():
+        with computing_in(network, dtype), torch.inference_mode():
             yield
     finally:
-        for encoder, dtype in zip(encoders, before, strict=True):
-            encoder.compute_dtype = dtype
         if was_training:
             network.train()
 

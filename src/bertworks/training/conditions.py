@@ -1,4 +1,4 @@
-"""Under what conditions a run computes: precision, determinism, whether batches may be split."""
+"""Under what conditions a run computes: determinism, whether batches may be split."""
 
 from __future__ import annotations
 
@@ -10,26 +10,9 @@ from typing import Any
 import torch
 
 from ..errors import SettingsError
-from ..model.encoder import Encoder
-from ..tasks.task import Network, Task
+from ..tasks.task import Task
 from .distributed import Team
 from .plan import FitSettings
-
-DTYPES: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16}
-
-
-@contextmanager
-def compute_dtype(network: Network, precision: str) -> Iterator[None]:
-    """Have every encoder compute in a precision; parameters keep theirs."""
-    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
-    before = [encoder.compute_dtype for encoder in encoders]
-    for encoder in encoders:
-        encoder.compute_dtype = DTYPES[precision]
-    try:
-        yield
-    finally:
-        for encoder, dtype in zip(encoders, before, strict=True):
-            encoder.compute_dtype = dtype
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -20,6 +20,7 @@ from ..checkpoints.store import check_layout
 from ..errors import SettingsError, nearest
 from ..inference.engine import EngineSettings
 from ..inference.evaluate import Evaluation, evaluate
+from ..model.precision import Precision
 from ..tasks.classification import (
     ClassificationExample,
     ClassificationNetwork,
@@ -212,7 +213,7 @@ class _Measure:
         self,
         task: ClassificationTask,
         examples: list[ClassificationExample] | None,
-        precision: Literal["fp32", "bf16"],
+        precision: Precision,
         progress: Progress | None,
     ) -> None:
         self._task, self._examples = task, examples

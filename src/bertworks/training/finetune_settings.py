@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from ..model.precision import Precision
 from ..settings import Settings
 from .optimizer import OptimizerSettings
 from .plan import FitSettings
@@ -36,7 +37,7 @@ class FinetuneSettings(Settings):
     bias_correction: bool = True
     max_grad_norm: float = Field(1.0, gt=0)
     seed: int = 0
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = Field("fp32", description="auto: bf16, if the device is fast at it")
     micro_batch_tokens: int | None = Field(None, ge=1, description="tokens that go through at once")
     bucket_batches: int = Field(
         0, ge=0, description="batches over which rows are sorted by length; 0: none (see RowSource)"

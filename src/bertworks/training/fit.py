@@ -28,10 +28,11 @@ import torch
 
 from ..errors import TrainingError
 from ..model.cpu import keep_freed_memory
+from ..model.precision import computing_in, dtype_of
 from ..tasks.task import Network, Task
 from . import machine
 from .checkpoint import save_weights
-from .conditions import DTYPES, check_can_split, compute_dtype, determinism
+from .conditions import check_can_split, determinism
 from .distributed import Team, team
 from .journal import RunDirectory
 from .optimizer import build_optimizer, set_step
@@ -86,10 +87,11 @@ def fit(
         check_can_split(task, settings, members)
         stack.enter_context(determinism(settings.deterministic))
         keep_freed_memory()
-        stack.enter_context(compute_dtype(network, settings.precision))
+        dtype = dtype_of(settings.precision, members.device)
+        stack.enter_context(computing_in(network, dtype))
         network.to(members.device)
         teller = Teller(run, progress, network, sum(phase.steps for phase in phases))
-        loop = _Loop(network, task, phases, settings, members, teller, evaluate, best)
+        loop = _Loop(network, task, phases, settings, dtype, members, teller, evaluate, best)
         resumed_from = loop.begin()
         stack.callback(lambda: teller.end(loop.state.step))
         loop.go(stack.enter_context(stop_request()))
@@ -105,6 +107,7 @@ class _Loop:
         task: Task[Any],
         phases: Sequence[Phase],
         settings: FitSettings,
+        dtype: torch.dtype | None,
         members: Team,
         teller: Teller,
         evaluate: Evaluate | None,
@@ -117,7 +120,12 @@ class _Loop:
         self.trained = [p for p in network.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(network, settings.optimizer)
         self.model = members.wrap(network)
-        self.facts = {**machine.describe(members.device), "processes": members.world}
+        self.dtype = dtype or torch.float32
+        self.facts = {
+            **machine.describe(members.device),
+            "processes": members.world,
+            "computes in": str(self.dtype).removeprefix("torch."),
+        }
         self.state = TrainState()
         self.saved_step = -1
 
@@ -133,7 +141,7 @@ class _Loop:
             self.state.seconds,
             self.facts,
             events=self.settings.tensorboard and self.team.is_main,
-            peak=(DTYPES[self.settings.precision] or torch.float32, self.team.device),
+            peak=(self.dtype, self.team.device),
         )
         return None if state is None else state.step
 

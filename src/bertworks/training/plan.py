@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from ..errors import SettingsError
+from ..model.precision import Precision
 from ..settings import Settings
 from ..tasks.task import Source
 from .optimizer import OptimizerSettings
@@ -28,8 +29,10 @@ class FitSettings(Settings):
         None, ge=1, description="tokens that go through the network at once; all, if left out"
     )
     optimizer: OptimizerSettings = OptimizerSettings()
-    precision: Literal["fp32", "bf16"] = Field(
-        "fp32", description="bf16: computed in bfloat16, with weights and their sums in float32"
+    precision: Precision = Field(
+        "fp32",
+        description="bf16: computed in bfloat16, with weights and their sums in float32; auto: "
+        "that, if the device is fast at it",
     )
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are cut to this norm")
     log_every: int = Field(10, ge=1, description="steps between lines of the journal")

@@ -1,0 +1,62 @@
+"""What a network computes in: float32, or bfloat16 where the device is fast at it."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import nn
+
+from .encoder import Encoder
+
+Precision = Literal["auto", "fp32", "bf16"]
+"""`auto` is bf16 where the device has instructions for it, else fp32.
+
+In bf16 hidden states are bfloat16; weights, and the sums of their gradients, stay float32.
+"""
+
+
+def has_bfloat16(device: torch.device | str) -> bool:
+    """Whether a device multiplies bfloat16 matrices at least as fast as float32 ones.
+
+    A processor that has to take each number apart is twenty times slower at it.
+    """
+    if torch.device(device).type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if torch.device(device).type != "cpu":
+        return False
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        supported = (torch.cpu._is_avx512_bf16_supported(), torch.cpu._is_amx_tile_supported())
+        return any(supported)
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def dtype_of(precision: Precision, device: torch.device | str) -> torch.dtype | None:
+    """What to compute in; None stands for the parameters' own precision."""
+    if precision == "fp32" or (precision == "auto" and not has_bfloat16(device)):
+        return None
+    if not has_bfloat16(device):
+        warnings.warn(
+            "precision=bf16: this device has no instructions for bfloat16, and takes many times as "
+            "long as in fp32; precision=auto chooses",
+            stacklevel=2,
+        )
+    return torch.bfloat16
+
+
+@contextmanager
+def computing_in(network: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+    """Have every encoder compute in a precision until the block ends; parameters keep theirs."""
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    before = [encoder.compute_dtype for encoder in encoders]
+    for encoder in encoders:
+        encoder.compute_dtype = dtype
+    try:
+        yield
+    finally:
+        for encoder, own in zip(encoders, before, strict=True):
+            encoder.compute_dtype = own

@@ -1,0 +1,46 @@
+"""Which precision a device is given."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+
+import pytest
+import torch
+
+from bertworks.model import precision
+from bertworks.model.config import EncoderConfig
+from bertworks.model.encoder import Encoder
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_auto_is_what_the_device_is_fast_at(fast, monkeypatch):
+    monkeypatch.setattr(precision, "has_bfloat16", lambda _: fast)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert precision.dtype_of("fp32", "cpu") is None
+        assert precision.dtype_of("auto", "cpu") is (torch.bfloat16 if fast else None)
+
+
+def test_bfloat16_by_emulation_is_warned_of(monkeypatch):
+    monkeypatch.setattr(precision, "has_bfloat16", lambda _: False)
+    with pytest.warns(UserWarning, match="no instructions for bfloat16"):
+        assert precision.dtype_of("bf16", "cpu") is torch.bfloat16
+
+
+def test_instructions_are_those_that_linux_names():
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = next(line for line in file if line.startswith("flags")).split()
+    except (OSError, StopIteration):
+        pytest.skip("the system does not tell what instructions the processor has")
+    told = "avx512_bf16" in flags or "amx_bf16" in flags
+    assert precision.has_bfloat16("cpu") == told
+
+
+def test_an_encoder_is_as_before_after_an_error():
+    encoder = Encoder(EncoderConfig.of_size("tiny"))
+    with suppress(ZeroDivisionError), precision.computing_in(encoder, torch.bfloat16):
+        assert encoder.compute_dtype is torch.bfloat16
+        raise ZeroDivisionError
+    assert encoder.compute_dtype is None
