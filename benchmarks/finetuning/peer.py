@@ -21,7 +21,8 @@ import torch
 import yaml
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BatchEncoding
 
-from bertworks.training.finetune_settings import FinetuneSettings
+from bertworks.tasks import labelled_task
+from bertworks.training.finetune_settings import settings_of
 from bertworks.training.optimizer import parameter_groups
 
 _OF_A_RUN = ("task", "model", "train", "dev")
@@ -41,7 +42,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     written = yaml.safe_load(options.settings.read_text(encoding="utf-8"))
-    resolved = FinetuneSettings.parse({k: v for k, v in written.items() if k not in _OF_A_RUN})
+    settings = settings_of(labelled_task(written["task"]))
+    resolved = settings.parse({k: v for k, v in written.items() if k not in _OF_A_RUN})
     fit = resolved.fit_settings(1)
     torch.manual_seed(resolved.seed)
     tokenizer = AutoTokenizer.from_pretrained(options.model)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from .checkpoints.families import family_of
 from .checkpoints.sentence import SentenceSettings, read_sentence_settings
@@ -36,21 +36,12 @@ from .model.cpu import keep_freed_memory
 from .model.device import pick_device
 from .model.encoder import Encoder
 from .tasks import task_class
-from .tasks.classification import ClassificationSettings, ClassificationTask
-from .tasks.columns import Columns
-from .tasks.pretraining.pairs import Format, InstanceSettings
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from .tasks.published import Published
 from .tasks.rows import Table, read_rows
 from .tasks.task import Network, Prediction, Row, Task
 from .text.tokenizer import Tokenizer
 
-# A tensor of ours that tells that a checkpoint has a head.
-_HEADS = {
-    "pooler": "encoder.pooler.dense.weight",
-    "mlm": "mlm_head.bias",
-    "nsp": "nsp_head.weight",
-    "classifier": "head.linear.weight",
-}
 _HUB_FILES = (
     "*.json",
     "1_Pooling/*.json",
@@ -332,12 +323,16 @@ def load(
         )
     family = family_of(config)
     tensors, dropped = read_tensors(directory, family)
-    heads = {head for head, tensor in _HEADS.items() if family.has(tensor, tensors)}
-    task = _task_of(directory, raw, config, tokenizer, tensors)
+    described = read_task(directory)
+    if described is not None:
+        task: Task[Any] | None = task_class(described[0]).from_dict(described[1], tokenizer)
+    else:
+        published = Published(raw, config, family, tensors, tokenizer)
+        task = published.task() or published.pretraining()
 
     def build() -> Network | BareEncoder:
         if task is None:
-            return BareEncoder(config, pooler="pooler" in heads)
+            return BareEncoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
         return task.network(config)
 
     with torch.device("meta"):  # nothing is drawn at random only to be replaced
@@ -383,48 +378,3 @@ def locate(name: str | Path) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         problem = "no such directory here, and the hub cannot be reached"
     raise CheckpointError(problem, where=str(name))
-
-
-def _task_of(
-    directory: Path,
-    raw: Mapping[str, Any],
-    config: EncoderConfig,
-    tokenizer: Tokenizer,
-    tensors: Mapping[str, Tensor],
-) -> Task[Any] | None:
-    """The task that a model was saved with; of another tool's model, the one its heads tell of."""
-    described = read_task(directory)
-    if described is not None:
-        name, settings = described
-        return task_class(name).from_dict(settings, tokenizer)
-    family = family_of(config)
-    heads = {head for head, tensor in _HEADS.items() if family.has(tensor, tensors)}
-    # Heads of tagging and of multiple choice have the names of a classifier's.
-    named = raw.get("architectures") or []
-
-    def may_be(kind: str) -> bool:
-        return not named or family.classes.get(kind) in named
-
-    if "classifier" in heads and may_be("classification"):
-        (weight,) = family.keys.theirs(_HEADS["classifier"])
-        usual = {number: f"LABEL_{number}" for number in range(len(tensors[weight]))}
-        found = {int(number): label for number, label in raw.get("id2label", usual).items()}
-        return ClassificationTask(
-            tokenizer,
-            ClassificationSettings(
-                labels=tuple(found[number] for number in sorted(found)),
-                columns=Columns(text="text", label="label"),
-                max_seq_length=config.max_seqlen,
-                dropout=raw.get("classifier_dropout"),
-            ),
-        )
-    # A head without a layer and a bias has no tensor of its own.
-    if "mlm" in heads or (not config.mlm_bias and may_be("masked-lm")):
-        pairs: Format = "sentence-order" if config.family == "albert" else "segment-pair"
-        return PretrainingTask(
-            tokenizer,
-            InstanceSettings(format=pairs if "nsp" in heads else "full-sentences"),
-            causal=config.attention == "causal",
-            max_length=config.max_seqlen,
-        )
-    return None

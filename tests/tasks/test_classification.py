@@ -233,9 +233,7 @@ def test_another_table_may_have_other_columns(tokenizer: Tokenizer) -> None:
 def test_summary_counts_what_is_cut(tokenizer: Tokenizer) -> None:
     task = make_task(tokenizer, max_seq_length=8)
     train = task.examples(ROWS, 0)
-    summary = DataSummary.of(
-        "x", 8, task.settings.labels, ("train", train), ("dev", train[:2] + train[:1])
-    )
+    summary = DataSummary.of(task, ("train", train), ("dev", train[:2] + train[:1]))
     # 7, 9, 7 and 6 tokens ("badly" is two)
     assert summary.train.labels == {"neg": 2, "pos": 1, "meh": 1}
     assert summary.train.lengths == {"min": 6, "p50": 7, "p90": 9, "p95": 9, "p99": 9, "max": 9}

@@ -162,7 +162,7 @@ def test_fine_tuning_has_its_metrics_too(run: Path) -> None:
 
 @pytest.mark.parametrize(("metric", "step"), [("null", 20), ("loss", 10), ("accuracy", 20)])
 def test_the_headline_is_of_the_weights_that_were_kept(run: Path, metric: str, step: int) -> None:
-    (run / "settings.yaml").write_text(f"best_metric: {metric}\n")
+    (run / "settings.yaml").write_text(f"task: classification\nbest_metric: {metric}\n")
     scores = {10: (0.6, 0.8), 20: (0.7, 0.9), 30: (0.8, 0.9)}
     lines = [_eval(at, loss=loss, accuracy=score) for at, (loss, score) in scores.items()]
     _write_lines(run / "journal.jsonl", lines)

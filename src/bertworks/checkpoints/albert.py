@@ -6,11 +6,13 @@ from typing import Any
 
 from .family import (
     NO_DECODER,
+    TASK_HEADS,
     Family,
     constants,
     embedding_keys,
     key_map,
     same_names,
+    task_classes,
 )
 
 _LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
@@ -56,6 +58,7 @@ ALBERT = Family(
             "mlm_head.decoder": "predictions.decoder.weight",
             "nsp_head": "sop_classifier.classifier",
             "head.linear": "classifier",
+            **TASK_HEADS,
         }
     ),
     prefix="albert.",
@@ -64,7 +67,7 @@ ALBERT = Family(
         "encoder": "AlbertModel",
         "masked-lm": "AlbertForMaskedLM",
         "pretraining": "AlbertForPreTraining",
-        "classification": "AlbertForSequenceClassification",
+        **task_classes("Albert"),
     },
     defaults=_DEFAULTS,
     spelled=_spelled,

@@ -7,12 +7,14 @@ from typing import Any
 from ..model.config import EncoderConfig
 from .family import (
     NO_DECODER,
+    TASK_HEADS,
     Family,
     constants,
     embedding_keys,
     key_map,
     layer_keys,
     same_names,
+    task_classes,
 )
 
 _HEAD = "cls.predictions"
@@ -29,6 +31,7 @@ def _keys(name: str) -> dict[str, str | tuple[str, ...]]:
         "mlm_head.decoder": f"{_HEAD}.decoder.weight",
         "nsp_head": "cls.seq_relationship",
         "head.linear": "classifier",
+        **TASK_HEADS,
     }
 
 
@@ -37,7 +40,7 @@ def _classes(name: str) -> dict[str, str]:
         "encoder": f"{name}Model",
         "masked-lm": f"{name}ForMaskedLM",
         "pretraining": f"{name}ForPreTraining",
-        "classification": f"{name}ForSequenceClassification",
+        **task_classes(name),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .family import Family, constants, embedding_keys, key_map
+from .family import TASK_HEADS, Family, constants, embedding_keys, key_map, task_classes
 
 _LAYER = "distilbert.transformer.layer.{}"
 _EMBEDDINGS = {
@@ -43,6 +43,8 @@ DISTILBERT = Family(
             "mlm_head.decoder": "vocab_projector.weight",
             "head.transform": "pre_classifier",
             "head.linear": "classifier",
+            **TASK_HEADS,
+            "choice_head.transform": "pre_classifier",
         }
     ),
     prefix="distilbert.",
@@ -50,7 +52,7 @@ DISTILBERT = Family(
     classes={
         "encoder": "DistilBertModel",
         "masked-lm": "DistilBertForMaskedLM",
-        "classification": "DistilBertForSequenceClassification",
+        **task_classes("DistilBert"),
     },
     implied={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "classifier": "relu"},
     defaults={"n_layers": 6},

@@ -7,12 +7,14 @@ from typing import Any
 from ..model.config import EncoderConfig
 from .family import (
     NO_DECODER,
+    TASK_HEADS,
     Family,
     constants,
     embedding_keys,
     key_map,
     layer_keys,
     same_names,
+    task_classes,
 )
 
 
@@ -40,6 +42,8 @@ ELECTRA = Family(
             "mlm_head.decoder": "generator_lm_head.weight",
             "head.transform": "classifier.dense",
             "head.linear": "classifier.out_proj",
+            **TASK_HEADS,
+            "choice_head.transform": "sequence_summary.summary",
         }
     ),
     prefix="electra.",
@@ -47,7 +51,7 @@ ELECTRA = Family(
     classes={
         "encoder": "ElectraModel",
         "masked-lm": "ElectraForMaskedLM",
-        "classification": "ElectraForSequenceClassification",
+        **task_classes("Electra"),
     },
     implied={"classifier": "gelu", "mlm_act": "gelu"},
     defaults={
@@ -63,6 +67,6 @@ ELECTRA = Family(
         *constants("electra."),
         (r"generator_(predictions|lm_head)\..*", "the generator's head, which this task has not"),
         (r"discriminator_predictions\..*", "the discriminator's head, which this task has not"),
-        (r"(classifier|qa_outputs)\..*", "the head of another task"),
+        (r"(classifier|qa_outputs|sequence_summary)\..*", "the head of another task"),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..model.config import EncoderConfig
-from .family import Family, key_map
+from .family import Family, key_map, task_classes
 
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 _LAYER = "model.layers.{}"
@@ -92,6 +92,15 @@ MODERNBERT = Family(
             "head.transform.dense": "head.dense",
             "head.transform.norm": "head.norm",
             "head.linear": "classifier",
+            **{
+                f"{head}.{ours}": theirs
+                for head in ("tag_head", "span_head", "choice_head")
+                for ours, theirs in (
+                    ("transform.dense", "head.dense"),
+                    ("transform.norm", "head.norm"),
+                    ("linear", "classifier"),
+                )
+            },
         }
     ),
     prefix="model.",
@@ -99,7 +108,7 @@ MODERNBERT = Family(
     classes={
         "encoder": "ModernBertModel",
         "masked-lm": "ModernBertForMaskedLM",
-        "classification": "ModernBertForSequenceClassification",
+        **task_classes("ModernBert"),
     },
     implied={
         "type_vocab_size": 0,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from .family import (
     NO_DECODER,
+    TASK_HEADS,
     Family,
     constants,
     embedding_keys,
     key_map,
     layer_keys,
     same_names,
+    task_classes,
 )
 
 
@@ -28,6 +30,7 @@ def _family(name: str, classes: str) -> Family:
                 "mlm_head.decoder": "lm_head.decoder.weight",
                 "head.transform": "classifier.dense",
                 "head.linear": "classifier.out_proj",
+                **TASK_HEADS,
             }
         ),
         prefix="roberta.",
@@ -35,7 +38,7 @@ def _family(name: str, classes: str) -> Family:
         classes={
             "encoder": f"{classes}Model",
             "masked-lm": f"{classes}ForMaskedLM",
-            "classification": f"{classes}ForSequenceClassification",
+            **task_classes(classes),
         },
         # A sequence's first position is the one after that of the padding, which is number 1.
         implied={"position_offset": 2, "classifier": "tanh", "mlm_act": "gelu"},

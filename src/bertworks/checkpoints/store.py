@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 
-NEW_IF_ABSENT = ("encoder.pooler.", "mlm_head.", "nsp_head.", "head.")
+TASK_HEADS = ("head.", "tag_head.", "span_head.", "choice_head.")
+NEW_IF_ABSENT = ("encoder.pooler.", "mlm_head.", "nsp_head.", *TASK_HEADS)
 """What may be newly initialised: the heads, and the pooler, which is one."""
 
 
@@ -139,7 +140,7 @@ def load_weights(
             initialized.append(name)
             continue
         if found.shape != own.shape:
-            if name.startswith("head."):
+            if name.startswith(TASK_HEADS):
                 initialized.append(name)
                 continue
             raise CheckpointError(

@@ -90,7 +90,13 @@ def pretrain(
     "      --train train.tsv --dev dev.tsv --out runs/tickets learning_rate=3e-4",
 )
 def finetune(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What to learn: classification.")],
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK",
+            help="What to learn: classification, regression, tagging, answering or choice.",
+        ),
+    ],
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="A model's directory, or its name on the hub.")
     ],
@@ -113,8 +119,9 @@ def finetune(
     paper's.
     """
     set_threads(threads)
-    from ..training.finetune import FinetuneSettings
+    from ..tasks import labelled_task
     from ..training.finetune import finetune as run
+    from ..training.finetune_settings import settings_of
     from ..training.progress import Progress
 
     result = run(
@@ -125,7 +132,7 @@ def finetune(
         out=out,
         device=device.value,
         progress=Progress(),
-        **FinetuneSettings.resolve(overrides=settings or []).model_dump(),
+        **settings_of(labelled_task(task)).resolve(overrides=settings or []).model_dump(),
     )
     if is_main_process():
         show.metrics(result.metrics)

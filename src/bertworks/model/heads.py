@@ -1,4 +1,4 @@
-"""What stands on top of an encoder: the heads of pre-training and of classification."""
+"""What stands on top of an encoder: the heads of pre-training, of sequences and of tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..packed import Sequences
-from .config import EncoderConfig
+from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, initialize
@@ -155,13 +155,19 @@ class ClassificationHead(nn.Module):
         config: the encoder's geometry.
         num_labels: how many classes there are.
         dropout: `hidden_dropout_prob`, if left out.
+        kind: instead of `config.classifier`.
     """
 
     def __init__(
-        self, config: EncoderConfig, num_labels: int, dropout: float | None = None
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        dropout: float | None = None,
+        *,
+        kind: Classifier | None = None,
     ) -> None:
         super().__init__()
-        self.kind = config.classifier
+        self.kind = kind or config.classifier
         self.dropout = Dropout(config.hidden_dropout_prob if dropout is None else dropout)
         size = config.hidden_size
         self.transform: nn.Module | None = None
@@ -197,6 +203,34 @@ class ClassificationHead(nn.Module):
         if self.kind != "relu":
             first = self.dropout(first)
         return ACTIVATIONS[self.kind](self.transform(first))
+
+
+class TokenHead(nn.Module):
+    """`[tokens, num_outputs]` from each token's vector: for tagging, and for spans (paper §4.2).
+
+    ModernBERT puts the layer of its masked-language-model head before the output layer; the others
+    have nothing there but dropout.
+
+    Args:
+        config: the encoder's geometry.
+        num_outputs: how many numbers a token gets.
+        dropout: before the output layer.
+    """
+
+    def __init__(self, config: EncoderConfig, num_outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.transform = MLMTransform(config) if config.classifier == "norm" else None
+        self.dropout = Dropout(dropout)
+        self.linear = Linear(config.hidden_size, num_outputs)
+        initialize(self, config.initializer_range)
+
+    def forward(
+        self, hidden: Float[Tensor, "tokens hidden_size"]
+    ) -> Float[Tensor, "tokens num_outputs"]:
+        if self.transform is not None:
+            hidden = self.transform(hidden)
+        result: Tensor = self.linear(self.dropout(hidden))
+        return result
 
 
 def cross_entropy_sum(

@@ -5,14 +5,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BertworksError, nearest
+from ..errors import BertworksError, SettingsError, nearest
 
 if TYPE_CHECKING:
+    from .labelled import LabelledTask
     from .task import Task
 
 _TASKS = {
     "pretraining": "pretraining.task:PretrainingTask",
     "classification": "classification:ClassificationTask",
+    "regression": "regression:RegressionTask",
+    "tagging": "tagging.task:TaggingTask",
+    "answering": "answering.task:AnsweringTask",
+    "choice": "choice:ChoiceTask",
 }
 
 
@@ -27,3 +32,18 @@ def task_class(name: str) -> type[Task[Any]]:
     module, _, attribute = _TASKS[name].partition(":")
     found: type[Task[Any]] = getattr(importlib.import_module(f".{module}", __package__), attribute)
     return found
+
+
+LABELLED = tuple(name for name in _TASKS if name != "pretraining")
+"""The tasks that are learned from labelled rows."""
+
+
+def labelled_task(name: str) -> type[LabelledTask[Any]]:
+    """The class of a task that can be fine-tuned.
+
+    Raises:
+        SettingsError: no such task has that name.
+    """
+    if name not in LABELLED:
+        raise SettingsError(f"no task {name!r} can be fine-tuned", fix=nearest(name, LABELLED))
+    return task_class(name)  # type: ignore[return-value]  # all but pre-training are

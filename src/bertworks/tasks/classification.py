@@ -1,59 +1,76 @@
-"""Classification of texts and of pairs of texts.
+"""Classification of texts and of pairs of texts, into one of several classes or into any of them.
 
     [CLS] text [SEP] (second text [SEP]) ─► encoder ─► pooler on [CLS] ─► dropout ─► W ─► softmax
+
+With `multi_label`, each class is a question of its own, answered by a sigmoid.
 
 Source: paper §4.1; the original `run_classifier.py`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from ..errors import DataError, SettingsError, nearest
+from ..errors import DataError, nearest
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead, cross_entropy_sum
-from ..packed import Batch, Packed
-from ..settings import Settings
-from .columns import Columns, find_columns
-from .labels import label_name
-from .metrics import ClassificationEvaluator
-from .placed import Rows, text_of
-from .task import Network, Prediction, Row, Task
+from ..packed import Batch
+from .labelled import TaskOptions, check_length
+from .labels import count_labels, label_name, label_names, sort_labels
+from .metrics import ClassificationEvaluator, MultiLabelEvaluator
+from .placed import Rows
+from .task import Evaluator, Network, Prediction, Row, Task
+from .texts import TextExample, TextOptions, TextSettings, TextTask, labelled_batch
 
 if TYPE_CHECKING:
     from ..model.config import EncoderConfig
     from ..text.tokenizer import Tokenizer
 
-UNKNOWN = -1
-"""The label of a row whose class is not known."""
+
+class ClassificationOptions(TextOptions):
+    """What a user may say of a classifier when it is learned."""
+
+    positive_label: str | None = Field(None, description="of two labels the one F1 is about")
+    multi_label: bool = Field(
+        False,
+        description="a row may have any number of labels: a list, or parted by label_separator",
+    )
+    label_separator: str = Field(",", min_length=1, description="between the labels of a row")
+    balance_classes: bool = Field(
+        False, description="rows of rare classes count for more: all classes for the same"
+    )
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="share of the target that all classes get alike"
+    )
 
 
-class ClassificationSettings(Settings):
+class ClassificationSettings(TextSettings):
     """What a classifier is, beside its weights."""
 
-    labels: tuple[str, ...] = Field(min_length=2, description="the classes' names, in order")
-    columns: Columns = Field(description="the columns that rows are read from")
-    max_seq_length: int = Field(128, ge=4, description="the most tokens of a row, special ones too")
-    truncation: Literal["longest_first", "first", "second", "error"] = Field(
-        "longest_first", description="what becomes of a longer row"
-    )
-    dropout: float | None = Field(
-        None, ge=0, lt=1, description="before the output layer; the encoder's, if left out"
-    )
+    labels: tuple[str, ...] = Field(min_length=1, description="the classes' names, in order")
     positive_label: str | None = Field(
         None, description="of two classes the one whose F1 is reported; the last, if left out"
     )
+    multi_label: bool = False
+    label_separator: str = ","
+    class_weights: tuple[float, ...] | None = Field(
+        None, description="of the classes' rows in the loss; all 1, if left out"
+    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _labels_are_names(self) -> Self:
+        if len(self.labels) < 2 and not self.multi_label:
+            raise ValueError("a classifier needs two classes at least")
         if len(set(self.labels)) < len(self.labels):
             raise ValueError("two classes have the same name")
         if self.positive_label is not None and self.positive_label not in self.labels:
@@ -61,30 +78,11 @@ class ClassificationSettings(Settings):
                 f"positive_label={self.positive_label!r} is none of the labels "
                 + ", ".join(map(repr, self.labels))
             )
+        if self.class_weights is not None and len(self.class_weights) != len(self.labels):
+            raise ValueError("class_weights must have a weight for each label")
+        if self.multi_label and self.label_smoothing:
+            raise ValueError("label_smoothing is for rows of one label each")
         return self
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ClassificationExample:
-    """A row as token ids.
-
-    Attributes:
-        index: the row's number.
-        input_ids: `[tokens]` int32.
-        token_type_ids: `[tokens]` int8.
-        label: the number of its class, or `UNKNOWN`.
-        truncated_tokens: how many tokens the limit cut off.
-    """
-
-    index: int
-    input_ids: np.ndarray
-    token_type_ids: np.ndarray
-    label: int
-    truncated_tokens: int
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.input_ids)
 
 
 class ClassificationNetwork(Network):
@@ -94,23 +92,56 @@ class ClassificationNetwork(Network):
         config: the geometry.
         num_labels: how many classes there are.
         dropout: before the output layer; `hidden_dropout_prob`, if left out.
+        multi_label: whether a row may have any number of classes.
+        class_weights: what a row of each class counts in the loss; 1, if left out.
+        label_smoothing: share of the target that is spread over all classes.
     """
 
     def __init__(
-        self, config: EncoderConfig, num_labels: int, dropout: float | None = None
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        dropout: float | None = None,
+        *,
+        multi_label: bool = False,
+        class_weights: Sequence[float] | None = None,
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
         self.encoder = Encoder(config, pooler=config.classifier == "pooler")
         self.head = ClassificationHead(config, num_labels, dropout)
+        self._multi_label, self._smoothing = multi_label, label_smoothing
+        self._weights = class_weights
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed cross-entropies of the rows: `classification`."""
         logits = self._logits(batch)
-        return {"classification": cross_entropy_sum(logits, batch.targets["labels"])}
+        labels = batch.targets["labels"]
+        if self._multi_label:
+            loss = multi_label_loss_sum(logits, labels, self._weights_like(logits))
+        elif self._weights is None and not self._smoothing:
+            loss = cross_entropy_sum(logits, labels)
+        else:
+            # Each row by its class's weight, then summed: PyTorch's own weighting of smoothed
+            # targets weighs the classes, not the rows.
+            rows = F.cross_entropy(
+                logits.float() if logits.dtype == torch.bfloat16 else logits,
+                labels,
+                reduction="none",
+                label_smoothing=self._smoothing,
+            )
+            weights = self._weights_like(rows)
+            loss = (rows if weights is None else rows * weights[labels]).sum()
+        return {"classification": loss}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """`logits` `[sequences, num_labels]`."""
         return {"logits": self._logits(batch)}
+
+    def _weights_like(self, values: Tensor) -> Tensor | None:
+        if self._weights is None:
+            return None
+        return torch.tensor(self._weights, device=values.device, dtype=torch.float32)
 
     def _logits(self, batch: Batch) -> Float[Tensor, "sequences num_labels"]:
         hidden = self.encoder(batch.packed)
@@ -118,7 +149,23 @@ class ClassificationNetwork(Network):
         return logits
 
 
-class ClassificationTask(Task[ClassificationExample]):
+def multi_label_loss_sum(
+    logits: Float[Tensor, "rows classes"],
+    labels: Float[Tensor, "rows classes"],
+    weights: Float[Tensor, " classes"] | None = None,
+) -> Float[Tensor, ""]:
+    """The sum over rows of the mean over classes of the binary cross-entropies.
+
+    `weights` are of a class's positive rows.
+    """
+    sums = torch.promote_types(logits.dtype, torch.float32)
+    each = F.binary_cross_entropy_with_logits(
+        logits.to(sums), labels.to(sums), pos_weight=weights, reduction="none"
+    )
+    return each.mean(-1).sum()
+
+
+class ClassificationTask(TextTask):
     """Which of several classes a text, or a pair of texts, belongs to.
 
     Args:
@@ -128,28 +175,59 @@ class ClassificationTask(Task[ClassificationExample]):
 
     name: ClassVar[str] = "classification"
     best_metric: ClassVar[str] = "accuracy"
+    options: ClassVar[type[TaskOptions]] = ClassificationOptions
+    settings: ClassificationSettings
 
     def __init__(self, tokenizer: Tokenizer, settings: ClassificationSettings) -> None:
-        self.tokenizer, self.settings = tokenizer, settings
+        super().__init__(tokenizer, settings)
         self._numbers = {name: number for number, name in enumerate(settings.labels)}
+
+    @classmethod
+    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+        assert isinstance(options, ClassificationOptions)
+        columns = options.find_columns(rows)
+        assert columns.label is not None, "labels were asked for"
+        separator = options.label_separator if options.multi_label else None
+        counts = count_labels(rows, columns.label, separator)
+        labels = sort_labels(counts)
+        weights = None
+        if options.balance_classes:
+            if options.multi_label:
+                total = sum(1 for _ in rows)
+                weights = [(total - counts[name]) / counts[name] for name in labels]
+            else:
+                weights = [counts.total() / len(labels) / counts[name] for name in labels]
+        settings = ClassificationSettings.parse(
+            {
+                "labels": labels,
+                "columns": columns,
+                "class_weights": weights,
+                **options.model_dump(
+                    include={
+                        *("max_seq_length", "truncation", "dropout", "positive_label"),
+                        *("multi_label", "label_separator", "label_smoothing"),
+                    }
+                ),
+            }
+        )
+        return cls(tokenizer, settings)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
         """The task that `to_dict` described."""
         return cls(tokenizer, ClassificationSettings.parse(values))
 
-    def to_dict(self) -> dict[str, Any]:
-        return self.settings.model_dump(mode="json")
-
     @property
     def model_class(self) -> str:
         return "classification"
 
     def config_entries(self) -> dict[str, Any]:
+        kind = "multi" if self.settings.multi_label else "single"
         return {
             "id2label": {str(number): name for name, number in self._numbers.items()},
             "label2id": dict(self._numbers),
             "classifier_dropout": self.settings.dropout,
+            "problem_type": f"{kind}_label_classification",
         }
 
     def network(self, config: EncoderConfig) -> ClassificationNetwork:
@@ -158,98 +236,33 @@ class ClassificationTask(Task[ClassificationExample]):
         Raises:
             SettingsError: the encoder has fewer positions than `max_seq_length`.
         """
-        limit = self.settings.max_seq_length
-        if limit > config.max_seqlen:
-            raise SettingsError(
-                f"max_seq_length={limit} is more than the {config.max_seqlen} tokens that the "
-                f"encoder's max_position_embeddings={config.max_position_embeddings} has room for"
-            )
-        return ClassificationNetwork(config, len(self.settings.labels), self.settings.dropout)
-
-    def text_row(self, text: str, pair: str | None = None) -> Row:
-        columns = self.settings.columns
-        if (pair is None) != (columns.pair is None):
-            takes = "single texts" if columns.pair is None else "pairs of texts"
-            raise DataError(f"the model takes {takes}", where=repr(text))
-        return (
-            {columns.text: text}
-            if columns.pair is None
-            else {columns.text: text, columns.pair: pair}
+        own = self.settings
+        check_length(own.max_seq_length, config)
+        return ClassificationNetwork(
+            config,
+            len(own.labels),
+            own.dropout,
+            multi_label=own.multi_label,
+            class_weights=own.class_weights,
+            label_smoothing=own.label_smoothing,
         )
 
-    def example(
-        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
-    ) -> ClassificationExample:
-        places = None if where is None else [where]
-        return self.examples([row], index, where=places, labelled=labelled)[0]
-
-    def examples(
-        self,
-        rows: Sequence[Row],
-        first_index: int,
-        *,
-        where: Sequence[str] | None = None,
-        labelled: bool = True,
-    ) -> list[ClassificationExample]:
-        """Tokenise many rows at once, on as many threads as the tokenizer takes.
-
-        Raises:
-            DataError: a column is missing; a label is empty or none of the task's; a text is no
-                text, or too long where `truncation` is "error".
-        """
-        if not rows:
-            return []
-        columns = self.settings.columns
-        if where is None:
-            where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
-        pairs = None
-        if columns.pair is not None:
-            pairs = [text_of(row, columns.pair, at) for row, at in zip(rows, where, strict=True)]
-        encodings = self.tokenizer.encode_batch(
-            [text_of(row, columns.text, at) for row, at in zip(rows, where, strict=True)],
-            pairs,
-            max_length=self.settings.max_seq_length,
-            truncation=self.settings.truncation,
-            where=where,
+    def same_head(self, other: Task[Any]) -> bool:
+        return isinstance(other, ClassificationTask) and (
+            (other.settings.labels, other.settings.multi_label)
+            == (self.settings.labels, self.settings.multi_label)
         )
-        return [
-            ClassificationExample(
-                first_index + at,
-                encoding.input_ids,
-                encoding.token_type_ids,
-                self._label(row, where[at]) if labelled else UNKNOWN,
-                encoding.truncated_tokens,
-            )
-            for at, (row, encoding) in enumerate(zip(rows, encodings, strict=True))
-        ]
 
-    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        own = self.settings.columns
-        needed = [own.text, own.pair, own.label if labelled else None]
-        if all(name is None or name in rows.columns for name in needed):
-            return self
-        texts = own.text in rows.columns and own.pair in {None, *rows.columns}
-        found = find_columns(
-            rows.columns,
-            rows.sample,
-            text=own.text if texts else None,
-            pair=own.pair if texts else None,
-            label=own.label if own.label in rows.columns else None,
-            labelled=labelled,
-            where=rows.name,
-        )
-        if (found.pair is None) != (own.pair is None):
-            takes, has = (
-                ("pairs of texts", "single texts") if own.pair else ("single texts", "pairs")
-            )
-            raise DataError(f"the model takes {takes}, and the table has {has}", where=rows.name)
-        return type(self)(self.tokenizer, self.settings.with_values(columns=found))
+    def label_of(self, row: Row, column: str, where: str) -> Any:
+        """The number of the row's class; with `multi_label`, `[classes]` of 0 and 1."""
+        if not self.settings.multi_label:
+            return self._number(label_name(row, column, where), where)
+        found = np.zeros(len(self._numbers), np.float32)
+        for name in label_names(row, column, where, self.settings.label_separator):
+            found[self._number(name, where)] = 1
+        return found
 
-    def _label(self, row: Row, where: str) -> int:
-        column = self.settings.columns.label
-        if column is None:
-            raise DataError("the task knows no column of labels", where=where)
-        name = label_name(row, column, where)
+    def _number(self, name: str, where: str) -> int:
         if name not in self._numbers:
             raise DataError(
                 f"the label {name!r} is none of those of the training data",
@@ -258,42 +271,51 @@ class ClassificationTask(Task[ClassificationExample]):
             )
         return self._numbers[name]
 
-    def collate(self, examples: Sequence[ClassificationExample]) -> Batch:
+    def collate(self, examples: Sequence[TextExample]) -> Batch:
         """Pack rows in order of length; `targets` and `counts` are there if labels are known.
 
-        `targets["labels"]` is `[sequences]` int64; `counts["classification"]` the rows.
+        `targets["labels"]` is `[sequences]` int64, with `multi_label` `[sequences, classes]`
+        float32; `counts["classification"]` the rows.
         """
-        order = sorted(examples, key=lambda example: example.num_tokens)
-        packed = Packed.from_arrays(
-            [example.input_ids for example in order],
-            [example.token_type_ids for example in order],
-            rows=[example.index for example in order],
-        )
-        labels = np.array([example.label for example in order], np.int64)
-        if UNKNOWN in labels:
-            return Batch(packed)
-        return Batch(packed, {"labels": labels}, {"classification": len(order)})
+        dtype = np.float32 if self.settings.multi_label else np.int64
+        return labelled_batch(*self.pack(examples), dtype, "classification")
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row its `label`, and `probabilities` of every label."""
-        probabilities = torch.softmax(outputs["logits"].double(), -1).cpu()
-        best = probabilities.argmax(-1).tolist()
+        """For each row its `label` (with `multi_label`: `labels`, those over one half), and
+        `probabilities` of every label."""
+        logits = outputs["logits"].double().cpu()
         names = self.settings.labels
-        return {
-            row: {"label": names[at], "probabilities": dict(zip(names, chances, strict=True))}
-            for row, at, chances in zip(
-                batch.packed.sequence_row.tolist(), best, probabilities.tolist(), strict=True
-            )
-        }
+        multi = self.settings.multi_label
+        probabilities = (torch.sigmoid(logits) if multi else torch.softmax(logits, -1)).tolist()
+        found: dict[int, Prediction] = {}
+        for row, chances in zip(batch.packed.sequence_row.tolist(), probabilities, strict=True):
+            named = dict(zip(names, chances, strict=True))
+            best: Prediction = {"label": max(named, key=named.__getitem__)}
+            if multi:
+                best = {"labels": [name for name, chance in named.items() if chance > 0.5]}
+            found[row] = {**best, "probabilities": named}
+        return found
+
+    def count_targets(self, examples: Sequence[TextExample]) -> Mapping[str, int]:
+        names = self.settings.labels
+        if self.settings.multi_label:
+            totals = np.sum([example.label for example in examples], axis=0).astype(int)
+            return dict(zip(names, totals.tolist(), strict=True))
+        counts = Counter(example.label for example in examples)
+        return {name: counts[number] for number, name in enumerate(names)}
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """What the evaluator measures."""
+        if self.settings.multi_label:
+            return MultiLabelEvaluator.metrics
         f1 = ("f1",) if len(self.settings.labels) == 2 else ()
         return ("loss", "majority", "accuracy", *f1, "macro_f1", "matthews_correlation")
 
-    def evaluator(self) -> ClassificationEvaluator:
+    def evaluator(self) -> Evaluator:
         names = self.settings.labels
+        if self.settings.multi_label:
+            return MultiLabelEvaluator()
         positive = None
         if len(names) == 2:
             chosen = self.settings.positive_label

@@ -10,20 +10,32 @@ from .placed import PlacedRow, missing_column
 from .task import Row
 
 
-def count_labels(rows: Iterable[PlacedRow], column: str) -> Counter[str]:
+def count_labels(
+    rows: Iterable[PlacedRow], column: str, separator: str | None = None
+) -> Counter[str]:
     """How often each label stands in a table.
 
+    Args:
+        rows: the table's.
+        column: where the labels stand.
+        separator: what stands between the labels of a row; None if each has one.
+
     Raises:
-        DataError: a row has no label, or there are fewer than two different ones.
+        DataError: a row has no label, or there are too few different ones: two, if each row has
+            one.
     """
     counts: Counter[str] = Counter()
     where = None
     for where, row in rows:
-        counts[label_name(row, column, where)] += 1
-    if len(counts) < 2:
+        if separator is None:
+            counts[label_name(row, column, where)] += 1
+        else:
+            counts.update(label_names(row, column, where, separator))
+    if len(counts) < (2 if separator is None else 1):
         found = ", ".join(map(repr, counts)) or "none"
+        needs = "two different labels" if separator is None else "a label"
         raise DataError(
-            f"a classifier needs two different labels, and column {column!r} holds {found}",
+            f"a classifier needs {needs}, and column {column!r} holds {found}",
             where=where.rpartition(":")[0] or where if where is not None else None,
         )
     return counts
@@ -55,3 +67,21 @@ def label_name(row: Row, column: str, where: str | None) -> str:
     if not isinstance(value, str):
         raise DataError(f"the label {value!r} (column {column!r}) is no name", where=where)
     return value.strip()
+
+
+def label_names(row: Row, column: str, where: str | None, separator: str) -> list[str]:
+    """All labels of a row, none twice: a list of them, or a text with separators.
+
+    Raises:
+        DataError: the column is missing, or holds something else.
+    """
+    if column not in row:
+        raise missing_column(column, row, where)
+    value = row[column]
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return list(dict.fromkeys(part.strip() for part in value.split(separator) if part.strip()))
+    if isinstance(value, list):
+        return list(dict.fromkeys(label_name({column: part}, column, where) for part in value))
+    return [label_name(row, column, where)]

@@ -1,9 +1,9 @@
-"""Metrics of classification, counted by scikit-learn."""
+"""Metrics of classification and regression, counted by scikit-learn and SciPy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -92,3 +92,76 @@ class ClassificationEvaluator(Evaluator):
             return []
         name = self._names[predicted[0]]
         return [f"every row is predicted to be {name!r}: nothing has been learned yet"]
+
+
+class MultiLabelEvaluator(Evaluator):
+    """Metrics of rows that may have any number of labels, a label being told over one half.
+
+    `accuracy` is the share of rows with exactly the right labels; `micro_f1` counts all decisions
+    together, `macro_f1` is the mean of the labels' F1.
+
+    Raises:
+        BertworksError: scikit-learn is not installed.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "micro_f1", "macro_f1")
+
+    def __init__(self) -> None:
+        require_metrics()
+        self._labels: list[np.ndarray] = []
+        self._logits: list[np.ndarray] = []
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        self._labels.append(np.asarray(batch.targets["labels"].cpu()))
+        self._logits.append(np.asarray(outputs["logits"].double().cpu()))
+
+    def result(self) -> dict[str, float]:
+        assert self._labels, "nothing was evaluated"
+        metrics: Any = need("sklearn.metrics", EXTRA, "Measuring a classifier")
+        labels, logits = np.concatenate(self._labels), np.concatenate(self._logits)
+        predicted = logits > 0
+        told = {"y_true": labels, "y_pred": predicted, "zero_division": 0.0}
+        return {
+            "loss": float((np.logaddexp(0, logits) - labels * logits).mean(1).mean()),
+            "accuracy": float((predicted == labels).all(1).mean()),
+            "micro_f1": float(metrics.f1_score(average="micro", **told)),
+            "macro_f1": float(metrics.f1_score(average="macro", **told)),
+        }
+
+
+class RegressionEvaluator(Evaluator):
+    """`loss` (the mean squared error), and the `pearson` and `spearman` correlations.
+
+    Where all values are the same, on either side, there is no correlation: it is 0.
+
+    Raises:
+        BertworksError: SciPy is not installed.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = ("loss", "pearson", "spearman")
+
+    def __init__(self) -> None:
+        self._stats: Any = need("scipy.stats", EXTRA, "Measuring a regression")
+        self._labels: list[np.ndarray] = []
+        self._values: list[np.ndarray] = []
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        self._labels.append(np.asarray(batch.targets["labels"].double().cpu()))
+        self._values.append(np.asarray(outputs["values"].double().cpu()))
+
+    def result(self) -> dict[str, float]:
+        labels, values = np.concatenate(self._labels), np.concatenate(self._values)
+        loss = float(np.square(labels - values).mean())
+        if np.ptp(labels) == 0 or np.ptp(values) == 0:
+            return {"loss": loss, "pearson": 0.0, "spearman": 0.0}
+        return {
+            "loss": loss,
+            "pearson": float(self._stats.pearsonr(labels, values).statistic),
+            "spearman": float(self._stats.spearmanr(labels, values).statistic),
+        }
+
+    def remarks(self) -> list[str]:
+        labels, values = np.concatenate(self._labels), np.concatenate(self._values)
+        if np.ptp(values) == 0 and np.ptp(labels) > 0:
+            return [f"every row is predicted to be {values[0]:.3g}: nothing has been learned yet"]
+        return []

@@ -1,4 +1,4 @@
-"""Rows of labelled tables, streamed from TSV, CSV, JSON Lines, Parquet and Hugging Face data sets.
+"""Rows of labelled tables: TSV, CSV, JSON Lines, Parquet, CoNLL, SQuAD, Hugging Face data sets.
 
 Each row knows its place (`file:line`, or `file, row 12` where there are no lines), so that whatever
 is found wrong with it later can be named by it. Only delimited text has rules of its own: see
@@ -23,10 +23,14 @@ from ..corpus.sources import CorpusSource
 from ..corpus.tables import open_dataset
 from ..errors import DataError, nearest
 from .columns import SAMPLE_ROWS, looks_like_header
+from .conll import read_conll, read_conllu
 from .delimited import Record, split_csv, split_tsv
 from .placed import PlacedRow, Replay, Rows, sample_of
+from .squad import holds_one_document, read_squad
 
-TableFormat: TypeAlias = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
+TableFormat: TypeAlias = Literal[
+    "auto", "tsv", "csv", "jsonl", "parquet", "conll", "conllu", "squad"
+]
 Table: TypeAlias = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 """A table as people give it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows
 that are in memory already (a list of dictionaries, a `datasets.Dataset`)."""
@@ -37,8 +41,12 @@ _SUFFIXES: dict[str, TableFormat] = {
     ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
-    ".json": "jsonl",
+    ".json": "squad",
     ".parquet": "parquet",
+    ".conll": "conll",
+    ".bio": "conll",
+    ".iob": "conll",
+    ".conllu": "conllu",
 }
 _COMPRESSED = (".gz", ".zst", ".zstd")
 
@@ -73,15 +81,25 @@ def read_rows(
     source = CorpusSource(path)
     if source.is_dataset:
         return _rows_in_memory(open_dataset(source), path)
+    return _open_file(path, columns, header, format)
+
+
+def _open_file(path: str, columns: Sequence[str], header: bool | None, format: TableFormat) -> Rows:
     if not Path(path).is_file():
         problem = "a folder, not a table" if Path(path).is_dir() else "no such file"
         raise DataError(problem, where=path)
     format = format if format != "auto" else _format_of(path)
     if format == "parquet":
         return _open_parquet(path)
-    return _open_lines(
-        path, lambda: read_lines(path, Reading(ReadCounts())), header, columns, format
-    )
+
+    def read() -> Iterator[tuple[int, str]]:
+        return read_lines(path, Reading(ReadCounts()))
+
+    if format == "squad" and not holds_one_document(read()):
+        format = "jsonl"
+    if format in _STREAMS:
+        return _open_stream(path, lambda: _STREAMS[format](read(), path))
+    return _open_lines(path, read, header, columns, format)
 
 
 def _format_of(path: str) -> TableFormat:
@@ -103,8 +121,8 @@ def _open_lines(
     wanted: Sequence[str],
     format: TableFormat,
 ) -> Rows:
-    if format == "jsonl":
-        return _open_json_lines(path, read)
+    if format in _STREAMS:
+        return _open_stream(path, lambda: _STREAMS[format](read(), path))
     assert format != "parquet", "Parquet has no lines"
 
     def records() -> Iterator[Record]:
@@ -160,17 +178,27 @@ def _wrong_number(
     )
 
 
-def _open_json_lines(path: str, read: Callable[[], Iterator[tuple[int, str]]]) -> Rows:
-    def rows() -> Iterator[PlacedRow]:
-        for number, line in read():
-            if line.strip():
-                where = f"{path}:{number}"
-                yield PlacedRow(where, _json_object(line, where))
-
+def _open_stream(path: str, rows: Callable[[], Iterator[PlacedRow]]) -> Rows:
+    """A table whose rows name their columns themselves."""
     sample = sample_of(rows)
     if not sample:
         raise DataError("the file is empty", where=path)
     return Rows(path, tuple(dict.fromkeys(chain(*sample))), None, sample, rows)
+
+
+def _read_json_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRow]:
+    for number, line in lines:
+        if line.strip():
+            where = f"{name}:{number}"
+            yield PlacedRow(where, _json_object(line, where))
+
+
+_STREAMS: dict[str, Callable[[Iterable[tuple[int, str]], str], Iterator[PlacedRow]]] = {
+    "jsonl": _read_json_lines,
+    "conll": read_conll,
+    "conllu": read_conllu,
+    "squad": read_squad,
+}
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
@@ -214,7 +242,8 @@ def _open_parquet(path: str) -> Rows:
 def _rows_in_memory(table: Iterable[Mapping[str, Any]], name: str = "the rows given") -> Rows:
     """Rows that Python has already; numbers of a data set's named labels become the names."""
     features: Mapping[str, Any] = getattr(table, "features", None) or {}
-    names = {column: kind.names for column, kind in features.items() if hasattr(kind, "names")}
+    kinds = {column: getattr(kind, "feature", kind) for column, kind in features.items()}
+    names = {column: kind.names for column, kind in kinds.items() if hasattr(kind, "names")}
     passes = Replay(table, name) if isinstance(table, Iterator) else table
 
     def rows() -> Iterator[PlacedRow]:
@@ -227,6 +256,8 @@ def _rows_in_memory(table: Iterable[Mapping[str, Any]], name: str = "the rows gi
                 at = values.get(column)
                 if isinstance(at, int):  # -1 stands for "not known"
                     values[column] = labels[at] if at >= 0 else None
+                elif isinstance(at, list):
+                    values[column] = [labels[each] for each in at]
             yield PlacedRow(where, values)
 
     sample = sample_of(rows)

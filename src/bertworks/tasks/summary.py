@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from .classification import ClassificationExample
+from .labelled import LabelledExample, LabelledTask
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -21,7 +20,7 @@ class SplitSummary:
     Attributes:
         name: of the table.
         rows: how many.
-        labels: rows of each label.
+        labels: how often each target occurs; empty where targets are numbers.
         lengths: tokens of a row, special ones included, before anything is cut: `min`, `p50`,
             `p90`, `p95`, `p99`, `max`.
         cut_rows: rows over the limit.
@@ -39,17 +38,16 @@ class SplitSummary:
 
     @classmethod
     def of(
-        cls, name: str, examples: Sequence[ClassificationExample], labels: Sequence[str]
+        cls, name: str, examples: Sequence[LabelledExample], labels: Mapping[str, int]
     ) -> SplitSummary:
-        """The summary of a table's examples; `labels` are the classes' names."""
+        """The summary of a table's examples; `labels` are the counts of their targets."""
         cut = np.array([example.truncated_tokens for example in examples])
         lengths = cut + [example.num_tokens for example in examples]
-        counts = Counter(example.label for example in examples)
         ranks = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
         return cls(
             name=name,
             rows=len(examples),
-            labels={label: counts[number] for number, label in enumerate(labels)},
+            labels=dict(labels),
             lengths={
                 "min": int(lengths.min()),
                 **{f"p{at}": int(rank) for at, rank in zip(PERCENTILES, ranks, strict=True)},
@@ -62,19 +60,21 @@ class SplitSummary:
 
     @property
     def majority(self) -> float:
-        """The share of the commonest label: what guessing it always would reach."""
-        return max(self.labels.values()) / self.rows
+        """The share of the commonest target: what guessing it always would reach."""
+        return max(self.labels.values()) / sum(self.labels.values())
 
     def lines(self, max_seq_length: int) -> list[str]:
         """The summary for people."""
+        total = max(1, sum(self.labels.values()))
         shares = [
-            f"{label!r} {count:,} ({count / self.rows:.1%})" for label, count in self.labels.items()
+            f"{label!r} {count:,} ({count / total:.1%})" for label, count in self.labels.items()
         ]
         if len(shares) > 12:
             shares = [*shares[:10], f"… {len(shares) - 10} more labels"]
         lengths = ", ".join(f"{name} {length}" for name, length in self.lengths.items())
         return [
-            f"{self.name}: {self.rows:,} rows; labels {', '.join(shares)}",
+            f"{self.name}: {self.rows:,} rows"
+            + (f"; labels {', '.join(shares)}" if shares else ""),
             f"  tokens a row: {lengths}",
             f"  max_seq_length={max_seq_length} cuts {self.cut_rows:,} rows "
             f"({self.cut_rows / self.rows:.1%}), {self.cut_tokens:,} tokens in all"
@@ -89,12 +89,14 @@ class DataSummary:
 
     Attributes:
         columns: which columns are what, for people.
+        guessable: whether guessing the commonest target is a baseline.
         max_seq_length: the limit.
         train, dev: the tables.
         shared: rows of dev that stand in train too, word for word; they flatter the metrics.
     """
 
     columns: str
+    guessable: bool
     max_seq_length: int
     train: SplitSummary
     dev: SplitSummary | None
@@ -103,20 +105,19 @@ class DataSummary:
     @classmethod
     def of(
         cls,
-        columns: str,
-        max_seq_length: int,
-        labels: Sequence[str],
-        train: tuple[str, Sequence[ClassificationExample]],
-        dev: tuple[str, Sequence[ClassificationExample]] | None,
+        task: LabelledTask[Any],
+        train: tuple[str, Sequence[LabelledExample]],
+        dev: tuple[str, Sequence[LabelledExample]] | None,
     ) -> DataSummary:
-        """The summary of named tables of examples."""
-        known = {example.input_ids.tobytes() for example in train[1]} if dev else set()
+        """The summary of named tables of a task's examples."""
+        known = {example.content for example in train[1]} if dev else set()
         return cls(
-            columns=columns,
-            max_seq_length=max_seq_length,
-            train=SplitSummary.of(*train, labels),
-            dev=SplitSummary.of(*dev, labels) if dev else None,
-            shared=sum(example.input_ids.tobytes() in known for example in dev[1]) if dev else 0,
+            columns=task.columns_text,
+            guessable=task.is_guessable,
+            max_seq_length=task.max_seq_length,
+            train=SplitSummary.of(*train, task.count_targets(train[1])),
+            dev=SplitSummary.of(*dev, task.count_targets(dev[1])) if dev else None,
+            shared=sum(example.content in known for example in dev[1]) if dev else 0,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,7 +129,8 @@ class DataSummary:
         lines = [f"columns: {self.columns}", *self.train.lines(self.max_seq_length)]
         if self.dev is not None:
             lines += self.dev.lines(self.max_seq_length)
-            lines.append(f"  majority baseline: {self.dev.majority:.1%}")
+            if self.guessable:
+                lines.append(f"  majority baseline: {self.dev.majority:.1%}")
             missing = [label for label, count in self.dev.labels.items() if not count]
             if missing:
                 lines.append(f"  labels that never occur: {', '.join(map(repr, missing))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import DataError
-from .encoding import Encoding
+from .encoding import Encoding, Segment
 from .tokenizer import Tokenizer
 
 
@@ -38,6 +38,23 @@ def windows(
     """
     first = tokenizer.segments([text], where=["text"])[0]
     second = None if pair is None else tokenizer.segments([pair], where=["pair"])[0]
+    return segment_windows(tokenizer, first, second, max_length=max_length, stride=stride)
+
+
+def segment_windows(
+    tokenizer: Tokenizer,
+    first: Segment,
+    second: Segment | None = None,
+    *,
+    max_length: int,
+    stride: int,
+    where: str | None = None,
+) -> list[Encoding]:
+    """The windows of texts that are tokens already; see `windows`.
+
+    Raises:
+        DataError: as `windows` does.
+    """
     long = first if second is None else second
     room = max_length - tokenizer.num_special_tokens(pair=second is not None)
     if second is not None:
@@ -46,11 +63,13 @@ def windows(
         before = "" if second is None else f" beside the first text's {len(first)} tokens"
         raise DataError(
             f"max_length={max_length} has no room for a window{before}",
+            where=where,
             fix="Give a greater max_length.",
         )
     if not 1 <= stride <= room and len(long) > room:
         raise DataError(
             f"stride={stride} is not between 1 and the {room} tokens of a window",
+            where=where,
             fix="Give a smaller stride, so that no token falls between two windows.",
         )
     found = []

@@ -17,21 +17,17 @@ import torch
 
 from ..api import Model, load
 from ..checkpoints.store import check_layout
-from ..errors import SettingsError, nearest
 from ..inference.engine import EngineSettings
 from ..inference.evaluate import Evaluation, evaluate
 from ..model.precision import Precision
-from ..tasks.classification import (
-    ClassificationExample,
-    ClassificationNetwork,
-    ClassificationTask,
-)
+from ..tasks import labelled_task
+from ..tasks.labelled import LabelledExample, LabelledTask
 from ..tasks.rows import Table
 from ..tasks.summary import DataSummary
 from ..tasks.task import Network
 from .checkpoint import load_weights
 from .distributed import Team, team
-from .finetune_settings import FinetuneSettings
+from .finetune_settings import FinetuneSettings, settings_of
 from .fit import fit
 from .journal import RunDirectory
 from .labelled_data import LabelledData
@@ -82,13 +78,13 @@ def finetune(
 
     Args:
         model: whose encoder to begin with: a `Model`, a directory, or a name on the hub.
-        task: what to learn: "classification".
+        task: what to learn: "classification", "regression", "tagging", "answering" or "choice".
         train: the rows to learn from: a path (see `tasks.rows.read_rows`) or rows in memory.
         dev: the rows to measure on; without them the last weights are kept, not the best.
         out: the run directory.
         device: where to compute.
         progress: shows how it goes.
-        settings: those of `FinetuneSettings`.
+        settings: those of `FinetuneSettings`, and of the task's options (see `settings_of`).
 
     Raises:
         DataError: a table or a row of it is not what it should be.
@@ -96,22 +92,20 @@ def finetune(
         BertworksError: a package that the task's metrics need is not installed.
         TrainingError: as `fit` does.
     """
-    resolved = FinetuneSettings.parse(settings)
-    if task != ClassificationTask.name:
-        raise SettingsError(
-            f"no task {task!r} can be fine-tuned", fix=nearest(task, ["classification"])
-        )
+    kind = labelled_task(task)
+    resolved = settings_of(kind).parse(settings)
     with team(device) as members:
         tables = {"train": _name_of(train), "dev": None if dev is None else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
+        start = model if isinstance(model, Model) else load(model)
+        data = LabelledData.read(kind, start.tokenizer, train, dev, resolved)
         description = {
             "task": task,
             "model": str(name),
             **tables,
             **resolved.model_dump(mode="json"),
+            "best_metric": resolved.best_metric or data.task.best_metric,
         }
-        start = model if isinstance(model, Model) else load(model)
-        data = LabelledData.read(start.tokenizer, train, dev, resolved)
         seed_everything(resolved.seed)  # every rank begins with the same weights
         network = data.task.network(start.encoder.config)
         check_layout(network, start.encoder.config, data.task.model_class)
@@ -128,7 +122,7 @@ def _name_of(table: Table) -> str:
 
 def _finetune(
     start: Model,
-    network: ClassificationNetwork,
+    network: Network,
     data: LabelledData,
     settings: FinetuneSettings,
     run: RunDirectory,
@@ -144,11 +138,12 @@ def _finetune(
         if initialized:
             _say(progress, f"newly initialised: {', '.join(initialized)}")
 
-    examples = len(data.train)
+    pieces = [piece for example in data.train for piece in task.training_examples(example)]
+    examples = len(pieces)
     fit_settings = settings.fit_settings(math.ceil(examples / settings.batch_size))
     steps = math.ceil(settings.epochs * examples / settings.batch_size)
     source = RowSource(
-        data.train,
+        pieces,
         seed=settings.seed,
         batch_size=settings.batch_size,
         bucket_batches=settings.bucket_batches,
@@ -170,6 +165,7 @@ def _finetune(
     if members.is_main and data.dev is not None:
         load_weights(run.best / "weights.safetensors", network)
         final = evaluate(network, task, data.dev)
+        task = task.tuned(final.metrics)
     network.eval()
     made = Model(start.tokenizer, task, network)
     if members.is_main:
@@ -186,20 +182,15 @@ def _finetune(
     )
 
 
-def _take_over(
-    start: Model, task: ClassificationTask, network: ClassificationNetwork
-) -> tuple[str, ...]:
-    """Copy the encoder's weights, and the head's if it tells the same classes apart.
+def _take_over(start: Model, task: LabelledTask[Any], network: Network) -> tuple[str, ...]:
+    """Copy the encoder's weights, and the head's if it tells the same apart.
 
     Returns:
         The parameters that keep their fresh values.
     """
-    before = start.task
-    is_same = (
-        isinstance(before, ClassificationTask) and before.settings.labels == task.settings.labels
-    )
+    is_same = start.task is not None and task.same_head(start.task)
     theirs = start.network.state_dict() if is_same else start.encoder.state_dict(prefix="encoder.")
-    if network.encoder.pooler is None:  # the head has a layer of its own instead
+    if network.encoder.pooler is None:  # the head has a layer of its own instead, or none
         theirs = {k: v for k, v in theirs.items() if not k.startswith("encoder.pooler.")}
     keys = network.load_state_dict(theirs, strict=False)
     assert not keys.unexpected_keys, keys.unexpected_keys
@@ -211,8 +202,8 @@ class _Measure:
 
     def __init__(
         self,
-        task: ClassificationTask,
-        examples: list[ClassificationExample] | None,
+        task: LabelledTask[Any],
+        examples: list[LabelledExample] | None,
         precision: Precision,
         progress: Progress | None,
     ) -> None:

@@ -1,13 +1,14 @@
-"""The settings of a fine-tuning run."""
+"""The settings of a fine-tuning run: how it is trained, and what the task wants to be told."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from ..model.precision import Precision
 from ..settings import Settings
+from ..tasks.labelled import LabelledTask
 from .optimizer import OptimizerSettings
 from .plan import FitSettings
 
@@ -18,15 +19,6 @@ class FinetuneSettings(Settings):
     Of the paper's three learning rates 2e-5 is the one of the original code's examples, and the
     least likely to spoil a run; a small encoder wants a higher one (tiny: about 3e-4).
     """
-
-    text_column: str | None = Field(None, description="name or number; guessed if left out")
-    pair_column: str | None = Field(None, description="of a second text")
-    label_column: str | None = Field(None, description="name or number; guessed if left out")
-    header: bool | None = Field(None, description="whether files begin with column names")
-    max_seq_length: int = Field(128, ge=4, description="the most tokens of a row")
-    truncation: Literal["longest_first", "first", "second", "error"] = "longest_first"
-    dropout: float | None = Field(None, ge=0, lt=1, description="before the output layer")
-    positive_label: str | None = Field(None, description="of two labels the one F1 is about")
 
     epochs: float = Field(3.0, gt=0)
     batch_size: int = Field(32, ge=1)
@@ -76,3 +68,9 @@ class FinetuneSettings(Settings):
             keep_checkpoints=self.keep_checkpoints,
             deterministic=self.deterministic,
         )
+
+
+def settings_of(task: type[LabelledTask[Any]]) -> type[FinetuneSettings]:
+    """The settings of fine-tuning for a task: those of `FinetuneSettings`, and the task's own."""
+    both = create_model(f"{task.__name__}Settings", __base__=(FinetuneSettings, task.options))
+    return cast(type[FinetuneSettings], both)

@@ -6,16 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import DataError, SettingsError, TrainingError, nearest
 from ..inference.engine import labelled_examples
-from ..tasks.classification import (
-    ClassificationExample,
-    ClassificationSettings,
-    ClassificationTask,
-)
-from ..tasks.columns import find_columns
-from ..tasks.labels import count_labels, sort_labels
+from ..tasks.labelled import LabelledExample, LabelledTask
 from ..tasks.placed import Rows
 from ..tasks.rows import Table, read_rows
 from ..tasks.summary import DataSummary
@@ -28,57 +23,49 @@ from .journal import RunDirectory, write_atomically
 class LabelledData:
     """The task that the tables ask for, and their rows as its examples."""
 
-    task: ClassificationTask
-    train: list[ClassificationExample]
-    dev: list[ClassificationExample] | None
+    task: LabelledTask[Any]
+    train: list[LabelledExample]
+    dev: list[LabelledExample] | None
     summary: DataSummary
 
     @classmethod
     def read(
         cls,
+        kind: type[LabelledTask[Any]],
         tokenizer: Tokenizer,
         train: Table,
         dev: Table | None,
         settings: FinetuneSettings,
     ) -> LabelledData:
-        named = (settings.text_column, settings.pair_column, settings.label_column)
-        wanted = [name for name in named if name is not None]
-        rows = _reusable(train, wanted, settings.header)
-        columns = find_columns(
-            rows.columns,
-            rows.sample,
-            text=settings.text_column,
-            pair=settings.pair_column,
-            label=settings.label_column,
-            where=rows.name,
-        )
-        assert columns.label is not None, "labels were asked for"
-        task = ClassificationTask(
-            tokenizer,
-            ClassificationSettings.parse(
-                {
-                    "labels": sort_labels(count_labels(rows, columns.label)),
-                    "columns": columns,
-                    "max_seq_length": settings.max_seq_length,
-                    "truncation": settings.truncation,
-                    "dropout": settings.dropout,
-                    "positive_label": settings.positive_label,
-                }
-            ),
-        )
+        """Read the tables as a task of a kind.
+
+        Args:
+            kind: the task's class.
+            tokenizer: the model's.
+            train: the rows to learn from.
+            dev: the rows to measure on.
+            settings: those of `settings_of(kind)`.
+
+        Raises:
+            DataError: a table or a row is not what it should be.
+            SettingsError: the task has no such metric.
+            BertworksError: the metrics need a package that is not installed.
+        """
+        options = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
+        wanted = options.named_columns()
+        rows = _reusable(train, wanted, options.header)
+        task = kind.from_table(tokenizer, rows, options)
         task.evaluator()  # what the metrics need is asked for before hours are spent
         if settings.best_metric is not None:
             _check_metric(task, settings.best_metric)
         train_examples = list(labelled_examples(task, rows))
         dev_rows = dev_examples = None
         if dev is not None:
-            dev_rows = read_rows(dev, columns=list(filter(None, named)), header=settings.header)
+            dev_rows = read_rows(dev, columns=wanted, header=options.header)
             reader = task.for_table(dev_rows, labelled=True)
             dev_examples = list(labelled_examples(reader, dev_rows))
         summary = DataSummary.of(
-            str(columns),
-            settings.max_seq_length,
-            task.settings.labels,
+            task,
             (rows.name, train_examples),
             None if dev_rows is None or dev_examples is None else (dev_rows.name, dev_examples),
         )
@@ -93,7 +80,7 @@ class LabelledData:
         file = run.path / "data.json"
         digest = hashlib.sha256()
         for example in self.train:
-            digest.update(example.input_ids.tobytes() + example.label.to_bytes(4, "big"))
+            digest.update(example.content + example.target)
         checksum = digest.hexdigest()
         if file.is_file() and json.loads(file.read_bytes())["checksum"] != checksum:
             raise TrainingError(
@@ -114,7 +101,7 @@ def _reusable(table: Table, wanted: list[str], header: bool | None) -> Rows:
     return read_rows(table, columns=wanted, header=header)
 
 
-def _check_metric(task: ClassificationTask, name: str) -> None:
+def _check_metric(task: LabelledTask[Any], name: str) -> None:
     if name not in task.metrics:
         raise SettingsError(
             f"best_metric={name!r} is no metric of this task", fix=nearest(name, task.metrics)

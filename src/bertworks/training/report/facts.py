@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import yaml
 
-from ...tasks.classification import ClassificationTask
+from ...tasks import task_class
 from ..journal import RunDirectory
 
 
@@ -65,8 +65,9 @@ class RunFacts:
         settings = yaml.safe_load(self.settings) or {}
         if "best_metric" not in settings:
             return self.evaluations[-1]
-        name = settings["best_metric"] or ClassificationTask.best_metric
-        sign = -1 if name in ClassificationTask.lower_is_better else 1
+        task = task_class(settings["task"])
+        name = settings["best_metric"] or task.best_metric
+        sign = -1 if name in task.lower_is_better else 1
         measured = [line for line in self.evaluations if line["metrics"].get(name) is not None]
         # The first of equals, as in training.
         return max(measured, key=lambda line: sign * line["metrics"][name], default=None)

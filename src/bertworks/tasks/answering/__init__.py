@@ -1,0 +1,1 @@
+"""Question answering: which span of a passage answers a question."""

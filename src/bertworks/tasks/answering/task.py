@@ -1,0 +1,575 @@
+"""Question answering: the span of a passage that answers a question, or that none does.
+
+    [CLS] question [SEP] window of the passage [SEP] ─► encoder ─► S·Tᵢ and E·Tᵢ for each token i
+
+The score of a span from i to j is S·Tᵢ + E·Tⱼ; that of no answer is the span of `[CLS]` alone
+(paper §4.2 and §4.3). A long passage is cut into windows that overlap, and of each token the window
+with the most context around it has the say (the original `run_squad.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from ...errors import DataError
+from ...model.encoder import Encoder
+from ...model.heads import TokenHead
+from ...packed import Batch, Packed
+from ...settings import Settings
+from ...text.encoding import Encoding, Segment
+from ...text.windows import segment_windows
+from ..columns import listing, resolve
+from ..labelled import LabelledTask, TaskOptions, check_length
+from ..placed import Rows, text_of
+from ..task import Evaluator, Network, Prediction, Row, Task
+from .metrics import best_threshold, exact_match, f1
+from .spans import Candidate, Found, candidates, locate, passage_tokens, tellers, tokens_of
+
+if TYPE_CHECKING:
+    from ...model.config import EncoderConfig
+    from ...text.tokenizer import Tokenizer
+
+SpanLoss = Literal["mean", "sum"]
+Softmax = Literal["sequence", "passage"]
+
+
+class AnsweringSettings(Settings):
+    """What question answering is, beside its weights."""
+
+    question: str = Field("question", description="the column of questions")
+    context: str = Field("context", description="the column of passages")
+    answers: str = Field("answers", description="the column of answers")
+    max_seq_length: int = Field(384, ge=8, description="the most tokens of a window")
+    stride: int = Field(128, ge=1, description="tokens between the beginnings of windows")
+    max_question_tokens: int = Field(64, ge=1, description="a longer question is cut")
+    max_answer_tokens: int = Field(30, ge=1, description="a longer span is no answer")
+    n_best: int = Field(20, ge=1, description="spans that probabilities are shared out among")
+    unanswerable: bool = Field(False, description="whether there are questions without an answer")
+    null_threshold: float = Field(
+        0.0, description="no answer is told where it scores better than the best span by more"
+    )
+    span_loss: SpanLoss = Field(
+        "mean", description="of the two log-likelihoods: their mean, as in the original, or sum"
+    )
+    softmax: Softmax = Field(
+        "sequence", description="over which tokens: all, as in the original, or the passage's"
+    )
+    dropout: float | None = Field(None, ge=0, lt=1)
+
+
+class AnsweringOptions(TaskOptions):
+    """What a user may say of question answering when it is learned."""
+
+    question_column: str | None = Field(None, description="name or number; guessed if left out")
+    context_column: str | None = Field(None, description="of the passages; guessed if left out")
+    answers_column: str | None = Field(None, description="name or number; guessed if left out")
+    max_seq_length: int = Field(384, ge=8, description="the most tokens of a window")
+    stride: int = Field(128, ge=1, description="tokens between the beginnings of windows")
+    max_question_tokens: int = Field(64, ge=1, description="a longer question is cut")
+    max_answer_tokens: int = Field(30, ge=1, description="a longer span is no answer")
+    n_best: int = Field(20, ge=1, description="spans that probabilities are shared out among")
+    span_loss: SpanLoss = "mean"
+    softmax: Softmax = "sequence"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AnsweringExample:
+    """A question and its passage as windows.
+
+    Attributes:
+        index: the row's number.
+        context: the passage.
+        windows: the sequences.
+        answers: the true answers, none where there is no answer; None where they are not known.
+        targets: first and last token of the answer in each window; (0, 0), which is `[CLS]`, where
+            the window has none. None where answers are not known.
+        found: what became of the first answer.
+        truncated_tokens: tokens of the question that were cut off.
+    """
+
+    index: int
+    context: str
+    windows: Sequence[Encoding]
+    answers: tuple[str, ...] | None
+    targets: Sequence[tuple[int, int]] | None
+    found: Found
+    truncated_tokens: int
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(window.num_tokens for window in self.windows)
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(window.input_ids.tobytes() for window in self.windows)
+
+    @property
+    def target(self) -> bytes:
+        return np.array(self.targets, np.int64).tobytes()
+
+
+class AnsweringNetwork(Network):
+    """An encoder with the start and end vectors of spans.
+
+    Args:
+        config: the geometry.
+        dropout: before the output layer; none, if left out, as in the original.
+        span_loss: the mean or the sum of the two log-likelihoods.
+        softmax: over all tokens of a sequence, or over `[CLS]` and the passage.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        dropout: float | None = None,
+        span_loss: SpanLoss = "mean",
+        softmax: Softmax = "sequence",
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=False)
+        self.span_head = TokenHead(config, 2, dropout or 0.0)
+        self._share = 0.5 if span_loss == "mean" else 1.0
+        self._softmax = softmax
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed losses of the windows: `answering`."""
+        loss = answering_loss_sum(self._logits(batch), batch, self._softmax) * self._share
+        return {"answering": loss}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """`logits` `[tokens, 2]`: of an answer's beginning and end at each token."""
+        return {"logits": self._logits(batch)}
+
+    def _logits(self, batch: Batch) -> Float[Tensor, "tokens 2"]:
+        logits: Tensor = self.span_head(self.encoder(batch.packed))
+        return logits
+
+
+def answering_loss_sum(
+    logits: Float[Tensor, "tokens 2"], batch: Batch, softmax: Softmax = "sequence"
+) -> Float[Tensor, ""]:
+    """The sum over windows of the two cross-entropies, of the beginning and of the end."""
+    sums = torch.promote_types(logits.dtype, torch.float32)
+    packed = batch.packed
+    lengths = packed.cu_seqlens.diff().long()
+    sequence = torch.repeat_interleave(
+        torch.arange(packed.num_sequences, device=logits.device), lengths
+    )
+    padded = logits.new_full(
+        (packed.num_sequences, packed.max_seqlen, 2), -torch.inf, dtype=sums
+    ).index_put((sequence, packed.position_ids), logits.to(sums))
+    if softmax == "passage":
+        outside = padded.new_ones(padded.shape[:2], dtype=torch.bool).index_put(
+            (sequence, packed.position_ids), ~batch.targets["may_answer"]
+        )
+        padded = padded.masked_fill(outside[..., None], -torch.inf)
+    targets = batch.targets["spans"]
+    start = F.cross_entropy(padded[..., 0], targets[:, 0], reduction="sum")
+    return start + F.cross_entropy(padded[..., 1], targets[:, 1], reduction="sum")
+
+
+class AnsweringTask(LabelledTask[AnsweringExample]):
+    """Which span of a passage answers a question.
+
+    Args:
+        tokenizer: the model's.
+        settings: columns, windows, limits.
+    """
+
+    name: ClassVar[str] = "answering"
+    best_metric: ClassVar[str] = "f1"
+    options: ClassVar[type[TaskOptions]] = AnsweringOptions
+    is_guessable: ClassVar[bool] = False
+
+    def __init__(self, tokenizer: Tokenizer, settings: AnsweringSettings) -> None:
+        self.tokenizer, self.settings = tokenizer, settings
+
+    @classmethod
+    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+        assert isinstance(options, AnsweringOptions)
+        named = (options.question_column, options.context_column, options.answers_column)
+        columns = find_answering_columns(rows, named, labelled=True)
+        shared = type(options).model_fields.keys() & AnsweringSettings.model_fields.keys()
+        own = options.model_dump(include=set(shared))
+        settings = AnsweringSettings.parse({**own, **columns})
+        unanswerable = any(not answers_of(row, settings.answers, where)[0] for where, row in rows)
+        return cls(tokenizer, settings.with_values(unanswerable=unanswerable))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
+        """The task that `to_dict` described."""
+        return cls(tokenizer, AnsweringSettings.parse(values))
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.settings.model_dump(mode="json")
+
+    @property
+    def model_class(self) -> str:
+        return "answering"
+
+    def network(self, config: EncoderConfig) -> AnsweringNetwork:
+        """A fresh network.
+
+        Raises:
+            SettingsError: the encoder has fewer positions than `max_seq_length`.
+        """
+        own = self.settings
+        check_length(own.max_seq_length, config)
+        return AnsweringNetwork(config, own.dropout, own.span_loss, own.softmax)
+
+    def same_head(self, other: Task[Any]) -> bool:
+        return isinstance(other, AnsweringTask)
+
+    @property
+    def columns_text(self) -> str:
+        own = self.settings
+        return f"question = {own.question!r}, passage = {own.context!r}, answers = {own.answers!r}"
+
+    @property
+    def max_seq_length(self) -> int:
+        return self.settings.max_seq_length
+
+    def text_row(self, text: str, pair: str | None = None) -> Row:
+        if pair is None:
+            raise DataError("the model takes a question and a passage", where=repr(text))
+        return {self.settings.question: text, self.settings.context: pair}
+
+    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
+        own = self.settings
+        needed = [own.question, own.context, *([own.answers] if labelled else [])]
+        if all(name in rows.columns for name in needed):
+            return self
+        columns = find_answering_columns(rows, (None, None, None), labelled=labelled)
+        return type(self)(self.tokenizer, own.with_values(**columns))
+
+    def example(
+        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
+    ) -> AnsweringExample:
+        places = None if where is None else [where]
+        return self.examples([row], index, where=places, labelled=labelled)[0]
+
+    def examples(
+        self,
+        rows: Sequence[Row],
+        first_index: int,
+        *,
+        where: Sequence[str] | None = None,
+        labelled: bool = True,
+    ) -> list[AnsweringExample]:
+        """Tokenise many rows at once; a passage that stands in several, once.
+
+        Raises:
+            DataError: a column is missing, or holds no text, or no answers as SQuAD writes them.
+        """
+        if where is None:
+            where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
+        own = self.settings
+        questions = [text_of(row, own.question, at) for row, at in zip(rows, where, strict=True)]
+        contexts = {text_of(row, own.context, at): at for row, at in zip(rows, where, strict=True)}
+        parts = self.tokenizer.segments(list(contexts), where=list(contexts.values()))
+        passages = dict(zip(contexts, parts, strict=True))
+        segments = self.tokenizer.segments(questions, where=where)
+        return [
+            self._example(
+                first_index + at, row, segments[at], passages[row[own.context]], where[at], labelled
+            )
+            for at, row in enumerate(rows)
+        ]
+
+    def _example(
+        self,
+        index: int,
+        row: Row,
+        question: Segment,
+        passage: Segment,
+        where: str,
+        labelled: bool,
+    ) -> AnsweringExample:
+        own = self.settings
+        windows = segment_windows(
+            self.tokenizer,
+            question[: own.max_question_tokens],
+            passage,
+            max_length=own.max_seq_length,
+            stride=own.stride,
+            where=where,
+        )
+        answers = targets = None
+        found: Found = "as given"
+        if labelled:
+            texts, starts = answers_of(row, own.answers, where)
+            answers = tuple(texts)
+            start = end = -1
+            if texts:
+                start, found = locate(row[own.context], texts[0], starts[0])
+                end = start + len(texts[0])
+            targets = [self._target(window, start, end) for window in windows]
+        return AnsweringExample(
+            index,
+            row[own.context],
+            windows,
+            answers,
+            targets,
+            found,
+            max(0, len(question) - own.max_question_tokens),
+        )
+
+    @staticmethod
+    def _target(window: Encoding, start: int, end: int) -> tuple[int, int]:
+        if start < 0:
+            return 0, 0
+        return tokens_of(window, passage_tokens(window), start, end) or (0, 0)
+
+    def training_examples(self, example: AnsweringExample) -> Sequence[AnsweringExample]:
+        """Each window by itself; a question whose answer is lost teaches nothing."""
+        if example.found == "lost":
+            return []
+        assert example.targets is not None, "answers are known where they are learned"
+        return [
+            AnsweringExample(
+                example.index, example.context, [window], example.answers, [target], "as given", 0
+            )
+            for window, target in zip(example.windows, example.targets, strict=True)
+        ]
+
+    def collate(self, examples: Sequence[AnsweringExample]) -> Batch:
+        """Pack windows in order of length.
+
+        `targets["spans"]` is `[sequences, 2]` int64, first and last token of the answer in its
+        window; `["may_answer"]` `[tokens]` bool: the passage's tokens and `[CLS]`;
+        `counts["answering"]` the windows.
+        """
+        windows = [
+            (window, number, example)
+            for example in examples
+            for number, window in enumerate(example.windows)
+        ]
+        windows.sort(key=lambda item: item[0].num_tokens)
+        packed = Packed.from_arrays(
+            [window.input_ids for window, _, _ in windows],
+            [window.token_type_ids for window, _, _ in windows],
+            rows=[example.index for _, _, example in windows],
+            numbers=[number for _, number, _ in windows],
+        )
+        if any(example.targets is None for example in examples):
+            return Batch(packed, examples=examples)
+        may_answer = np.zeros(packed.num_tokens, bool)
+        spans = []
+        for (window, number, example), start in zip(
+            windows, packed.cu_seqlens.tolist(), strict=False
+        ):
+            may_answer[start + passage_tokens(window)] = True
+            may_answer[start] = True
+            assert example.targets is not None, "checked above"
+            spans.append(example.targets[number])
+        targets = {"spans": np.array(spans, np.int64), "may_answer": may_answer}
+        return Batch(packed, targets, {"answering": len(windows)}, examples)
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """For each row its `answer` (empty if there is none), the `start` and `end` characters, its
+        `probability`, and the `alternatives`, best first.
+
+        Probabilities are shared out among the `n_best` spans, and no answer if there may be none.
+        """
+        found: dict[int, Prediction] = {}
+        for example, spans, null in self.spans(outputs, batch):
+            every = [*spans, Candidate(null, 0, 0)] if self.settings.unanswerable else spans
+            scores = np.array([span.score for span in every])
+            shares = np.exp(scores - scores.max(initial=-np.inf))
+            told: list[Prediction] = [
+                {
+                    "answer": example.context[span.start : span.end],
+                    "start": span.start,
+                    "end": span.end,
+                    "probability": float(share),
+                }
+                for span, share in zip(every, shares / max(shares.sum(), 1e-300), strict=True)
+            ]
+            nothing: Prediction = {"answer": "", "start": 0, "end": 0, "probability": 0.0}
+            best = told[0] if told else nothing
+            if self.settings.unanswerable and self._is_null(spans, null):
+                best = told[-1]
+            told.sort(key=lambda one: one["probability"], reverse=True)
+            found[example.index] = {**best, "alternatives": told}
+        return found
+
+    def _is_null(self, spans: Sequence[Candidate], null: float) -> bool:
+        return not spans or null - spans[0].score > self.settings.null_threshold
+
+    def spans(
+        self, outputs: Mapping[str, Tensor], batch: Batch
+    ) -> Iterator[tuple[AnsweringExample, list[Candidate], float]]:
+        """Each row's example, its best spans of different texts, and the score of no answer."""
+        logits = outputs["logits"].double().cpu().numpy()
+        cu_seqlens = batch.packed.cu_seqlens.tolist()
+        rows, numbers = batch.packed.sequence_row.tolist(), batch.packed.sequence_number.tolist()
+        places = {pair: cu_seqlens[at] for at, pair in enumerate(zip(rows, numbers, strict=True))}
+        own = self.settings
+        for example in batch.examples:
+            tokens = [passage_tokens(window) for window in example.windows]
+            firsts = [own.stride * number for number in range(len(tokens))]
+            says = tellers([(first, len(part)) for first, part in zip(firsts, tokens, strict=True)])
+            null = np.inf
+            best: list[Candidate] = []
+            for number, (window, part) in enumerate(zip(example.windows, tokens, strict=True)):
+                start = places[example.index, number]
+                null = min(null, logits[start].sum())
+                own_logits = logits[start + part]
+                best += candidates(
+                    own_logits[:, 0],
+                    own_logits[:, 1],
+                    window.offsets[part],
+                    says[number],
+                    max_answer_tokens=own.max_answer_tokens,
+                    count=own.n_best,
+                )
+            best.sort(key=lambda span: -span.score)
+            unlike: dict[str, Candidate] = {}
+            for span in best:
+                unlike.setdefault(example.context[span.start : span.end], span)
+            yield example, list(unlike.values())[: own.n_best], float(null)
+
+    def count_targets(self, examples: Sequence[AnsweringExample]) -> Mapping[str, int]:
+        counts = {"answered": 0, "without an answer": 0, "moved": 0, "lost": 0}
+        for example in examples:
+            if not example.answers:
+                counts["without an answer"] += 1
+            else:
+                counts["answered" if example.found == "as given" else example.found] += 1
+        return {name: count for name, count in counts.items() if count or name == "answered"}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        base = ("loss", "exact_match", "f1")
+        if not self.settings.unanswerable:
+            return base
+        return (*base, "answered_f1", "unanswered_accuracy", "best_f1", "best_null_threshold")
+
+    def tuned(self, metrics: Mapping[str, float]) -> Self:
+        if "best_null_threshold" not in metrics:
+            return self
+        values = self.settings.with_values(null_threshold=metrics["best_null_threshold"])
+        return type(self)(self.tokenizer, values)
+
+    def evaluator(self) -> Evaluator:
+        return AnsweringEvaluator(self)
+
+
+class AnsweringEvaluator(Evaluator):
+    """`loss` a window; `exact_match` and `f1` of the answers, as the official scorers count.
+
+    With questions without answers also: `answered_f1` of those that have one, how many of the
+    others are told to have none (`unanswered_accuracy`), and the threshold that would give the best
+    F1 on these rows (`best_null_threshold`, `best_f1`).
+    """
+
+    def __init__(self, task: AnsweringTask) -> None:
+        self._task = task
+        self._loss, self._windows = 0.0, 0
+        self._rows: list[tuple[float, str, tuple[str, ...]]] = []
+        """How much better no answer scores than the best span, that span, the true answers."""
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        own = self._task.settings
+        share = 0.5 if own.span_loss == "mean" else 1.0
+        loss = answering_loss_sum(outputs["logits"], batch, own.softmax) * share
+        self._loss += loss.item()
+        self._windows += batch.packed.num_sequences
+        for example, spans, null in self._task.spans(outputs, batch):
+            assert example.answers is not None, "answers are known where they are measured"
+            told = example.context[spans[0].start : spans[0].end] if spans else ""
+            margin = null - spans[0].score if spans else np.inf
+            self._rows.append((margin, told, example.answers))
+
+    def result(self) -> dict[str, float]:
+        own = self._task.settings
+        says_none = [
+            own.unanswerable and margin > own.null_threshold for margin, _, _ in self._rows
+        ]
+        told = [
+            "" if none else text for none, (_, text, _) in zip(says_none, self._rows, strict=True)
+        ]
+        pairs = [(text, row[2]) for text, row in zip(told, self._rows, strict=True)]
+        scores = [f1(text, answers) for text, answers in pairs]
+        result = {
+            "loss": self._loss / self._windows,
+            "exact_match": float(np.mean([exact_match(*pair) for pair in pairs])),
+            "f1": float(np.mean(scores)),
+        }
+        if not own.unanswerable:
+            return result
+        answered = [score for score, (_, answers) in zip(scores, pairs, strict=True) if answers]
+        others = [score for score, (_, answers) in zip(scores, pairs, strict=True) if not answers]
+        threshold, best = best_threshold(
+            [margin for margin, _, _ in self._rows],
+            [f1(text, answers) for _, text, answers in self._rows],
+            [f1("", answers) for _, _, answers in self._rows],
+        )
+        return {
+            **result,
+            "answered_f1": float(np.mean(answered)) if answered else 0.0,
+            "unanswered_accuracy": float(np.mean(others)) if others else 0.0,
+            "best_f1": best,
+            "best_null_threshold": threshold,
+        }
+
+
+def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], list[Any]]:
+    """A row's answers and where they are said to begin; both empty where there is none.
+
+    Raises:
+        DataError: the column is missing, or does not hold answers as SQuAD writes them.
+    """
+    value = row.get(column)
+    if isinstance(value, str):
+        return ([value], [None]) if value else ([], [])
+    if isinstance(value, Mapping):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            starts = starts if isinstance(starts, list) else [None] * len(texts)
+            if len(starts) == len(texts):
+                return texts, starts
+    raise DataError(
+        f"the column {column!r} holds no answers",
+        where=where,
+        fix='It must be a text, or {"text": [...], "answer_start": [...]}.',
+    )
+
+
+def find_answering_columns(
+    rows: Rows, named: tuple[str | None, str | None, str | None], *, labelled: bool
+) -> dict[str, str]:
+    """The columns of questions, passages and answers.
+
+    Raises:
+        DataError: one is not there.
+    """
+    known = {
+        "question": ("question", "query"),
+        "context": ("context", "passage"),
+        "answers": ("answers", "answer"),
+    }
+    found: dict[str, str] = {}
+    for name, (role, names) in zip(named, known.items(), strict=True):
+        if name is not None:
+            found[role] = resolve(rows.columns, name, rows.name)
+            continue
+        guess = next((one for one in names if one in rows.columns), None)
+        if guess is not None:
+            found[role] = guess
+        elif role != "answers" or labelled:
+            raise DataError(
+                f"cannot tell which column is the {role}; {listing(rows.columns)}",
+                where=rows.name,
+                fix=f"Name it with {role}_column=NAME.",
+            )
+    return found

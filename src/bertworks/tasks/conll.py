@@ -1,0 +1,90 @@
+"""Sentences from CoNLL's files, a word a line, as rows of lists.
+
+    EU      B-ORG           a blank line ends a sentence; `-DOCSTART-` begins a document
+    rejects O
+
+    1  EU  EU  PROPN …      CoNLL-U: ten columns, parted by tabs; lines with # are comments
+
+Columns of CoNLL are called by their numbers, since the file names none; those of CoNLL-U by the
+names of its definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..errors import DataError
+from .placed import PlacedRow
+
+CONLLU_COLUMNS = (
+    *("id", "form", "lemma", "upos", "xpos"),
+    *("feats", "head", "deprel", "deps", "misc"),
+)
+
+
+def read_conll(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRow]:
+    """The sentences of a CoNLL file, its fields parted by tabs, or else by spaces.
+
+    Raises:
+        DataError: a line has not as many fields as the first.
+    """
+    width: int | None = None
+    for first, sentence in _sentences(lines):
+        columns: list[list[str]] = []
+        for number, line in sentence:
+            fields = line.split("\t") if "\t" in line else line.split()
+            if width is None:
+                width = len(fields)
+            if len(fields) != width:
+                raise DataError(
+                    f"{len(fields)} field(s), where the first line has {width}",
+                    where=f"{name}:{number}",
+                )
+            if fields[0] == "-DOCSTART-":
+                continue
+            columns = columns or [[] for _ in fields]
+            for column, field in zip(columns, fields, strict=True):
+                column.append(field)
+        if columns:
+            values = {str(at): column for at, column in enumerate(columns, 1)}
+            yield PlacedRow(f"{name}:{first}", values)
+
+
+def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRow]:
+    """The sentences of a CoNLL-U file: syntactic words only, no multi-word tokens or empty nodes.
+
+    Raises:
+        DataError: a line has not ten fields.
+    """
+    for first, sentence in _sentences(lines):
+        words = []
+        for number, line in sentence:
+            if line.startswith("#"):
+                continue
+            fields = line.split("\t")
+            if len(fields) != len(CONLLU_COLUMNS):
+                raise DataError(
+                    f"{len(fields)} field(s), where CoNLL-U has {len(CONLLU_COLUMNS)}",
+                    where=f"{name}:{number}",
+                )
+            if fields[0].isdecimal():
+                words.append(fields)
+        if words:
+            columns = map(list, zip(*words, strict=True))
+            yield PlacedRow(f"{name}:{first}", dict(zip(CONLLU_COLUMNS, columns, strict=True)))
+
+
+def _sentences(
+    lines: Iterable[tuple[int, str]],
+) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+    """Runs of lines that are not blank, each with the number of its first."""
+    sentence: list[tuple[int, str]] = []
+    for number, raw in lines:
+        line = raw.rstrip("\r\n")
+        if line.strip():
+            sentence.append((number, line))
+        elif sentence:
+            yield sentence[0][0], sentence
+            sentence = []
+    if sentence:
+        yield sentence[0][0], sentence

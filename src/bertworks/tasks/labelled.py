@@ -1,0 +1,127 @@
+"""Tasks that are learned from a table of labelled rows: what `finetune` needs to know of them.
+
+A file of rows, and what the user says of it (`TaskOptions`), make a task: which columns there are,
+what the labels are called. Everything else a task is stands in `task.py`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
+
+from pydantic import Field
+
+from ..errors import SettingsError
+from ..settings import Settings
+from .task import Example, Task
+
+if TYPE_CHECKING:
+    from ..model.config import EncoderConfig
+    from ..text.tokenizer import Tokenizer
+    from .placed import Rows
+
+
+class LabelledExample(Example, Protocol):
+    """A row with its target."""
+
+    @property
+    def truncated_tokens(self) -> int:
+        """How many tokens the limit cut off."""
+        ...
+
+    @property
+    def content(self) -> bytes:
+        """The tokens: two rows of the same content are duplicates."""
+        ...
+
+    @property
+    def target(self) -> bytes:
+        """What is to be learned of them; runs that go on must find the same again."""
+        ...
+
+
+LabelledExampleT = TypeVar("LabelledExampleT", bound=LabelledExample)
+
+
+class TaskOptions(Settings):
+    """What a user may say of a task when it is learned."""
+
+    header: bool | None = Field(None, description="whether files begin with column names")
+    max_seq_length: int = Field(128, ge=4, description="the most tokens of a sequence")
+    dropout: float | None = Field(None, ge=0, lt=1, description="before the output layer")
+
+    def named_columns(self) -> list[str]:
+        """The columns that are named, for telling a header from a row."""
+        values = (value for name, value in self if name.endswith("_column"))
+        return [value for value in values if value is not None]
+
+
+class LabelledTask(Task[LabelledExampleT]):
+    """A task that is learned from labelled rows.
+
+    Attributes:
+        options: what a user may say of it.
+        is_guessable: whether saying the commonest target always is a baseline worth telling.
+    """
+
+    options: ClassVar[type[TaskOptions]]
+    is_guessable: ClassVar[bool] = True
+
+    @classmethod
+    @abstractmethod
+    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+        """The task that a table of training rows asks for.
+
+        Args:
+            tokenizer: the model's.
+            rows: the table; read once for its labels, and again for its rows.
+            options: what the user says of it.
+
+        Raises:
+            DataError: a column is missing and cannot be guessed, or the labels are none.
+        """
+
+    @property
+    @abstractmethod
+    def metrics(self) -> tuple[str, ...]:
+        """What the evaluator measures."""
+
+    @property
+    @abstractmethod
+    def columns_text(self) -> str:
+        """Which columns are read as what, for people."""
+
+    @property
+    @abstractmethod
+    def max_seq_length(self) -> int:
+        """The most tokens of a sequence, special ones included."""
+
+    @abstractmethod
+    def count_targets(self, examples: Sequence[LabelledExampleT]) -> Mapping[str, int]:
+        """How often each target stands in examples, for people; empty where it is a number."""
+
+    @abstractmethod
+    def same_head(self, other: Task[LabelledExampleT]) -> bool:
+        """Whether another task's output layer can be gone on with."""
+
+    def training_examples(self, example: LabelledExampleT) -> Sequence[LabelledExampleT]:
+        """What a row is trained on piece by piece: its windows, where it has several."""
+        return [example]
+
+    def tuned(self, metrics: Mapping[str, float]) -> Self:  # noqa: ARG002
+        """The same task with what the metrics of dev say should be set, such as a threshold."""
+        return self
+
+
+def check_length(limit: int, config: EncoderConfig) -> None:
+    """See that an encoder has room for a task's sequences.
+
+    Raises:
+        SettingsError: it has fewer positions than `max_seq_length`.
+    """
+    if limit > config.max_seqlen:
+        raise SettingsError(
+            f"max_seq_length={limit} is more than the {config.max_seqlen} tokens that the "
+            f"encoder's max_position_embeddings={config.max_position_embeddings} has room for"
+        )

@@ -1,0 +1,141 @@
+"""Regression: a number for a text or a pair of texts, such as how alike two sentences are.
+
+    [CLS] text [SEP] (second text [SEP]) ─► encoder ─► pooler on [CLS] ─► dropout ─► W ─► value
+
+Source: paper §4.1 and appendix B.1 (STS-B). The loss is the squared error, as Hugging Face has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+from ..model.encoder import Encoder
+from ..model.heads import ClassificationHead
+from ..packed import Batch
+from .labelled import TaskOptions, check_length
+from .metrics import RegressionEvaluator
+from .placed import Rows, missing_column
+from .task import Evaluator, Network, Prediction, Row, Task
+from .texts import TextExample, TextOptions, TextSettings, TextTask, labelled_batch
+
+if TYPE_CHECKING:
+    from ..model.config import EncoderConfig
+    from ..text.tokenizer import Tokenizer
+
+
+class RegressionNetwork(Network):
+    """An encoder with a head of one output.
+
+    Args:
+        config: the geometry.
+        dropout: before the output layer; `hidden_dropout_prob`, if left out.
+    """
+
+    def __init__(self, config: EncoderConfig, dropout: float | None = None) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=config.classifier == "pooler")
+        self.head = ClassificationHead(config, 1, dropout)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed squared errors of the rows: `regression`."""
+        values = self.predict(batch)["values"]
+        sums = torch.promote_types(values.dtype, torch.float32)
+        return {"regression": (values.to(sums) - batch.targets["labels"].to(sums)).square().sum()}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """`values` `[sequences]`."""
+        hidden = self.encoder(batch.packed)
+        return {"values": self.head(self.encoder, hidden, batch.packed).squeeze(-1)}
+
+
+class RegressionTask(TextTask):
+    """Which number belongs to a text, or to a pair of texts.
+
+    Args:
+        tokenizer: the model's.
+        settings: columns, limits.
+    """
+
+    name: ClassVar[str] = "regression"
+    best_metric: ClassVar[str] = "pearson"
+    options: ClassVar[type[TaskOptions]] = TextOptions
+    is_guessable: ClassVar[bool] = False
+    metrics: ClassVar[tuple[str, ...]] = RegressionEvaluator.metrics
+
+    @classmethod
+    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+        assert isinstance(options, TextOptions)
+        own = options.model_dump(include={"max_seq_length", "truncation", "dropout"})
+        return cls(tokenizer, TextSettings.parse({"columns": options.find_columns(rows), **own}))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
+        """The task that `to_dict` described."""
+        return cls(tokenizer, TextSettings.parse(values))
+
+    @property
+    def model_class(self) -> str:
+        return "classification"
+
+    def config_entries(self) -> dict[str, Any]:
+        return {
+            "id2label": {"0": "value"},
+            "label2id": {"value": 0},
+            "classifier_dropout": self.settings.dropout,
+            "problem_type": "regression",
+        }
+
+    def network(self, config: EncoderConfig) -> RegressionNetwork:
+        """A fresh network.
+
+        Raises:
+            SettingsError: the encoder has fewer positions than `max_seq_length`.
+        """
+        check_length(self.settings.max_seq_length, config)
+        return RegressionNetwork(config, self.settings.dropout)
+
+    def same_head(self, other: Task[Any]) -> bool:
+        return isinstance(other, RegressionTask)
+
+    def label_of(self, row: Row, column: str, where: str) -> float:
+        """The row's number.
+
+        Raises:
+            DataError: there is none, or it is not finite.
+        """
+        if column not in row:
+            raise missing_column(column, row, where)
+        value = row[column]
+        try:
+            number = math.nan if value is None or isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise DataError(f"{value!r} (column {column!r}) is no finite number", where=where)
+        return number
+
+    def collate(self, examples: Sequence[TextExample]) -> Batch:
+        """Pack rows in order of length; `targets` and `counts` are there if values are known.
+
+        `targets["labels"]` is `[sequences]` float32; `counts["regression"]` the rows.
+        """
+        return labelled_batch(*self.pack(examples), np.float32, "regression")
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """For each row its `value`."""
+        values = outputs["values"].double().tolist()
+        rows = batch.packed.sequence_row.tolist()
+        return {row: {"value": value} for row, value in zip(rows, values, strict=True)}
+
+    def count_targets(self, examples: Sequence[TextExample]) -> Mapping[str, int]:  # noqa: ARG002
+        return {}
+
+    def evaluator(self) -> Evaluator:
+        return RegressionEvaluator()

@@ -1,0 +1,89 @@
+"""Questions from SQuAD's JSON files, as rows: one question, its passage and its answers.
+
+{"data": [{"title": …, "paragraphs": [{"context": …, "qas": [
+    {"id": …, "question": …, "answers": [{"text": …, "answer_start": …}], "is_impossible": …}
+]}]}]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from ..errors import DataError
+from .placed import PlacedRow
+
+
+def holds_one_document(lines: Iterable[tuple[int, str]]) -> bool:
+    """Whether a JSON file is one document over all of its lines, rather than one a line."""
+    first = list(islice((line for _, line in lines if line.strip()), 2))
+    if len(first) == 1:
+        return '"data"' in first[0][:1000] or '"paragraphs"' in first[0][:1000]
+    try:
+        return bool(first) and not isinstance(json.loads(first[0]), dict)
+    except json.JSONDecodeError:
+        return True
+
+
+def read_squad(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRow]:
+    """The questions of a file of SQuAD, version 1.1 or 2.0.
+
+    Each row has `id`, `title`, `context`, `question` and `answers`, a mapping of the lists `text`
+    and `answer_start`; without an answer, these are empty.
+
+    Raises:
+        DataError: the file is no JSON, or not of this form.
+    """
+    try:
+        document = json.loads("".join(line for _, line in lines))
+    except json.JSONDecodeError as error:
+        raise DataError(f"no JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
+    except RecursionError:
+        raise DataError("no JSON that can be read: nested too deeply", where=name) from None
+    for number, article in enumerate(_list(document, "data", name), 1):
+        place = f"{name}, article {number}"
+        for at, paragraph in enumerate(_list(article, "paragraphs", place), 1):
+            where = f"{place}, paragraph {at}"
+            context = _text(paragraph, "context", where)
+            for question in _list(paragraph, "qas", where):
+                identity = str(question.get("id", "")) if isinstance(question, dict) else ""
+                own = f"{name}, question {identity!r}" if identity else where
+                yield PlacedRow(
+                    own,
+                    {
+                        "id": identity,
+                        "title": article.get("title"),
+                        "context": context,
+                        "question": _text(question, "question", own),
+                        "answers": _answers(question, own),
+                    },
+                )
+
+
+def _answers(question: Mapping[str, Any], where: str) -> dict[str, list[Any]] | None:
+    """A question's answers; None where nothing is said of any, as in a file of test questions."""
+    if question.get("is_impossible"):
+        return {"text": [], "answer_start": []}
+    if "answers" not in question:
+        return None
+    answers = _list(question, "answers", where)
+    return {
+        "text": [_text(answer, "text", where) for answer in answers],
+        "answer_start": [answer.get("answer_start") for answer in answers],
+    }
+
+
+def _list(of: Any, key: str, where: str) -> list[Any]:
+    found = of.get(key) if isinstance(of, dict) else None
+    if not isinstance(found, list):
+        raise DataError(f"there is no list {key!r}, as SQuAD's files have", where=where)
+    return found
+
+
+def _text(of: Any, key: str, where: str) -> str:
+    found = of.get(key) if isinstance(of, dict) else None
+    if not isinstance(found, str):
+        raise DataError(f"there is no text {key!r}, as SQuAD's files have", where=where)
+    return found

@@ -1,0 +1,149 @@
+"""Tags that mark spans: the schemes people write them in, and spans out of tags and back.
+
+| scheme | first word of a span | further words | last word | span of one word |
+|---|---|---|---|---|
+| bio (IOB2) | B-X | I-X | I-X | B-X |
+| iob1 | I-X; B-X behind a span of the same type | I-X | I-X | I-X |
+| bioes (BILOU) | B-X | I-X | E-X (L-X) | S-X (U-X) |
+
+Words outside any span are O. Whatever does not follow its scheme is read as `conlleval` does, the
+scorer of the CoNLL shared tasks: a span begins where one must.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+Scheme = Literal["bio", "bioes"]
+Written = Literal["plain", "bio", "iob1", "bioes"]
+"""What tags of a table look like; `plain` ones mark no spans, such as parts of speech."""
+
+_TAG = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
+_SAME = {"L": "E", "U": "S"}
+
+
+class Span(NamedTuple):
+    """Words `start` up to `end` (not included), and what they are."""
+
+    type: str
+    start: int
+    end: int
+
+
+def parts_of(tag: str) -> tuple[str, str]:
+    """A tag's letter (B, I, E, S or O) and its type; of no span's tag, `O` and nothing."""
+    found = _TAG.fullmatch(tag)
+    if found is None:
+        return "O", ""
+    letter, kind = found.groups()
+    return _SAME.get(letter, letter), kind
+
+
+def written_as(rows: Iterable[Sequence[str]]) -> Written:
+    """Which scheme tags are written in, as far as they show it."""
+    letters: set[str] = set()
+    begins_inside = False
+    for tags in rows:
+        before = ("O", "")
+        for tag in tags:
+            if tag != "O" and _TAG.fullmatch(tag) is None:
+                return "plain"
+            letter, kind = parts_of(tag)
+            letters.add(letter)
+            begins_inside |= letter == "I" and (before[0] == "O" or before[1] != kind)
+            before = letter, kind
+    if letters <= {"O"}:
+        return "plain"
+    if letters & {"E", "S"}:
+        return "bioes"
+    return "iob1" if begins_inside else "bio"
+
+
+def spans_of(tags: Sequence[str]) -> list[Span]:
+    """The spans of any scheme's tags, by `conlleval`'s rules."""
+    spans: list[Span] = []
+    start: int | None = None
+    before, kind_before = "O", ""
+    for at, tag in enumerate([*tags, "O"]):
+        letter, kind = parts_of(tag)
+        changes = kind != kind_before
+        ends = before in "ES" or (before in "BI" and (letter in "BSO" or changes))
+        if start is not None and ends:
+            spans.append(Span(kind_before, start, at))
+            start = None
+        if start is None and letter != "O":
+            start = at
+        before, kind_before = letter, kind
+    return spans
+
+
+def write_spans(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
+    """The tags of spans, in order and without overlap, over so many words."""
+    tags = ["O"] * length
+    for span in spans:
+        size = span.end - span.start
+        if scheme == "bioes" and size == 1:
+            letters = "S"
+        else:
+            letters = "B" + "I" * (size - 1)
+            if scheme == "bioes":
+                letters = letters[:-1] + "E"
+        tags[span.start : span.end] = [f"{letter}-{span.type}" for letter in letters]
+    return tags
+
+
+def converted(tags: Sequence[str], scheme: Scheme) -> list[str]:
+    """Tags of any scheme in another."""
+    return write_spans(spans_of(tags), len(tags), scheme)
+
+
+def labels_of(types: Iterable[str], scheme: Scheme) -> tuple[str, ...]:
+    """Every tag that spans of these types can need."""
+    letters = "BI" if scheme == "bio" else "BIES"
+    return ("O", *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in letters))
+
+
+def legal(labels: Sequence[str]) -> np.ndarray:
+    """Which tag may follow which: bool `[labels + 1, labels + 1]`.
+
+    The last row is the beginning of a text, the last column its end. In the bio scheme `I-X`
+    follows `B-X` or `I-X`; in bioes, what is begun is ended too.
+    """
+    parts = [*map(parts_of, labels), ("O", "")]
+    has_ends = any(letter in "ES" for letter, _ in parts)
+    allowed = np.ones((len(parts), len(parts)), bool)
+    for at, (before, kind_before) in enumerate(parts):
+        for to, (letter, kind) in enumerate(parts):
+            inside = before in "BI"
+            goes_on = letter in ("I", "E")
+            if goes_on:
+                allowed[at, to] = inside and kind == kind_before
+            elif has_ends and inside:
+                allowed[at, to] = False
+    return allowed
+
+
+def best_path(scores: np.ndarray, allowed: np.ndarray) -> list[int]:
+    """The legal tags with the greatest sum of scores (Viterbi 1967).
+
+    Args:
+        scores: `[words, labels]`, such as logarithms of probabilities.
+        allowed: as `legal` gives it. From every tag there has to be a legal way to the end.
+    """
+    if not len(scores):
+        return []
+    steps = np.where(allowed, 0.0, -np.inf)
+    best = scores[0] + steps[-1, :-1]
+    came_from = np.zeros(scores.shape, np.int64)
+    for at in range(1, len(scores)):
+        ways = best[:, None] + steps[:-1, :-1]
+        came_from[at] = ways.argmax(0)
+        best = ways.max(0) + scores[at]
+    path = [int((best + steps[:-1, -1]).argmax())]
+    for at in range(len(scores) - 1, 0, -1):
+        path.append(int(came_from[at, path[-1]]))
+    return path[::-1]

@@ -1,0 +1,509 @@
+"""Tagging of words: named entities, parts of speech.
+
+    words ─► pieces ─► encoder ─► dropout ─► W on the first piece of each word ─► a tag for it
+
+The first piece of a word carries its tag (paper §5.3); `labelled_piece` chooses others. Tags that
+mark spans are brought into one scheme, and told so that they are legal in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from ...errors import DataError, nearest
+from ...model.encoder import Encoder
+from ...model.heads import TokenHead, cross_entropy_sum
+from ...packed import Batch, Packed
+from ...settings import Settings
+from ..columns import SAMPLE_ROWS
+from ..labelled import LabelledTask, TaskOptions, check_length
+from ..placed import Rows
+from ..task import Evaluator, Network, Prediction, Row, Task
+from .columns import WordColumns, find_word_columns, strings_of
+from .metrics import macro_f1, span_scores, word_scores
+from .tags import (
+    Scheme,
+    Written,
+    best_path,
+    converted,
+    labels_of,
+    legal,
+    parts_of,
+    spans_of,
+    written_as,
+)
+from .words import LabelledPiece, Window, split_words, windows_of
+
+if TYPE_CHECKING:
+    from ...model.config import EncoderConfig
+    from ...text.tokenizer import Tokenizer
+
+Decoding = Literal["constrained", "free"]
+
+
+class TaggingOptions(TaskOptions):
+    """What a user may say of tagging when it is learned."""
+
+    word_column: str | None = Field(None, description="name or number; guessed if left out")
+    tag_column: str | None = Field(None, description="name or number; guessed if left out")
+    scheme: Scheme = Field("bio", description="what tags of spans are brought into")
+    labelled_piece: LabelledPiece = Field(
+        "first", description="which pieces of a word tell its tag"
+    )
+    decoding: Decoding = Field(
+        "constrained",
+        description="the likeliest legal tags of a text together; or `free`: of each word alone",
+    )
+    stride: int | None = Field(
+        None, ge=1, description="tokens between the beginnings of windows; half of one, if left out"
+    )
+
+
+class TaggingSettings(Settings):
+    """What a tagger is, beside its weights."""
+
+    labels: tuple[str, ...] = Field(min_length=1, description="the tags, in order")
+    spans: bool = Field(description="whether tags mark spans")
+    columns: WordColumns = Field(description="the columns that rows are read from")
+    max_seq_length: int = Field(128, ge=4, description="the most tokens of a window")
+    stride: int | None = Field(None, ge=1)
+    dropout: float | None = Field(None, ge=0, lt=1)
+    labelled_piece: LabelledPiece = "first"
+    decoding: Decoding = "constrained"
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of tags that mark spans."""
+        return "bioes" if any(parts_of(label)[0] in "ES" for label in self.labels) else "bio"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TaggingExample:
+    """A row as windows.
+
+    Attributes:
+        index: the row's number.
+        words: what is tagged.
+        offsets: characters `[start, end)` of each word of a plain text; None if words were given.
+        text: the plain text.
+        tags: int64 `[words]`; None where they are not known.
+        windows: sequences; each word is told by one of them.
+        truncated_tokens: tokens of words that are longer than a window.
+    """
+
+    index: int
+    words: Sequence[str]
+    offsets: Sequence[tuple[int, int]] | None
+    text: str | None
+    tags: np.ndarray | None
+    windows: Sequence[Window]
+    truncated_tokens: int
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(window.input_ids) for window in self.windows)
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(window.input_ids.tobytes() for window in self.windows)
+
+    @property
+    def target(self) -> bytes:
+        assert self.tags is not None
+        return self.tags.tobytes()
+
+
+class TaggingNetwork(Network):
+    """An encoder with a layer that tells the tags of tokens.
+
+    Args:
+        config: the geometry.
+        num_labels: how many tags there are.
+        dropout: before the output layer; `hidden_dropout_prob`, if left out.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, num_labels: int, dropout: float | None = None
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=False)
+        dropout = config.hidden_dropout_prob if dropout is None else dropout
+        self.tag_head = TokenHead(config, num_labels, dropout)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed cross-entropies of the pieces that tell a tag: `tagging`."""
+        return {"tagging": cross_entropy_sum(self._logits(batch), batch.targets["labels"])}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """`logits` `[pieces, num_labels]`, of the pieces that tell a tag."""
+        return {"logits": self._logits(batch)}
+
+    def _logits(self, batch: Batch) -> Float[Tensor, "pieces num_labels"]:
+        hidden = self.encoder(batch.packed)
+        logits: Tensor = self.tag_head(hidden[batch.targets["positions"]])
+        return logits
+
+
+class TaggingTask(LabelledTask[TaggingExample]):
+    """Which tag belongs to each word of a text.
+
+    Args:
+        tokenizer: the model's.
+        settings: tags, columns, limits.
+    """
+
+    name: ClassVar[str] = "tagging"
+    options: ClassVar[type[TaskOptions]] = TaggingOptions
+
+    def __init__(self, tokenizer: Tokenizer, settings: TaggingSettings) -> None:
+        self.tokenizer, self.settings = tokenizer, settings
+        self._numbers = {name: number for number, name in enumerate(settings.labels)}
+        self._legal = None
+        if settings.spans and settings.decoding == "constrained":
+            self._legal = legal(settings.labels)
+        self._written: Written = settings.scheme if settings.spans else "plain"
+
+    @classmethod
+    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+        assert isinstance(options, TaggingOptions)
+        columns = find_word_columns(
+            rows, word=options.word_column, tag=options.tag_column, labelled=True
+        )
+        assert columns.tag is not None, "tags were asked for"
+        tagged = [strings_of(row, columns.tag, where) for where, row in rows]
+        counts = Counter(tag for tags in tagged for tag in tags)
+        if not counts:
+            raise DataError("there is not a single tag", where=rows.name)
+        spans = written_as(tagged) != "plain"
+        if spans:
+            labels = labels_of((parts_of(tag)[1] for tag in counts if tag != "O"), options.scheme)
+        else:
+            labels = tuple(sorted(counts))
+        own = options.model_dump(
+            include={"max_seq_length", "stride", "dropout", "labelled_piece", "decoding"}
+        )
+        settings = TaggingSettings.parse(
+            {"labels": labels, "spans": spans, "columns": columns, **own}
+        )
+        return cls(tokenizer, settings)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
+        """The task that `to_dict` described."""
+        return cls(tokenizer, TaggingSettings.parse(values))
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.settings.model_dump(mode="json")
+
+    @property
+    def best_metric(self) -> str:  # type: ignore[override]  # of spans, if there are any
+        return "f1" if self.settings.spans else "accuracy"
+
+    @property
+    def model_class(self) -> str:
+        return "tagging"
+
+    def config_entries(self) -> dict[str, Any]:
+        return {
+            "id2label": {str(number): name for name, number in self._numbers.items()},
+            "label2id": dict(self._numbers),
+            "classifier_dropout": self.settings.dropout,
+        }
+
+    def network(self, config: EncoderConfig) -> TaggingNetwork:
+        """A fresh network.
+
+        Raises:
+            SettingsError: the encoder has fewer positions than `max_seq_length`.
+        """
+        check_length(self.settings.max_seq_length, config)
+        return TaggingNetwork(config, len(self.settings.labels), self.settings.dropout)
+
+    def same_head(self, other: Task[Any]) -> bool:
+        return isinstance(other, TaggingTask) and other.settings.labels == self.settings.labels
+
+    @property
+    def columns_text(self) -> str:
+        return str(self.settings.columns)
+
+    @property
+    def max_seq_length(self) -> int:
+        return self.settings.max_seq_length
+
+    def text_row(self, text: str, pair: str | None = None) -> Row:
+        if pair is not None:
+            raise DataError("the model takes single texts", where=repr(text))
+        return {"text": text}
+
+    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
+        own = self.settings.columns
+        if not labelled and own.word not in rows.columns and "text" in rows.columns:
+            return self
+        found = own
+        if own.word not in rows.columns or (labelled and own.tag not in rows.columns):
+            found = find_word_columns(rows, labelled=labelled)
+        same = type(self)(self.tokenizer, self.settings.with_values(columns=found))
+        if labelled and self.settings.spans:
+            assert found.tag is not None, "tags were asked for"
+            same._written = written_as(
+                strings_of(row, found.tag, rows.name) for row in rows.sample[:SAMPLE_ROWS]
+            )
+        return same
+
+    def example(
+        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
+    ) -> TaggingExample:
+        places = None if where is None else [where]
+        return self.examples([row], index, where=places, labelled=labelled)[0]
+
+    def examples(
+        self,
+        rows: Sequence[Row],
+        first_index: int,
+        *,
+        where: Sequence[str] | None = None,
+        labelled: bool = True,
+    ) -> list[TaggingExample]:
+        """Tokenise many rows at once.
+
+        A row is a list of words, with a list of tags beside it; without labels it may be a plain
+        `text`, whose words are then found.
+
+        Raises:
+            DataError: a column is missing, or holds no list of texts; there are not as many tags as
+                words; a tag is none of the task's.
+        """
+        own = self.settings
+        if where is None:
+            where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
+        words: list[Sequence[str]] = []
+        offsets: list[list[tuple[int, int]] | None] = []
+        for row, at in zip(rows, where, strict=True):
+            is_text = (
+                not labelled and own.columns.word not in row and isinstance(row.get("text"), str)
+            )
+            places = split_words(row["text"]) if is_text else None
+            offsets.append(places)
+            words.append(
+                strings_of(row, own.columns.word, at)
+                if places is None
+                else [row["text"][start:end] for start, end in places]
+            )
+        made = windows_of(
+            self.tokenizer,
+            words,
+            max_seq_length=own.max_seq_length,
+            stride=own.stride,
+            labelled_piece=own.labelled_piece,
+            where=where,
+        )
+        return [
+            TaggingExample(
+                first_index + at,
+                words[at],
+                offsets[at],
+                None if offsets[at] is None else row["text"],
+                self._tags(row, words[at], where[at]) if labelled else None,
+                *made[at],
+            )
+            for at, row in enumerate(rows)
+        ]
+
+    def _tags(self, row: Row, words: Sequence[str], where: str) -> np.ndarray:
+        column = self.settings.columns.tag
+        if column is None:
+            raise DataError("the task knows no column of tags", where=where)
+        tags = strings_of(row, column, where)
+        if len(tags) != len(words):
+            raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
+        if self.settings.spans and self._written != "bio":
+            tags = converted(tags, self.settings.scheme)
+        elif self.settings.spans and self.settings.scheme == "bioes":
+            tags = converted(tags, "bioes")
+        for tag in tags:
+            if tag not in self._numbers:
+                raise DataError(
+                    f"the tag {tag!r} is none of those of the training data",
+                    where=where,
+                    fix=f"{nearest(tag, self._numbers)}.",
+                )
+        return np.array([self._numbers[tag] for tag in tags], np.int64)
+
+    def training_examples(self, example: TaggingExample) -> Sequence[TaggingExample]:
+        if len(example.windows) == 1:
+            return [example]
+        return [
+            TaggingExample(example.index, example.words, None, None, example.tags, [window], 0)
+            for window in example.windows
+        ]
+
+    def collate(self, examples: Sequence[TaggingExample]) -> Batch:
+        """Pack windows in order of length.
+
+        `targets["positions"]` is `[pieces]` int64, the tokens that tell a tag; `["labels"]`, if
+        tags are known, the like; `counts["tagging"]` how many there are.
+        """
+        windows = [
+            (window, number, example)
+            for example in examples
+            for number, window in enumerate(example.windows)
+        ]
+        windows.sort(key=lambda item: len(item[0].input_ids))
+        packed = Packed.from_arrays(
+            [window.input_ids for window, _, _ in windows],
+            [window.token_type_ids for window, _, _ in windows],
+            rows=[example.index for _, _, example in windows],
+            numbers=[number for _, number, _ in windows],
+        )
+        starts = packed.cu_seqlens.tolist()
+        targets = {
+            "positions": np.concatenate(
+                [
+                    window.positions + start
+                    for (window, _, _), start in zip(windows, starts, strict=False)
+                ]
+            )
+        }
+        counts = {}
+        if all(example.tags is not None for example in examples):
+            targets["labels"] = np.concatenate(
+                [
+                    example.tags[window.words]
+                    for window, _, example in windows
+                    if example.tags is not None
+                ]
+            )
+            counts["tagging"] = len(targets["labels"])
+        return Batch(packed, targets, counts, examples)
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """For each row its `words` and `tags`, the `probabilities` of these, and, where tags mark
+        spans, `entities`: `type`, `text`, `start` and `end` (characters of a plain text, else
+        numbers of words), and `probability`, the mean of its words'."""
+        labels = self.settings.labels
+        found: dict[int, Prediction] = {}
+        for example, path, chances in self.paths(outputs, batch):
+            tags = [labels[number] for number in path]
+            sure = [float(row[number]) for row, number in zip(chances, path, strict=True)]
+            answer: Prediction = {"words": list(example.words), "tags": tags, "probabilities": sure}
+            if self.settings.spans:
+                answer["entities"] = [
+                    _entity(example, span.type, span.start, span.end, sure)
+                    for span in spans_of(tags)
+                ]
+            found[example.index] = answer
+        return found
+
+    def paths(
+        self, outputs: Mapping[str, Tensor], batch: Batch
+    ) -> Iterator[tuple[TaggingExample, list[int], np.ndarray]]:
+        """Each row's example, the numbers of its words' tags, and `[words, labels]` probabilities.
+
+        Where several pieces tell a word, the mean of their logits does.
+        """
+        logits = outputs["logits"].double().cpu().numpy()
+        examples = {example.index: example for example in batch.examples}
+        sums = {
+            index: np.zeros((len(example.words), logits.shape[1]))
+            for index, example in examples.items()
+        }
+        told = {index: np.zeros(len(example.words)) for index, example in examples.items()}
+        at = 0
+        rows, numbers = batch.packed.sequence_row.tolist(), batch.packed.sequence_number.tolist()
+        for row, number in zip(rows, numbers, strict=True):
+            words = examples[row].windows[number].words
+            np.add.at(sums[row], words, logits[at : at + len(words)])
+            np.add.at(told[row], words, 1)
+            at += len(words)
+        for index, example in examples.items():
+            scores = sums[index] / told[index][:, None]
+            scores -= scores.max(1, keepdims=True, initial=-np.inf) if len(scores) else 0
+            scores -= np.log(np.exp(scores).sum(1, keepdims=True))
+            path = (
+                scores.argmax(1).tolist() if self._legal is None else best_path(scores, self._legal)
+            )
+            yield example, path, np.exp(scores)
+
+    def count_targets(self, examples: Sequence[TaggingExample]) -> Mapping[str, int]:
+        names = self.settings.labels
+        counts = np.zeros(len(names), np.int64)
+        for example in examples:
+            counts += np.bincount(example.tags, minlength=len(names))  # type: ignore[arg-type]
+        return dict(zip(names, counts.tolist(), strict=True))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        more = ("precision", "recall", "f1") if self.settings.spans else ("macro_f1",)
+        return ("loss", "majority", "accuracy", *more)
+
+    def evaluator(self) -> Evaluator:
+        return TaggingEvaluator(self)
+
+
+class TaggingEvaluator(Evaluator):
+    """`loss` a piece, `majority` and `accuracy` of words; and of spans `precision`, `recall` and
+    `f1`, or else the tags' `macro_f1`."""
+
+    def __init__(self, task: TaggingTask) -> None:
+        self._task = task
+        self._true: list[list[str]] = []
+        self._told: list[list[str]] = []
+        self._loss, self._pieces = 0.0, 0
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        labels = batch.targets["labels"]
+        self._loss += cross_entropy_sum(outputs["logits"], labels).item()
+        self._pieces += len(labels)
+        names = self._task.settings.labels
+        for example, path, _ in self._task.paths(outputs, batch):
+            assert example.tags is not None, "tags are known where they are measured"
+            self._true.append([names[number] for number in example.tags.tolist()])
+            self._told.append([names[number] for number in path])
+
+    def result(self) -> dict[str, float]:
+        if not self._pieces:
+            raise DataError("there is not a single word to measure on")
+        result = {"loss": self._loss / self._pieces, **word_scores(self._true, self._told)}
+        if not self._task.settings.spans:
+            return {**result, "macro_f1": macro_f1(self._true, self._told)}
+        precision, recall, f1, _ = span_scores(self._true, self._told)[""]
+        return {**result, "precision": precision, "recall": recall, "f1": f1}
+
+    def remarks(self) -> list[str]:
+        """One line for each type of span, and a word where nothing has been learned."""
+        told = {tag for tags in self._told for tag in tags}
+        if len(told) == 1 and len({tag for tags in self._true for tag in tags}) > 1:
+            return [f"every word is told to be {told.pop()!r}: nothing has been learned yet"]
+        if not self._task.settings.spans:
+            return []
+        scores = span_scores(self._true, self._told)
+        return [
+            f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {count:,} spans"
+            for kind, (p, r, f1, count) in scores.items()
+            if kind
+        ]
+
+
+def _entity(
+    example: TaggingExample, kind: str, first: int, past: int, sure: Sequence[float]
+) -> Prediction:
+    probability = float(np.mean(sure[first:past]))
+    if example.offsets is None or example.text is None:
+        text = " ".join(example.words[first:past])
+        return {"type": kind, "text": text, "start": first, "end": past, "probability": probability}
+    start, end = example.offsets[first][0], example.offsets[past - 1][1]
+    return {
+        "type": kind,
+        "text": example.text[start:end],
+        "start": start,
+        "end": end,
+        "probability": probability,
+    }

@@ -1,0 +1,156 @@
+"""Words to windows of tokens: every word has a token, and every word is told by one window.
+
+words ─► pieces of each ─► windows of whole words, each behind the other by a stride
+                        └► the window that tells a word: the one that sees most around it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ...errors import DataError
+from ...text.encoding import Segment
+from ...text.tokenizer import Tokenizer
+
+LabelledPiece = Literal["first", "last", "all"]
+
+# A run of letters and digits, with an apostrophe or a hyphen inside; or a single other character.
+_WORD = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Window:
+    """A part of a row's words as one sequence.
+
+    Attributes:
+        input_ids: `[tokens]` int32.
+        token_type_ids: `[tokens]` int8.
+        positions: `[m]` int64: the tokens that tell a word.
+        words: `[m]` int64: which word of the row each of them tells. A word is told by one window.
+    """
+
+    input_ids: np.ndarray
+    token_type_ids: np.ndarray
+    positions: np.ndarray
+    words: np.ndarray
+
+
+def split_words(text: str) -> list[tuple[int, int]]:
+    """The words of a plain text, as characters `[start, end)`."""
+    return [found.span() for found in _WORD.finditer(text)]
+
+
+def windows_of(
+    tokenizer: Tokenizer,
+    rows: Sequence[Sequence[str]],
+    *,
+    max_seq_length: int,
+    stride: int | None,
+    labelled_piece: LabelledPiece,
+    where: Sequence[str],
+) -> list[tuple[list[Window], int]]:
+    """Each row's windows, and how many tokens of words longer than a window were cut off.
+
+    Args:
+        tokenizer: the model's.
+        rows: lists of words.
+        max_seq_length: the most tokens of a window, special ones included.
+        stride: how many tokens further each window begins; half a window, if left out.
+        labelled_piece: which pieces of a word tell it.
+        where: what to call each row in an error.
+
+    Raises:
+        DataError: a row is no list of words, or has a lone surrogate.
+    """
+    room = max_seq_length - tokenizer.num_special_tokens(pair=False)
+    step = room // 2 if stride is None else stride
+    if not 1 <= step <= room:
+        raise DataError(
+            f"stride={step} is not between 1 and the {room} tokens of a window",
+            fix="Give a smaller stride, so that no word falls between two windows.",
+        )
+    found = []
+    for segment, words in zip(
+        tokenizer.segments([list(row) for row in rows], where=where), rows, strict=True
+    ):
+        pieces = _pieces(segment, len(words), tokenizer.unk_id)
+        sizes = np.array([len(ids) for ids in pieces], np.int64)
+        cut = int(np.maximum(sizes - room, 0).sum())
+        pieces = [ids[:room] for ids in pieces]
+        found.append((_windows(tokenizer, pieces, room, step, labelled_piece), cut))
+    return found
+
+
+def _pieces(segment: Segment, num_words: int, unknown: int) -> list[np.ndarray]:
+    """The ids of each word; of a word without any (control characters alone), the unknown one."""
+    counts = np.bincount(segment.word_ids, minlength=num_words)
+    ids = np.split(segment.input_ids, np.cumsum(counts)[:-1]) if num_words else []
+    return [row if len(row) else np.array([unknown], np.int32) for row in ids]
+
+
+def _windows(
+    tokenizer: Tokenizer, pieces: list[np.ndarray], room: int, step: int, which: LabelledPiece
+) -> list[Window]:
+    ends = np.cumsum([len(ids) for ids in pieces], dtype=np.int64)
+    starts = ends - [len(ids) for ids in pieces]
+    borders = _borders(starts, ends, room, step)
+    told_by = _tellers(borders, starts, ends)
+    windows = []
+    for number, (first, past) in enumerate(borders):
+        ids = np.concatenate([np.empty(0, np.int32), *pieces[first:past]])
+        blank = np.zeros(len(ids), np.int32)
+        frame = tokenizer.frame(Segment(ids, np.stack([blank, blank], 1), blank))
+        offset = int(frame.special_tokens_mask.argmin()) if len(ids) else 0
+        positions: list[int] = []
+        words: list[int] = []
+        for word in range(first, past):
+            if told_by[word] != number:
+                continue
+            start = offset + int(starts[word] - starts[first])
+            size = int(ends[word] - starts[word])
+            own = {"first": [0], "last": [size - 1], "all": list(range(size))}[which]
+            positions += [start + at for at in own]
+            words += [word] * len(own)
+        windows.append(
+            Window(
+                frame.input_ids,
+                frame.token_type_ids,
+                np.array(positions, np.int64),
+                np.array(words, np.int64),
+            )
+        )
+    return windows
+
+
+def _borders(starts: np.ndarray, ends: np.ndarray, room: int, step: int) -> list[tuple[int, int]]:
+    """The words of each window, `[first, past)`."""
+    borders = []
+    first = 0
+    while True:
+        past = int(np.searchsorted(ends, starts[first] + room, "right")) if len(ends) else 0
+        borders.append((first, past))
+        if past >= len(ends):
+            return borders
+        further = int(np.searchsorted(starts, starts[first] + step, "left"))
+        first = min(max(further, first + 1), past)
+
+
+def _tellers(borders: list[tuple[int, int]], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Which window tells each word: the one that sees most on the side where it sees less."""
+    best = np.full(len(starts), -1, np.int64)
+    told_by = np.zeros(len(starts), np.int64)
+    for number, (first, past) in enumerate(borders):
+        if first == past:
+            continue
+        before = starts[first:past] - starts[first]
+        behind = ends[past - 1] - ends[first:past]
+        context = np.minimum(before, behind)
+        better = context > best[first:past]
+        best[first:past][better] = context[better]
+        told_by[first:past][better] = number
+    return told_by

@@ -1,0 +1,234 @@
+"""What tasks on whole texts share: rows of one text or two, and one answer for each.
+
+    row ── columns ──► text (and second text) ── tokenizer ──► one sequence, cut if it is too long
+
+Classification and regression differ in what they make of the label, and in nothing else here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field
+
+from ..errors import DataError
+from ..packed import Batch, Packed
+from ..settings import Settings
+from .columns import Columns, find_columns
+from .labelled import LabelledTask, TaskOptions
+from .placed import Rows, text_of
+from .task import Row
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer
+
+Truncation = Literal["longest_first", "first", "second", "error"]
+
+
+class TextOptions(TaskOptions):
+    """What a user may say of a task on texts."""
+
+    text_column: str | None = Field(None, description="name or number; guessed if left out")
+    pair_column: str | None = Field(None, description="of a second text")
+    label_column: str | None = Field(None, description="name or number; guessed if left out")
+    truncation: Truncation = Field("longest_first", description="what becomes of a longer row")
+
+    def find_columns(self, rows: Rows) -> Columns:
+        """The columns of a table of labelled rows.
+
+        Raises:
+            DataError: one is not there, or cannot be guessed.
+        """
+        return find_columns(
+            rows.columns,
+            rows.sample,
+            text=self.text_column,
+            pair=self.pair_column,
+            label=self.label_column,
+            where=rows.name,
+        )
+
+
+class TextSettings(Settings):
+    """What a task on texts is, beside its weights."""
+
+    columns: Columns = Field(description="the columns that rows are read from")
+    max_seq_length: int = Field(128, ge=4, description="the most tokens of a row, special ones too")
+    truncation: Truncation = Field("longest_first", description="what becomes of a longer row")
+    dropout: float | None = Field(
+        None, ge=0, lt=1, description="before the output layer; the encoder's, if left out"
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TextExample:
+    """A row as token ids.
+
+    Attributes:
+        index: the row's number.
+        input_ids: `[tokens]` int32.
+        token_type_ids: `[tokens]` int8.
+        label: what is to be learned, as the task has it (a class's number, a value); None where
+            it is not known.
+        truncated_tokens: how many tokens the limit cut off.
+    """
+
+    index: int
+    input_ids: np.ndarray
+    token_type_ids: np.ndarray
+    label: Any
+    truncated_tokens: int
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def content(self) -> bytes:
+        return self.input_ids.tobytes()
+
+    @property
+    def target(self) -> bytes:
+        return np.asarray(self.label).tobytes()
+
+
+class TextTask(LabelledTask[TextExample]):
+    """One answer for a text or a pair of texts.
+
+    Args:
+        tokenizer: the model's.
+        settings: columns and limits.
+    """
+
+    settings: TextSettings
+
+    def __init__(self, tokenizer: Tokenizer, settings: TextSettings) -> None:
+        self.tokenizer, self.settings = tokenizer, settings
+
+    @property
+    def columns_text(self) -> str:
+        return str(self.settings.columns)
+
+    @property
+    def max_seq_length(self) -> int:
+        return self.settings.max_seq_length
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.settings.model_dump(mode="json")
+
+    @abstractmethod
+    def label_of(self, row: Row, column: str, where: str) -> Any:
+        """What is to be learned of a row.
+
+        Raises:
+            DataError: the column is missing, or holds no label of this task.
+        """
+
+    def text_row(self, text: str, pair: str | None = None) -> Row:
+        columns = self.settings.columns
+        if (pair is None) != (columns.pair is None):
+            takes = "single texts" if columns.pair is None else "pairs of texts"
+            raise DataError(f"the model takes {takes}", where=repr(text))
+        return (
+            {columns.text: text}
+            if columns.pair is None
+            else {columns.text: text, columns.pair: pair}
+        )
+
+    def example(
+        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
+    ) -> TextExample:
+        places = None if where is None else [where]
+        return self.examples([row], index, where=places, labelled=labelled)[0]
+
+    def examples(
+        self,
+        rows: Sequence[Row],
+        first_index: int,
+        *,
+        where: Sequence[str] | None = None,
+        labelled: bool = True,
+    ) -> list[TextExample]:
+        """Tokenise many rows at once, on as many threads as the tokenizer takes.
+
+        Raises:
+            DataError: a column is missing; a label is empty or none of the task's; a text is no
+                text, or too long where `truncation` is "error".
+        """
+        if not rows:
+            return []
+        columns = self.settings.columns
+        if where is None:
+            where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
+        pairs = None
+        if columns.pair is not None:
+            pairs = [text_of(row, columns.pair, at) for row, at in zip(rows, where, strict=True)]
+        encodings = self.tokenizer.encode_batch(
+            [text_of(row, columns.text, at) for row, at in zip(rows, where, strict=True)],
+            pairs,
+            max_length=self.settings.max_seq_length,
+            truncation=self.settings.truncation,
+            where=where,
+        )
+        return [
+            TextExample(
+                first_index + at,
+                encoding.input_ids,
+                encoding.token_type_ids,
+                self._label(row, where[at]) if labelled else None,
+                encoding.truncated_tokens,
+            )
+            for at, (row, encoding) in enumerate(zip(rows, encodings, strict=True))
+        ]
+
+    def _label(self, row: Row, where: str) -> Any:
+        column = self.settings.columns.label
+        if column is None:
+            raise DataError("the task knows no column of labels", where=where)
+        return self.label_of(row, column, where)
+
+    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
+        own = self.settings.columns
+        needed = [own.text, own.pair, own.label if labelled else None]
+        if all(name is None or name in rows.columns for name in needed):
+            return self
+        texts = own.text in rows.columns and own.pair in {None, *rows.columns}
+        found = find_columns(
+            rows.columns,
+            rows.sample,
+            text=own.text if texts else None,
+            pair=own.pair if texts else None,
+            label=own.label if own.label in rows.columns else None,
+            labelled=labelled,
+            where=rows.name,
+        )
+        if (found.pair is None) != (own.pair is None):
+            takes, has = (
+                ("pairs of texts", "single texts") if own.pair else ("single texts", "pairs")
+            )
+            raise DataError(f"the model takes {takes}, and the table has {has}", where=rows.name)
+        return type(self)(self.tokenizer, self.settings.with_values(columns=found))
+
+    def pack(self, examples: Sequence[TextExample]) -> tuple[Packed, list[Any] | None]:
+        """Rows in order of length, and their labels; None if one is not known."""
+        order = sorted(examples, key=lambda example: example.num_tokens)
+        packed = Packed.from_arrays(
+            [example.input_ids for example in order],
+            [example.token_type_ids for example in order],
+            rows=[example.index for example in order],
+        )
+        labels = [example.label for example in order]
+        return packed, None if any(label is None for label in labels) else labels
+
+
+def labelled_batch(
+    packed: Packed, labels: Sequence[Any] | None, dtype: type[np.generic], name: str
+) -> Batch:
+    """A batch with `targets["labels"]`, and as many rows as there are to count for a loss."""
+    if labels is None:
+        return Batch(packed)
+    return Batch(packed, {"labels": np.array(labels, dtype)}, {name: len(labels)})

@@ -1,0 +1,282 @@
+"""Tagging: schemes, spans and alignment by property, and against independent scorers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seqeval.metrics import f1_score, precision_score, recall_score
+from seqeval.scheme import IOB1, IOBES
+from seqeval.scheme import Entities as SeqevalEntities
+
+from bertworks.errors import DataError
+from bertworks.model.config import EncoderConfig
+from bertworks.tasks.rows import read_rows
+from bertworks.tasks.tagging.metrics import span_scores
+from bertworks.tasks.tagging.tags import (
+    Span,
+    best_path,
+    converted,
+    labels_of,
+    legal,
+    spans_of,
+    write_spans,
+    written_as,
+)
+from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
+from bertworks.text.tokenizer import Tokenizer
+
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefgh",
+    *(f"##{c}" for c in "abcdefgh"),
+]
+CONFIG = EncoderConfig(
+    vocab_size=len(PIECES),
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=64,
+)
+TYPES = ("LOC", "PER")
+
+
+@st.composite
+def spans(draw):
+    """Some spans over some words, in order."""
+    found, at = [], 0
+    for _ in range(draw(st.integers(0, 5))):
+        start = at + draw(st.integers(0, 3))
+        at = start + draw(st.integers(1, 4))
+        found.append(Span(draw(st.sampled_from(TYPES)), start, at))
+    return found, at + draw(st.integers(0, 3))
+
+
+def as_iob1(spans, length):
+    tags = ["O"] * length
+    before = None
+    for span in spans:
+        tags[span.start : span.end] = [f"I-{span.type}"] * (span.end - span.start)
+        if before is not None and before.end == span.start and before.type == span.type:
+            tags[span.start] = f"B-{span.type}"
+        before = span
+    return tags
+
+
+@given(spans())
+def test_every_scheme_says_the_same_spans(made):
+    wanted, length = made
+    for scheme in ("bio", "bioes"):
+        tags = write_spans(wanted, length, scheme)
+        assert spans_of(tags) == wanted
+    bilou = [
+        t.replace("E-", "L-").replace("S-", "U-") for t in write_spans(wanted, length, "bioes")
+    ]
+    assert spans_of(bilou) == wanted
+    iob1 = as_iob1(wanted, length)
+    assert spans_of(iob1) == wanted
+    assert converted(iob1, "bio") == write_spans(wanted, length, "bio")
+    for tags, theirs in ((iob1, IOB1), (write_spans(wanted, length, "bioes"), IOBES)):
+        read = [e.to_tuple()[1:] for e in SeqevalEntities([tags], theirs).entities[0]]
+        assert [Span(*one) for one in read] == wanted
+
+
+@given(spans())
+def test_the_scheme_of_tags_is_seen(made):
+    wanted, length = made
+    if not wanted:
+        return
+    assert written_as([as_iob1(wanted, length)]) == "iob1"
+    assert written_as([write_spans(wanted, length, "bioes")]) in (
+        ("bioes",)
+        if any(True for tag in write_spans(wanted, length, "bioes") if tag[0] in "ES")
+        else ("bio",)
+    )
+    assert written_as([write_spans(wanted, length, "bio")]) == "bio"
+    assert written_as([["NOUN", "VERB"]]) == "plain"
+
+
+TAGS = st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), min_size=1, max_size=12)
+
+
+@given(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=6))
+@settings(max_examples=200)
+def test_scores_are_those_of_seqeval(rows):
+    """Tags in any disorder: seqeval's default mode follows conlleval."""
+    true = [own[: min(len(own), len(other))] for own, other in rows]
+    told = [other[: min(len(own), len(other))] for own, other in rows]
+    precision, recall, f1, _ = span_scores(true, told)[""]
+    assert precision == pytest.approx(precision_score(true, told, zero_division=0))
+    assert recall == pytest.approx(recall_score(true, told, zero_division=0))
+    assert f1 == pytest.approx(f1_score(true, told, zero_division=0))
+
+
+@pytest.mark.parametrize("scheme", ["bio", "bioes"])
+@given(data=st.data())
+def test_the_best_path_is_legal_and_the_best(scheme, data):
+    labels = labels_of(["X"], scheme)
+    allowed = legal(labels)
+    words = data.draw(st.integers(1, 4))
+    numbers = st.floats(-5, 5, allow_subnormal=False)
+    scores = np.array(
+        data.draw(
+            st.lists(
+                st.lists(numbers, min_size=len(labels), max_size=len(labels)),
+                min_size=words,
+                max_size=words,
+            )
+        )
+    )
+    paths = np.array(np.meshgrid(*[range(len(labels))] * words, indexing="ij")).reshape(words, -1).T
+
+    def total(path):
+        way = [-1, *path, -1]
+        if not all(allowed[a, b] for a, b in zip(way, way[1:], strict=False)):
+            return -np.inf
+        return scores[range(words), path].sum()
+
+    assert total(best_path(scores, allowed)) == pytest.approx(max(map(total, paths.tolist())))
+    names = [labels[at] for at in best_path(scores, allowed)]
+    assert converted(names, scheme) == names
+
+
+WORDS = st.lists(st.text("abcdefgh", min_size=1, max_size=5) | st.just("\x00"), max_size=40)
+
+
+@given(
+    rows=st.lists(WORDS, min_size=1, max_size=3),
+    piece=st.sampled_from(["first", "last", "all"]),
+    stride=st.sampled_from([None, 1, 3, 8]),
+    data=st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_tags_come_back(rows, piece, stride, data):
+    """Encode, let the network say the truth, decode: the words, each with its tag, once."""
+    tags = [
+        data.draw(st.lists(st.sampled_from("XYZ"), min_size=len(w), max_size=len(w))) for w in rows
+    ]
+    task = TaggingTask.from_dict(
+        {
+            "labels": ("X", "Y", "Z"),
+            "spans": False,
+            "columns": {"word": "words", "tag": "tags"},
+            "max_seq_length": 10,
+            "stride": stride,
+            "labelled_piece": piece,
+        },
+        Tokenizer.from_vocabulary(PIECES),
+    )
+    table = [{"words": w, "tags": t} for w, t in zip(rows, tags, strict=True)]
+    batch = task.collate(task.examples(table, 0)).to("cpu")
+    assert batch.packed.max_seqlen <= 10
+    logits = torch.nn.functional.one_hot(batch.targets["labels"], 3).float()
+    answers = task.decode({"logits": logits}, batch)
+    for at, (words, wanted) in enumerate(zip(rows, tags, strict=True)):
+        assert answers[at]["words"] == words
+        assert answers[at]["tags"] == wanted
+    pieces = [part for example in batch.examples for part in task.training_examples(example)]
+    again = task.collate(pieces).to("cpu") if pieces else batch
+    assert again.counts == batch.counts
+    assert sorted(again.targets["labels"].tolist()) == sorted(batch.targets["labels"].tolist())
+
+
+def test_a_word_is_told_where_most_is_seen_around_it():
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    task = TaggingTask.from_dict(
+        {
+            "labels": ("X",),
+            "spans": False,
+            "columns": {"word": "words", "tag": "tags"},
+            "max_seq_length": 8,
+            "stride": 3,
+        },
+        tokenizer,
+    )
+    example = task.example({"words": list("abcdefgha"), "tags": ["X"] * 9}, 0)
+    # Windows of 6 words, each 3 further. Word 3 has 2 behind it in the first and 0 before it in the
+    # second; word 4 has 1 in both, and stays with the first.
+    assert [window.words.tolist() for window in example.windows] == [[0, 1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def test_plain_text_gives_entities_with_characters():
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    task = TaggingTask.from_dict(
+        {
+            "labels": labels_of(["PER"], "bio"),
+            "spans": True,
+            "columns": {"word": "words", "tag": "tags"},
+        },
+        tokenizer,
+    )
+    text = "  ab (cd ef)"
+    batch = task.collate([task.example({"text": text}, 4, labelled=False)]).to("cpu")
+    numbers = torch.tensor([0, 0, 1, 2, 0])  # ab ( cd ef )
+    logits = 9.0 * torch.nn.functional.one_hot(numbers, 3)
+    answer = task.decode({"logits": logits}, batch)[4]
+    assert answer["words"] == ["ab", "(", "cd", "ef", ")"]
+    (entity,) = answer["entities"]
+    assert (entity["type"], entity["text"], entity["start"], entity["end"]) == (
+        "PER",
+        "cd ef",
+        6,
+        11,
+    )
+    assert entity["probability"] > 0.99
+
+
+def test_an_illegal_tag_is_not_told():
+    labels = labels_of(["PER"], "bio")
+    scores = np.array([[0.0, -9, -9], [-9, -9, 0]])  # O, I-PER
+    path = [labels[at] for at in best_path(scores, legal(labels))]
+    assert path == ["O", "O"] or path == ["B-PER", "I-PER"] or path == ["O", "B-PER"]
+    assert "I-PER" not in path[:1]
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"tags": ["X"]}, "f:3: the row has no column 'words'"),
+        ({"words": "ab", "tags": ["X"]}, "f:3: the column 'words' holds 'ab', not a list"),
+        ({"words": ["ab"], "tags": ["X", "X"]}, "f:3: 1 words, but 2 tags"),
+        ({"words": ["ab"], "tags": ["W"]}, "f:3: the tag 'W' is none of those of the training"),
+        ({"words": ["ab", 3], "tags": ["X", "X"]}, "f:3: the column 'words' holds 3, which is no"),
+    ],
+)
+def test_bad_rows(row, says):
+    columns = {"word": "words", "tag": "tags"}
+    task = TaggingTask.from_dict(
+        {"labels": ("X", "Y"), "spans": False, "columns": columns},
+        Tokenizer.from_vocabulary(PIECES),
+    )
+    with pytest.raises(DataError, match=says):
+        task.example(row, 0, where="f:3")
+
+
+def test_files_of_conll_and_conllu(tmp_path):
+    conll = tmp_path / "a.conll"
+    conll.write_text("-DOCSTART- -X- O\n\nab NN I-PER\ncd NN I-PER\n\n\nef VB O\n")
+    rows = read_rows(conll)
+    assert [row.where.removeprefix(str(tmp_path)) for row in rows] == ["/a.conll:3", "/a.conll:7"]
+    task = TaggingTask.from_table(Tokenizer.from_vocabulary(PIECES), rows, TaggingOptions())
+    assert task.settings.labels == ("O", "B-PER", "I-PER")
+    reader = task.for_table(rows, labelled=True)
+    examples = reader.examples([row.values for row in rows], 0)
+    assert [example.tags.tolist() for example in examples] == [[1, 2], [0]]
+    conll.write_text("ab O\ncd\n")
+    with pytest.raises(DataError, match=r"a.conll:2: 1 field\(s\), where the first line has 2"):
+        list(read_rows(conll))
+    conllu = tmp_path / "a.conllu"
+    word = "\t_\t{}\t_\t_\t_\t_\t_\t_\n"
+    conllu.write_text(
+        f"# text = abcd\n1-2\tabcd{word.format('_')}1\tab{word.format('NOUN')}"
+        f"2\tcd{word.format('VERB')}2.1\tx{word.format('X')}"
+    )
+    (row,) = read_rows(conllu)
+    assert (row.values["form"], row.values["upos"]) == (["ab", "cd"], ["NOUN", "VERB"])
