@@ -292,7 +292,8 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
     def collate(self, examples: Sequence[ChoiceExample]) -> Batch:
         """Pack the choices of all rows in order of length.
 
-        `targets["row"]` is `[sequences]` int64, the place among the examples of a sequence's row; `["most"]` as long as a row has choices at most; `["labels"]`, if known, `[rows]`;
+        `targets["row"]` is `[sequences]` int64, the place among the examples of a sequence's row;
+        `["most"]` as long as a row has choices at most; `["labels"]`, if known, `[rows]`;
         `counts["choice"]` the rows.
         """
         order = sorted(

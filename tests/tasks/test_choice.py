@@ -1,0 +1,96 @@
+"""Multiple choice: its rows, its scores and its loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from bertworks.errors import DataError
+from bertworks.model.config import EncoderConfig
+from bertworks.tasks.choice import ChoiceOptions, ChoiceTask
+from bertworks.tasks.rows import read_rows
+from bertworks.text.tokenizer import Tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]
+TOKENIZER = Tokenizer.from_vocabulary(PIECES)
+CONFIG = EncoderConfig(
+    vocab_size=len(PIECES),
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=32,
+)
+ROWS = [
+    {"prompt": "a b", "choices": ["c", "d a b"], "label": 1},
+    {"prompt": "a", "choices": ["c c", "d", "a b"], "label": 0},
+]
+
+
+def make_task(**values):
+    return ChoiceTask.from_dict({"max_seq_length": 16, **values}, TOKENIZER)
+
+
+def test_each_choice_is_scored_beside_the_others_of_its_prompt():
+    task = make_task()
+    torch.manual_seed(0)
+    network = task.network(CONFIG).double().eval()
+    batch = task.collate(task.examples(ROWS, 5)).to("cpu")
+    logits = network.predict(batch)["logits"]
+    scores = []
+    for row in ROWS:
+        alone = [
+            task.collate([task.example({**row, "choices": [text], "label": 0}, 0)]).to("cpu")
+            for text in row["choices"]
+        ]
+        scores.append(torch.cat([network.predict(one)["logits"][0] for one in alone]))
+    assert torch.allclose(logits[0, :2], scores[0])
+    assert torch.allclose(logits[1], scores[1])
+    assert logits[0, 2] == -torch.inf
+    expected = F.cross_entropy(scores[0], torch.tensor(1)) + F.cross_entropy(
+        scores[1], torch.tensor(0)
+    )
+    assert network(batch)["choice"].item() == pytest.approx(expected.item())
+    answers = task.decode({"logits": logits}, batch)
+    for number, own in enumerate(scores, 5):
+        assert answers[number]["probabilities"] == pytest.approx(torch.softmax(own, 0).tolist())
+        best = int(own.argmax())
+        assert answers[number]["choice"] == best
+        assert answers[number]["text"] == ROWS[number - 5]["choices"][best]
+    network(batch)["choice"].backward()
+    assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
+
+
+def test_columns_are_named_or_guessed(tmp_path):
+    file = tmp_path / "codah.tsv"
+    file.write_text("x\ta b\tc\td\t2\nx\ta\td\tc\t1\n")
+    options = ChoiceOptions(prompt_column=2, choice_columns="3,4", label_column=5, header=False)
+    rows = read_rows(file, columns=options.named_columns(), header=False)
+    task = ChoiceTask.from_table(TOKENIZER, rows, options)
+    assert (task.settings.prompt, task.settings.choices) == ("2", ("3", "4"))
+    assert task.settings.first_number == 1
+    assert [one.label for one in task.examples([row.values for row in rows], 0)] == [1, 0]
+    swag = read_rows([{"startphrase": "a", "ending0": "b", "ending1": "c", "label": 0}])
+    guessed = ChoiceTask.from_table(TOKENIZER, swag, ChoiceOptions())
+    assert guessed.settings.choices == ("ending0", "ending1")
+    with pytest.raises(DataError, match="cannot tell which column holds the choices; its columns"):
+        ChoiceTask.from_table(TOKENIZER, read_rows([{"a": "b"}]), ChoiceOptions())
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (
+            {**ROWS[0], "label": 2},
+            "f:3: the label 2 .* of none of the 2 choices, which count from 0",
+        ),
+        ({**ROWS[0], "label": "x y"}, "f:3: the label 'x y' .* is no number"),
+        ({**ROWS[0], "choices": "a"}, "f:3: the column 'choices' holds no list of texts"),
+        ({**ROWS[0], "choices": []}, "f:3: there are no choices"),
+        ({**ROWS[0], "prompt": None}, "f:3: the column 'prompt' holds nothing"),
+    ],
+)
+def test_bad_rows(row, says):
+    with pytest.raises(DataError, match=says):
+        make_task().example(row, 0, where="f:3")

@@ -1,0 +1,119 @@
+"""Regression against PyTorch's loss and SciPy's correlations; several labels; class weights."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score
+from torch.nn import functional as F
+
+from bertworks.errors import DataError, SettingsError
+from bertworks.tasks.classification import (
+    ClassificationOptions,
+    ClassificationSettings,
+    ClassificationTask,
+)
+from bertworks.tasks.regression import RegressionTask
+from bertworks.tasks.rows import read_rows
+from bertworks.tasks.texts import TextOptions
+from tests.tasks.test_choice import CONFIG, TOKENIZER
+
+ROWS = [{"text": "a b", "score": 1.5}, {"text": "c", "score": -2}, {"text": "d a b", "score": "3"}]
+
+
+def regression():
+    options = TextOptions(label_column="score", max_seq_length=16)
+    return RegressionTask.from_table(TOKENIZER, read_rows(ROWS), options)
+
+
+def test_the_loss_is_the_squared_error():
+    task = regression()
+    network = task.network(CONFIG).eval()
+    batch = task.collate(task.examples(ROWS, 0)).to("cpu")
+    values = network.predict(batch)["values"]
+    assert batch.targets["labels"].tolist() == [-2, 1.5, 3]  # in order of length
+    expected = F.mse_loss(values, batch.targets["labels"], reduction="sum")
+    assert network(batch)["regression"].item() == pytest.approx(expected.item())
+    assert task.decode({"values": values}, batch)[1]["value"] == pytest.approx(values[0].item())
+
+
+def test_metrics_by_hand():
+    evaluator = regression().evaluator()
+    batch = regression().collate(regression().examples(ROWS, 0)).to("cpu")
+    evaluator.add({"values": torch.tensor([0.0, 4.0, 2.0])}, batch)
+    found = evaluator.result()
+    assert found["loss"] == pytest.approx((4 + 2.5**2 + 1) / 3)
+    assert found["spearman"] == pytest.approx(0.5)
+    true, told = np.array([-2, 1.5, 3]), np.array([0.0, 4, 2])
+    assert found["pearson"] == pytest.approx(np.corrcoef(true, told)[0, 1])
+    evaluator = regression().evaluator()
+    evaluator.add({"values": torch.zeros(3)}, batch)
+    assert evaluator.result()["pearson"] == 0
+    assert "every row is predicted to be 0" in evaluator.remarks()[0]
+
+
+@pytest.mark.parametrize("value", ["x", None, math.nan, "inf", True, [1]])
+def test_what_is_no_number_is_said(value):
+    with pytest.raises(DataError, match=r"f:3: .* \(column 'score'\) is no finite number"):
+        regression().example({"text": "a", "score": value}, 0, where="f:3")
+
+
+def multi_label(**values):
+    rows = [{"text": "a", "label": "x,y"}, {"text": "b", "label": ""}, {"text": "c", "label": "y"}]
+    options = ClassificationOptions(multi_label=True, max_seq_length=16, **values)
+    return ClassificationTask.from_table(TOKENIZER, read_rows(rows), options), rows
+
+
+def test_several_labels_are_questions_of_their_own():
+    task, rows = multi_label()
+    assert task.settings.labels == ("x", "y")
+    network = task.network(CONFIG).eval()
+    batch = task.collate(task.examples(rows, 0)).to("cpu")
+    assert batch.targets["labels"].tolist() == [[1, 1], [0, 0], [0, 1]]
+    logits = network.predict(batch)["logits"]
+    expected = F.binary_cross_entropy_with_logits(logits, batch.targets["labels"]) * 3
+    assert network(batch)["classification"].item() == pytest.approx(expected.item())
+    told = torch.tensor([[2.0, -1], [-1, -1], [3, 1]])
+    answers = task.decode({"logits": told}, batch)
+    assert [answers[at]["labels"] for at in range(3)] == [["x"], [], ["x", "y"]]
+    evaluator = task.evaluator()
+    evaluator.add({"logits": told}, batch)
+    found = evaluator.result()
+    assert tuple(found) == task.metrics
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    true = batch.targets["labels"].numpy()
+    assert found["micro_f1"] == pytest.approx(f1_score(true, told.numpy() > 0, average="micro"))
+    assert found["loss"] == pytest.approx(
+        F.binary_cross_entropy_with_logits(told, batch.targets["labels"]).item()
+    )
+
+
+def test_rare_classes_can_count_for_more():
+    rows = [{"text": "a", "label": "x"}] * 3 + [{"text": "b", "label": "y"}]
+    options = ClassificationOptions(balance_classes=True, label_smoothing=0.1, max_seq_length=16)
+    task = ClassificationTask.from_table(TOKENIZER, read_rows(rows), options)
+    assert task.settings.class_weights == pytest.approx((4 / 2 / 3, 4 / 2))
+    network = task.network(CONFIG).eval()
+    batch = task.collate(task.examples(rows, 0)).to("cpu")
+    logits = network.predict(batch)["logits"].detach()
+    labels = batch.targets["labels"]
+    each = F.cross_entropy(logits, labels, reduction="none", label_smoothing=0.1)
+    weights = torch.tensor(task.settings.class_weights)[labels]
+    assert network(batch)["classification"].item() == pytest.approx((each * weights).sum().item())
+    weighted, _ = multi_label(balance_classes=True)
+    assert weighted.settings.class_weights == pytest.approx((2.0, 0.5))
+
+
+def test_smoothing_is_for_one_label():
+    with pytest.raises(SettingsError, match="label_smoothing is for rows of one label each"):
+        ClassificationSettings.parse(
+            {
+                "labels": ("x",),
+                "columns": {"text": "text"},
+                "multi_label": True,
+                "label_smoothing": 0.1,
+            }
+        )
