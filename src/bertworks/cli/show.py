@@ -71,17 +71,38 @@ def metrics(values: Mapping[str, float | None]) -> None:
 
 
 def predictions(rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
-    """Predictions for people: a label and its probability beside each text."""
-    shown = []
+    """Predictions for people: what is told, and how sure that is, beside each text."""
+    shown: list[tuple[Any, Any, str]] = []
     for row, prediction in rows:
         text = " | ".join(str(part) for part in row.values())
-        if "label" in prediction:
-            label = prediction["label"]
-            shown.append((label, prediction["probabilities"][label], text))
-        else:
+        told = _told(prediction)
+        if told is None:
             as_json({**row, **prediction})
+        else:
+            shown += [(*one, text) for one in told]
     if shown:
-        table(("label", "probability", "text"), shown, right="probability")
+        table(("prediction", "probability", "text"), shown, right="probability")
+
+
+def _told(prediction: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
+    """What a prediction says and its probability, if it has one; None if it is of another form."""
+    found: list[tuple[Any, Any]] | None = None
+    if "label" in prediction:
+        found = [(prediction["label"], prediction["probabilities"][prediction["label"]])]
+    elif "labels" in prediction:
+        found = [(name, prediction["probabilities"][name]) for name in prediction["labels"]]
+    elif "value" in prediction:
+        found = [(prediction["value"], "")]
+    elif "answer" in prediction:
+        found = [(prediction["answer"] or "no answer", prediction["probability"])]
+    elif "entities" in prediction:
+        entities = prediction["entities"]
+        found = [(f"{one['type']}: {one['text']}", one["probability"]) for one in entities]
+    elif "tags" in prediction:
+        words = zip(prediction["words"], prediction["tags"], strict=True)
+        told = [f"{word}: {tag}" for word, tag in words]
+        found = list(zip(told, prediction["probabilities"], strict=True))
+    return [("none", "")] if found == [] else found
 
 
 def must_hold_text(text: str) -> None:
