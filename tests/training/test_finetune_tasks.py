@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bertworks.api import Model, load
 from bertworks.errors import SettingsError
 from bertworks.tasks import LABELLED, labelled_task
+from bertworks.tasks.classification import ClassificationSettings
+from bertworks.tasks.columns import Columns
+from bertworks.tasks.distilled import DistilledTask
 from bertworks.training.finetune import finetune
 from bertworks.training.finetune_settings import settings_of
-from tests.training.test_finetune import CONFIG, LETTERS, Tokenizer
+from tests.training.test_finetune import CONFIG, FAST, LETTERS, Tokenizer, make_rows
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{c}" for c in LETTERS)]
 
@@ -32,6 +37,9 @@ def tagged(random: np.random.Generator) -> dict[str, Any]:
         words += ["x" + "".join(letters(random, 0, 3)), "y"] if name else letters(random, 1, 2)
         tags += ["B-NAME", "I-NAME"] if name else ["O"]
     return {"words": words, "tags": tags}
+
+
+TAGGED = [tagged(np.random.default_rng(0))]
 
 
 def question(random: np.random.Generator) -> dict[str, Any]:
@@ -108,3 +116,50 @@ def test_the_settings_of_a_task_are_strict(task: str) -> None:
     assert settings.parse({"seed": 3}).seed == 3
     with pytest.raises(SettingsError, match="max_seq_length"):
         settings.parse({"max_seq_lenght": 3})
+
+
+def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) -> None:
+    teacher = finetune(
+        Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(PIECES)),
+        train=make_rows(300, 1),
+        out=tmp_path / "teacher",
+        **{**FAST, "epochs": 8},
+    ).model
+    texts = [{"text": row["text"]} for row in make_rows(300, 3)]
+    # The student has another vocabulary: the letters in another order.
+    pieces = [*PIECES[:5], *reversed(PIECES[5:])]
+    small = Model.fresh(
+        CONFIG.with_values(vocab_size=len(pieces)), Tokenizer.from_vocabulary(pieces)
+    )
+    given = {**FAST, "epochs": 8, "teacher": str(tmp_path / "teacher"), "temperature": 2.0}
+    dev = make_rows(60, 2)
+    result = finetune(small, train=texts, dev=dev, out=tmp_path / "student", **given)
+    assert result.metrics["accuracy"] > 0.9
+    told = [row["probabilities"]["yes"] for row in teacher.predict(dev)]
+    own = [row["probabilities"]["yes"] for row in load(tmp_path / "student").predict(dev)]
+    assert np.abs(np.subtract(told, own)).mean() < 0.15
+    with pytest.raises(SettingsError, match="tagging takes no teacher"):
+        finetune(
+            small, "tagging", train=[tagged(np.random.default_rng(0))], out=tmp_path / "x", **given
+        )
+
+
+def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:
+    config = GEOMETRY.with_values(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    settings = ClassificationSettings(
+        labels=("a", "b"), columns=Columns(text="text"), max_seq_length=32
+    )
+    task = DistilledTask(tokenizer, settings, 3.0)
+    network = task.network(config).double()
+    examples = task.examples([{"text": "x"}, {"text": "a b"}], 0, labelled=False)
+    logits = network.predict(task.collate(examples).to("cpu"))["logits"].detach()
+    for wanted, least, most in ((logits, -1e-9, 1e-9), (logits + torch.tensor([1.0, 0]), 1e-3, 9)):
+        chances = torch.softmax(wanted, -1).numpy().astype(np.float64)
+        soft = [replace(one, label=row) for one, row in zip(examples, chances, strict=True)]
+        batch = task.collate(soft).to("cpu")
+        loss = network(batch)["classification"].item()
+        assert least <= loss <= most
+        p = torch.softmax(wanted / 3, -1)
+        q = torch.log_softmax(logits / 3, -1)
+        assert loss == pytest.approx((9 * (p * (p.log() - q)).sum()).item(), abs=1e-6)

@@ -37,8 +37,8 @@ class TextOptions(TaskOptions):
     label_column: str | None = Field(None, description="name or number; guessed if left out")
     truncation: Truncation = Field("longest_first", description="what becomes of a longer row")
 
-    def find_columns(self, rows: Rows) -> Columns:
-        """The columns of a table of labelled rows.
+    def find_columns(self, rows: Rows, *, labelled: bool = True) -> Columns:
+        """The columns of a table; that of the labels may be absent if `labelled` is false.
 
         Raises:
             DataError: one is not there, or cannot be guessed.
@@ -49,6 +49,7 @@ class TextOptions(TaskOptions):
             text=self.text_column,
             pair=self.pair_column,
             label=self.label_column,
+            labelled=labelled,
             where=rows.name,
         )
 
@@ -194,7 +195,9 @@ class TextTask(LabelledTask[TextExample]):
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         own = self.settings.columns
         needed = [own.text, own.pair, own.label if labelled else None]
-        if all(name is None or name in rows.columns for name in needed):
+        if not (labelled and own.label is None) and all(
+            name is None or name in rows.columns for name in needed
+        ):
             return self
         texts = own.text in rows.columns and own.pair in {None, *rows.columns}
         found = find_columns(

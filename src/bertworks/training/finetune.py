@@ -98,7 +98,7 @@ def finetune(
         tables = {"train": _name_of(train), "dev": None if dev is None else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         start = model if isinstance(model, Model) else load(model)
-        data = LabelledData.read(kind, start.tokenizer, train, dev, resolved)
+        data = LabelledData.read(kind, start.tokenizer, train, dev, resolved, members.device)
         description = {
             "task": task,
             "model": str(name),

@@ -42,6 +42,10 @@ class FinetuneSettings(Settings):
     )
     keep_checkpoints: int = Field(1, ge=1)
     deterministic: bool = False
+    teacher: str | None = Field(
+        None, description="a fine-tuned classifier to learn from; rows then need no labels"
+    )
+    temperature: float = Field(1.0, gt=0, description="of teacher and student, in their loss")
     reinitialize: bool = Field(
         False, description="begin with random weights of the same geometry, as a baseline"
     )

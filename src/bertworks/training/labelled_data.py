@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..errors import DataError, SettingsError, TrainingError, nearest
 from ..inference.engine import labelled_examples
+from ..tasks.classification import ClassificationOptions
 from ..tasks.labelled import LabelledExample, LabelledTask
 from ..tasks.placed import Rows
 from ..tasks.rows import Table, read_rows
@@ -17,6 +20,7 @@ from ..tasks.summary import DataSummary
 from ..text.tokenizer import Tokenizer
 from .finetune_settings import FinetuneSettings
 from .journal import RunDirectory, write_atomically
+from .teacher import taught
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class LabelledData:
         train: Table,
         dev: Table | None,
         settings: FinetuneSettings,
+        device: torch.device,
     ) -> LabelledData:
         """Read the tables as a task of a kind.
 
@@ -45,6 +50,7 @@ class LabelledData:
             train: the rows to learn from.
             dev: the rows to measure on.
             settings: those of `settings_of(kind)`.
+            device: where a teacher computes.
 
         Raises:
             DataError: a table or a row is not what it should be.
@@ -54,11 +60,22 @@ class LabelledData:
         options = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
         wanted = options.named_columns()
         rows = _reusable(train, wanted, options.header)
-        task = kind.from_table(tokenizer, rows, options)
+        taught_examples: list[Any] | None = None
+        task: LabelledTask[Any]
+        if settings.teacher is not None:
+            if not isinstance(options, ClassificationOptions):
+                raise SettingsError(f"teacher={settings.teacher}: {kind.name} takes no teacher")
+            task, taught_examples = taught(
+                settings.teacher, tokenizer, rows, options, settings.temperature, device
+            )
+        else:
+            task = kind.from_table(tokenizer, rows, options)
         task.evaluator()  # what the metrics need is asked for before hours are spent
         if settings.best_metric is not None:
             _check_metric(task, settings.best_metric)
-        train_examples = list(labelled_examples(task, rows))
+        train_examples = (
+            list(labelled_examples(task, rows)) if taught_examples is None else taught_examples
+        )
         dev_rows = dev_examples = None
         if dev is not None:
             dev_rows = read_rows(dev, columns=wanted, header=options.header)

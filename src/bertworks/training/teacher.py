@@ -1,0 +1,77 @@
+"""What a fine-tuned teacher says of the training rows, as targets for a student."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ..api import load
+from ..errors import SettingsError
+from ..inference import engine
+from ..tasks.classification import ClassificationOptions, ClassificationTask
+from ..tasks.distilled import DistilledTask
+from ..tasks.placed import Rows
+from ..tasks.texts import TextExample
+from ..text.tokenizer import Tokenizer
+
+
+def taught(
+    name: str,
+    tokenizer: Tokenizer,
+    rows: Rows,
+    options: ClassificationOptions,
+    temperature: float,
+    device: torch.device,
+) -> tuple[DistilledTask, list[TextExample]]:
+    """The student's task, and the rows as its examples, with the teacher's answers for labels.
+
+    Args:
+        name: the teacher's directory or name on the hub.
+        tokenizer: the student's.
+        rows: texts; labels are not looked at.
+        options: what the user says of the task.
+        temperature: of the student's loss.
+        device: where the teacher computes.
+
+    Raises:
+        SettingsError: the teacher is no classifier of one label a row.
+        DataError: a row is not one of the task.
+    """
+    teacher = load(name, device=device)
+    if not isinstance(teacher.task, ClassificationTask) or teacher.task.settings.multi_label:
+        raise SettingsError(
+            f"teacher={name}: it is no classifier of one label a row",
+            fix="Give one that `finetune classification` made.",
+        )
+    assert isinstance(teacher.network, torch.nn.Module)
+    reader = teacher.task.for_table(rows, labelled=False)
+    found = options.find_columns(rows, labelled=False)
+    task = DistilledTask(
+        tokenizer,
+        teacher.task.settings.with_values(
+            columns=found,
+            max_seq_length=options.max_seq_length,
+            truncation=options.truncation,
+            dropout=options.dropout,
+            positive_label=options.positive_label or teacher.task.settings.positive_label,
+            class_weights=None,
+            label_smoothing=0.0,
+        ),
+        temperature,
+    )
+    labels = task.settings.labels
+    examples: list[TextExample] = []
+    told = engine.predict(teacher.network, reader, rows)  # type: ignore[arg-type]
+    for chunk in engine.chunks(zip(rows, told, strict=True), 4096):
+        made = task.examples(
+            [row.values for row, _ in chunk],
+            len(examples),
+            where=[row.where for row, _ in chunk],
+            labelled=False,
+        )
+        for example, (_, (_, answer)) in zip(made, chunk, strict=True):
+            chances = [answer["probabilities"][label] for label in labels]
+            examples.append(replace(example, label=np.array(chances, np.float32)))
+    return task, examples
