@@ -106,7 +106,7 @@ def test_other_processes_make_the_same_block() -> None:
         "from bertworks.tasks.pretraining.pairs import InstanceSettings\n"
         "ids, ends = np.arange(200, 900, dtype=np.uint16), np.arange(0, 701, 7)\n"
         "c = N(document_lengths=np.full(9, 700), document=lambda i: (ids, ends))\n"
-        "s = PretrainingSource(c, np.arange(9), N(cls_id=101, sep_id=102), "
+        "s = PretrainingSource(c, np.arange(9), N(cls_id=101, sep_id=102, has=bool), "
         "InstanceSettings(), seed=5)\n"
         "b = s.block(2, 0)\n"
         "print(hashlib.sha256(b.tokens.tobytes() + b.keys.tobytes()).hexdigest())\n"
