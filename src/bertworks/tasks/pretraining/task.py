@@ -130,7 +130,17 @@ class PretrainingEvaluator(Evaluator):
 
 
 def make_masker(settings: MaskingSettings, tokenizer: Tokenizer) -> Masker:
-    """What masks sequences of a tokenizer."""
+    """What masks sequences of a tokenizer.
+
+    Raises:
+        DataError: the tokenizer lacks a special piece that is needed.
+    """
+    for role in ("mask", "cls", "sep"):
+        if not tokenizer.has(role):
+            raise DataError(
+                f"the tokenizer has no {role} token, and masked pieces cannot be learned without",
+                fix="Train a causal family (model.family=openai-gpt), or prepare with another one.",
+            )
     return Masker(
         settings,
         vocab_size=tokenizer.vocab_size,
