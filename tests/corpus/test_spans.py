@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertworks.corpus.chunks import find_chunks
@@ -102,6 +102,7 @@ def test_a_span_over_sentences_is_one_unit(letters: Tokenizer, tmp_path: Path) -
     assert corpus.manifest.spans == 1
 
 
+@settings(deadline=None)
 @given(
     words=st.lists(st.text(LETTERS, min_size=1, max_size=4), min_size=1, max_size=8),
     cuts=st.lists(st.integers(0, 40), max_size=8),
@@ -152,6 +153,7 @@ def test_a_space_of_its_own_goes_with_what_follows() -> None:
     assert count == 1
 
 
+@settings(deadline=None)
 @given(text=st.text("a \n\t", max_size=15), data=st.data())
 def test_spans_move_with_their_paragraphs(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
@@ -249,8 +251,8 @@ def test_bytes_do_not_depend_on_workers(letters: Tokenizer, tmp_path: Path) -> N
     path = write(tmp_path / "f.jsonl", rows)
     for workers in (1, 2):
         out = tmp_path / str(workers)
-        settings: Any = {"tokenizer": letters, "shard_bytes": 500, "spans": "given"}
-        prepare(path, out=out, workers=workers, **settings)
+        values: Any = {"tokenizer": letters, "shard_bytes": 500, "spans": "given"}
+        prepare(path, out=out, workers=workers, **values)
     files = [sorted((tmp_path / name).glob("*.*")) for name in "12"]
     assert len(files[0]) > 4
     assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
@@ -291,6 +293,7 @@ def test_chunks(sentences: list[str], expected: list[list[str]]) -> None:
     ] == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("aB .,\"“”5%km$of'\n", max_size=40), max_size=4))
 def test_chunks_are_spans(sentences: list[str]) -> None:
     for sentence, chunks in zip(sentences, find_chunks(sentences), strict=True):
