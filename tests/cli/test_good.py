@@ -70,6 +70,28 @@ def test_prepare_again_has_nothing_to_do(bertworks: Bertworks, world: World) -> 
     assert "nothing left to do" in result.stdout
 
 
+def test_spans_are_masked_as_units(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    corpus, found = tmp_path / "corpus.jsonl", ("--tokenizer", world.vocab, "--workers", 1)
+    texts = [" ".join(part.split("\n")) for part in world.corpus.read_text().strip().split("\n\n")]
+    rows = [{"text": text, "spans": [[0, 8], [text.index("by"), len(text)]]} for text in texts]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "prepared"
+    result = bertworks("prepare", corpus, *found, "--out", out, "--spans", "given")
+    assert result.exit_code == 0, result.output
+    assert "spans       24" in result.stdout
+    words = (*SMALL, f"data={out}", "masking.unit=knowledge", *CPU, "--out", tmp_path / "run")
+    result = bertworks("pretrain", "tiny", *words)
+    assert result.exit_code == 0, result.output
+    assert "mlm_loss" in result.stdout
+    rows[3]["spans"] = [[5, 1]]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = bertworks("prepare", corpus, *found, "--out", tmp_path / "bad", "--spans", "given")
+    assert result.exit_code != 0
+    assert "corpus.jsonl:4: the span [5, 1] ends before it begins" in " ".join(
+        result.output.split()
+    )
+
+
 def test_pretrain_again_is_done_at_once(bertworks: Bertworks, world: World) -> None:
     journal = (world.pretrained / "journal.jsonl").read_bytes()
     words = ("pretrain", "tiny", *SMALL, f"data={world.prepared}", *CPU, "--out", world.pretrained)

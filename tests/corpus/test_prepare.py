@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from bertworks.corpus.manifest import Journal, Manifest
@@ -59,6 +60,7 @@ def expected(
 
 
 @pytest.mark.parametrize("rule", ["split", "lines"])
+@hypothesis_settings(deadline=None)
 @given(
     documents=st.lists(
         st.lists(st.text("abz.! é\x07力", max_size=12), max_size=4), min_size=1, max_size=6

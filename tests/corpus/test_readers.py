@@ -307,7 +307,8 @@ def test_endless_text_is_cut_and_counted(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("\n".join(["ten chars."] * 10))
     counts = ReadCounts()
     reading = Reading(counts, max_document_characters=35)
-    assert [len(found) for _, found in read_text(str(tmp_path / "f"), reading)] == [4, 4, 2]
+    found = read_text(str(tmp_path / "f"), reading)
+    assert [len(document.paragraphs) for document in found] == [4, 4, 2]
     assert counts.cut == 2
 
 

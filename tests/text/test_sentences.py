@@ -38,6 +38,25 @@ def test_only_white_space_is_lost(text):
     assert all(sentence and sentence == sentence.strip() for sentence in sentences)
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u2028", "\u3000", " \u00a0 ", "\u0085"])
+@pytest.mark.parametrize("language", ["en", "de", "fr", "zh"])
+def test_wide_white_space_before_a_dot(space, language):
+    """The library breaks down here; what is split keeps its own white space."""
+    text = f"Mr M{space}. came. Then a{space}b went."
+    sentences = split_sentences(text, language)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert sentences[0].startswith(f"Mr M{space}.")
+    assert sentences[-1].endswith(f"a{space}b went.")
+
+
+@given(st.text('aBM.M.1 \u00a0\u2009\u3000!"'))
+def test_wide_white_space_anywhere(text):
+    for language in ("en", "de"):
+        sentences = split_sentences(text, language)
+        assert "".join("".join(sentences).split()) == "".join(text.split())
+        assert all(sentence in text for sentence in sentences)
+
+
 @pytest.mark.parametrize("text", ["", "  ", "\n\n"])
 def test_nothing(text):
     assert split_sentences(text) == []

@@ -31,6 +31,14 @@ class SentenceRule(StrEnum):
     LINES = "lines"
 
 
+class SpanRule(StrEnum):
+    """Where the spans come from that are masked as units."""
+
+    NONE = "none"
+    GIVEN = "given"
+    RULES = "rules"
+
+
 Corpus = Annotated[
     list[str],
     typer.Argument(
@@ -136,6 +144,13 @@ def prepare(
     language: Annotated[
         str, typer.Option(metavar="CODE", help="The language whose rules split sentences.")
     ] = "en",
+    spans: Annotated[
+        SpanRule,
+        typer.Option(
+            help="Mark phrases and names, for masking.unit=knowledge. given: documents carry them "
+            'as "spans": [[start, end], …]; rules: and where they do not, rules find some.'
+        ),
+    ] = SpanRule.NONE,
     format: Format = FileFormat.AUTO,
     column: Column = None,
     skip_bad: SkipBad = False,
@@ -171,19 +186,21 @@ def prepare(
             column=column,
             sentences=sentences.value,
             language=language,
+            spans=spans.value,
             skip_bad=skip_bad,
             drop_duplicates=drop_duplicates,
             seed=seed,
             progress=told,
         )
-    show.facts(
-        {
-            "documents": f"{manifest.documents:,}",
-            "sentences": f"{manifest.sentences:,}",
-            "tokens": f"{manifest.tokens:,}",
-            "unknown": f"{manifest.unknown_rate:.3%} of the tokens",
-        }
-    )
+    facts = {
+        "documents": f"{manifest.documents:,}",
+        "sentences": f"{manifest.sentences:,}",
+        "tokens": f"{manifest.tokens:,}",
+        "unknown": f"{manifest.unknown_rate:.3%} of the tokens",
+    }
+    if spans is not SpanRule.NONE:
+        facts["spans"] = f"{manifest.spans:,}"
+    show.facts(facts)
     show.read_counts(last.read)
     if last.new_tokens:
         rate = f"{duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"

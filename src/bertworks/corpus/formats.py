@@ -1,8 +1,9 @@
 """How files hold documents: plain text, WikiExtractor, JSON Lines.
 
-Each reader streams `(place, paragraphs)`: where a document begins (`file:line`), and its lines of
-text, stripped, none of them empty. What is skipped when bad things are skipped is the smallest
-whole: a line of text, a record, an unclosed `<doc>`, the rest of a damaged file.
+Each reader streams what it finds: where a document begins (`file:line`), its lines of text,
+stripped, none of them empty, and its spans, where they are asked for. What is skipped when bad
+things are skipped is the smallest whole: a line of text, a record, an unclosed `<doc>`, the rest of
+a damaged file.
 """
 
 from __future__ import annotations
@@ -11,13 +12,21 @@ import html
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from ..errors import DataError
 from .lines import Reading, read_head, read_lines
 from .sources import Format
+from .spans import Spans, spans_of
 
-Found: TypeAlias = tuple[str, list[str]]
+
+class Found(NamedTuple):
+    """A document as a file holds it; its spans are of its paragraphs, joined by line feeds."""
+
+    where: str
+    paragraphs: list[str]
+    spans: Spans | None = None
+
 
 _DOC = re.compile(r"<doc\s[^\n]*>\s*")
 _TITLE = re.compile(r'\stitle="(.*?)"\s*>')
@@ -64,7 +73,7 @@ def read_text(path: str, reading: Reading) -> Iterator[Found]:
     for number, line in read_lines(path, reading):
         text = line.strip()
         if paragraphs and (not text or characters >= reading.max_document_characters):
-            yield f"{path}:{start}", paragraphs
+            yield Found(f"{path}:{start}", paragraphs)
             reading.counts.cut += bool(text)
             paragraphs, characters = [], 0
         if text:
@@ -72,7 +81,7 @@ def read_text(path: str, reading: Reading) -> Iterator[Found]:
             paragraphs.append(text)
             characters += len(text)
     if paragraphs:
-        yield f"{path}:{start}", paragraphs
+        yield Found(f"{path}:{start}", paragraphs)
 
 
 def read_wiki(path: str, reading: Reading) -> Iterator[Found]:
@@ -100,7 +109,7 @@ def read_wiki(path: str, reading: Reading) -> Iterator[Found]:
             reading.bad("text outside <doc>", what, where=f"{path}:{number}")
         elif text.endswith("</doc>"):
             last = text.removesuffix("</doc>").rstrip()
-            yield f"{path}:{start}", [*paragraphs, last] if last else paragraphs
+            yield Found(f"{path}:{start}", [*paragraphs, last] if last else paragraphs)
             paragraphs = None
         elif text in titles:
             titles = set()
@@ -115,8 +124,8 @@ def read_json_lines(path: str, reading: Reading) -> Iterator[Found]:
     """JSON Lines: an object a line, each a document; line feeds in it part paragraphs.
 
     Raises:
-        DataError: a line is no JSON object, or holds no text in the column; and bad things are
-            not to be skipped.
+        DataError: a line is no JSON object, or holds no text in the column, or bad spans; and bad
+            things are not to be skipped.
     """
     column = reading.column
     for number, line in read_lines(path, reading):
@@ -132,8 +141,8 @@ def read_json_lines(path: str, reading: Reading) -> Iterator[Found]:
             reading.bad("bad JSON", "not a JSON object", where=where, fix="Put one on each line.")
             continue
         column, text = text_of(record, column, where, reading)
-        if text is not None:
-            yield where, split_paragraphs(text)
+        if text is not None and (found := found_in(record, text, where, reading)):
+            yield found
 
 
 def text_of(
@@ -161,6 +170,22 @@ def text_of(
         )
         return column, None
     return column, text
+
+
+def found_in(record: Mapping[str, Any], text: str, where: str, reading: Reading) -> Found | None:
+    """The document that a record with this text is; None if its spans are bad, and skipped.
+
+    Raises:
+        DataError: its spans are bad, and bad things are not skipped.
+    """
+    spans = None
+    if reading.spans:
+        try:
+            spans = spans_of(record, text, where=where)
+        except DataError as error:
+            reading.bad("bad spans", error.what, where=where, fix=error.fix)
+            return None
+    return Found(where, split_paragraphs(text), spans)
 
 
 def report_missing_column(

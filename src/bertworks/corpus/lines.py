@@ -59,6 +59,7 @@ class Reading:
         counts: what is added to.
         skip_bad: whether bad things are skipped and counted, rather than errors.
         column: the column of the text, if named.
+        spans: whether spans are read beside the text, where a format has room for them.
         max_document_characters: plain text that runs on longer without a document's end is cut
             at the next paragraph.
     """
@@ -66,6 +67,7 @@ class Reading:
     counts: ReadCounts
     skip_bad: bool = False
     column: str | None = None
+    spans: bool = False
     max_document_characters: int = 1 << 23
 
     def bad(self, kind: str, what: str, *, where: str, fix: str | None = None) -> None:

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..errors import DataError
+from .chunks import find_chunks
 from .lines import ReadCounts
 from .manifest import Sentences, ShardRecord
 from .readers import Document
 from .shards import token_type, write_shard
+from .spans import Spans, SpanSource, mark_units, place_sentences
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
 
 _SENTENCES_AT_ONCE = 2048  # what the tokenizer library keeps of each is large
+
+
+class Text(NamedTuple):
+    """A document's number as a copy, its UTF-8 with line feeds between paragraphs, its spans.
+
+    It is compact, so that sending it to a worker is cheap.
+    """
+
+    copy: int
+    content: bytes
+    spans: Spans | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +41,13 @@ class TextBatch:
 
     Attributes:
         number: the shard's number, from 0.
-        documents: each document's copy number, and its paragraphs as UTF-8 with line feeds
-            between them (compact, so that sending it to a worker is cheap).
+        documents: the documents' text.
         digest: of all of them.
         bytes_read: how much of the corpus's files was read for it.
     """
 
     number: int
-    documents: list[tuple[int, bytes]]
+    documents: list[Text]
     digest: str
     bytes_read: int
 
@@ -49,20 +61,38 @@ def batches(
 ) -> Iterator[TextBatch]:
     """Deal documents to shards, in order: a shard is full when its text reaches `shard_bytes`."""
     number = size = read = 0
-    batch: list[tuple[int, bytes]] = []
+    batch: list[Text] = []
     digest = hashlib.blake2b(digest_size=16)
     for document in documents:
-        text = document.text.encode()
-        batch.append((document.copy, text))
-        digest.update(b"%d %d\n" % (document.copy, len(text)))
-        digest.update(text)
-        size += len(text)
+        text = Text(document.copy, document.text.encode(), document.spans)
+        batch.append(text)
+        digest.update(b"%d %d\n" % (text.copy, len(text.content)))
+        digest.update(text.content)
+        if text.spans is not None:
+            digest.update(f"{text.spans}\n".encode())
+        size += len(text.content)
         if size >= shard_bytes:
             yield TextBatch(number, batch, digest.hexdigest(), counts.bytes_read - read)
             number, size, read = number + 1, 0, counts.bytes_read
             batch, digest = [], hashlib.blake2b(digest_size=16)
     if batch:
         yield TextBatch(number, batch, digest.hexdigest(), counts.bytes_read - read)
+
+
+class _Made(NamedTuple):
+    """Tokens of some documents, end to end.
+
+    Attributes:
+        ids: `[tokens]`.
+        lengths: `[sentences]`, tokens of each.
+        goes_on: `[tokens]` bool, which go on a unit; empty where units are not marked.
+        spans: how many units are spans.
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    goes_on: np.ndarray
+    spans: int
 
 
 class ShardMaker:
@@ -74,13 +104,19 @@ class ShardMaker:
         sentences: "split" splits each paragraph into sentences by rules; "lines" takes each as
             one sentence.
         language: of the rules.
+        spans: where the spans come from that are marked in the shards, if any are.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, directory: Path, sentences: Sentences, language: str
+        self,
+        tokenizer: Tokenizer,
+        directory: Path,
+        sentences: Sentences,
+        language: str,
+        spans: SpanSource,
     ) -> None:
         self._tokenizer, self._directory = tokenizer, directory
-        self._sentences, self._language = sentences, language
+        self._sentences, self._language, self._spans = sentences, language, spans
         self._type = token_type(tokenizer.vocab_size)
 
     def make(self, batch: TextBatch) -> ShardRecord:
@@ -90,24 +126,27 @@ class ShardMaker:
             DataError: the batch is too large for one shard.
             OSError: the shard cannot be written.
         """
-        ids: list[np.ndarray] = []
-        lengths: list[np.ndarray] = []
-        waiting: list[str] = []
-        per_document = []
-        for _, text in batch.documents:
-            sentences = self._split(text.decode())
-            per_document.append(len(sentences))
-            waiting += sentences
-            if len(waiting) >= _SENTENCES_AT_ONCE:
-                self._tokenise(waiting, ids, lengths)
-                waiting = []
-        self._tokenise(waiting, ids, lengths)
+        made: list[_Made] = []
+        per_document: list[int] = []
+        texts: list[Text] = []
+        waiting: list[list[str]] = []
+        size = 0
+        for text in batch.documents:
+            texts.append(text)
+            waiting.append(self._split(text.content.decode()))
+            size += len(waiting[-1])
+            if size >= _SENTENCES_AT_ONCE or len(per_document) + len(texts) == len(batch.documents):
+                made.append(self._tokenise(texts, waiting))
+                per_document += map(len, waiting)
+                texts, waiting, size = [], [], 0
+        whole = _Made(
+            np.concatenate([part.ids for part in made]),
+            np.concatenate([part.lengths for part in made]),
+            np.concatenate([part.goes_on for part in made]),
+            sum(part.spans for part in made),
+        )
         return self._write(
-            batch,
-            np.concatenate(ids),
-            np.concatenate(lengths),
-            np.array(per_document),
-            np.array([copy for copy, _ in batch.documents]),
+            batch, whole, np.array(per_document), np.array([text.copy for text in batch.documents])
         )
 
     def _split(self, text: str) -> list[str]:
@@ -122,21 +161,54 @@ class ShardMaker:
             for sentence in split_sentences(paragraph, self._language)
         ]
 
-    def _tokenise(
-        self, sentences: list[str], ids: list[np.ndarray], lengths: list[np.ndarray]
-    ) -> None:
-        pieces = self._tokenizer.piece_ids(sentences)
-        lengths.append(np.fromiter(map(len, pieces), np.int64, len(pieces)))
-        ids.append(np.concatenate([*pieces, np.empty(0, np.int32)]).astype(self._type))
+    def _tokenise(self, texts: Sequence[Text], documents: Sequence[Sequence[str]]) -> _Made:
+        from ..text.documents import sentence_ids, sentence_tokens
+
+        marks, spans = [np.empty(0, np.bool_)], 0
+        if self._spans == "none":
+            pieces = sentence_ids(self._tokenizer, documents)
+        else:
+            tokens = sentence_tokens(self._tokenizer, documents)
+            pieces = [sentence.input_ids for sentence in tokens]
+            at = 0
+            for text, sentences in zip(texts, documents, strict=True):
+                own = tokens[at : at + len(sentences)]
+                goes_on, found = self._mark(
+                    text, sentences, [t.input_ids for t in own], [t.offsets for t in own]
+                )
+                marks.append(goes_on)
+                spans += found
+                at += len(sentences)
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        ids = np.concatenate([*pieces, np.empty(0, np.int32)]).astype(self._type)
+        return _Made(ids, lengths, np.concatenate(marks), spans)
+
+    def _mark(
+        self,
+        text: Text,
+        sentences: Sequence[str],
+        ids: Sequence[np.ndarray],
+        offsets: Sequence[np.ndarray],
+    ) -> tuple[np.ndarray, int]:
+        """Which tokens of a document go on a unit, and how many units are spans."""
+        if not sentences:
+            return np.empty(0, np.bool_), 0
+        starts = place_sentences(sentences, text.content.decode())
+        spans = text.spans or ()
+        if text.spans is None and self._spans == "rules":
+            spans = tuple(
+                (at + start, at + end)
+                for at, chunks in zip(starts, find_chunks(sentences), strict=True)
+                for start, end in chunks
+            )
+        words = [self._tokenizer.goes_on(sentence) for sentence in ids]
+        places = [at + own for at, own in zip(starts, offsets, strict=True)]
+        return mark_units(np.concatenate(places), np.concatenate(words), spans)
 
     def _write(
-        self,
-        batch: TextBatch,
-        ids: np.ndarray,
-        lengths: np.ndarray,
-        per_document: np.ndarray,
-        copies: np.ndarray,
+        self, batch: TextBatch, made: _Made, per_document: np.ndarray, copies: np.ndarray
     ) -> ShardRecord:
+        ids, lengths = made.ids, made.lengths
         if len(ids) >= 2**31:
             raise DataError(
                 f"one document gives {len(ids):,} tokens, more than a shard can count",
@@ -152,13 +224,16 @@ class ShardMaker:
             lengths[kept],
             per_document[filled],
             copies[filled],
+            None if self._spans == "none" else made.goes_on,
         )
+        unknown = self._tokenizer.id_of("unk")
         return ShardRecord(
             file=batch.file,
             documents=int(filled.sum()),
             sentences=int(kept.sum()),
             tokens=len(ids),
-            unknown_tokens=int(np.count_nonzero(ids == self._tokenizer.unk_id)),
+            unknown_tokens=0 if unknown is None else int(np.count_nonzero(ids == unknown)),
+            spans=made.spans,
             empty_sentences=int((~kept).sum()),
             empty_documents=int((~filled).sum()),
             bytes=size,

@@ -14,8 +14,10 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import CheckpointError, DataError
+from .spans import SpanSource
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READ_VERSIONS = (1, 2)  # the first has neither spans nor sentences in context
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
 
@@ -39,12 +41,18 @@ class SourceRecord(_Record):
 
 
 class Job(_Record):
-    """Everything that decides the bytes of a prepared corpus, but for the text itself."""
+    """Everything that decides the bytes of a prepared corpus, but for the text itself.
+
+    `in_context` is whether sentences have the pieces that they have within their document; it makes
+    no difference to a tokenizer whose pieces do not depend on that.
+    """
 
     sources: tuple[SourceRecord, ...]
     vocabulary_hash: str
     sentences: Sentences
     language: str
+    spans: SpanSource = "none"
+    in_context: bool = False
     skip_bad: bool
     drop_duplicates: bool
     seed: int
@@ -65,6 +73,8 @@ class Job(_Record):
                     return "the corpus differs (its parts, their weights or their sizes)"
                 if key == "vocabulary_hash":
                     return "the tokenizer differs"
+                if key == "in_context":
+                    return "its sentences were tokenised apart, by an earlier release"
                 return f"{key} was {value!r} and is now {others[key]!r}"
         return None
 
@@ -80,6 +90,7 @@ class ShardRecord(_Record):
     sentences: int
     tokens: int
     unknown_tokens: int
+    spans: int = 0
     empty_sentences: int
     empty_documents: int
     bytes: int
@@ -93,6 +104,7 @@ class Manifest(_Record):
     Attributes:
         documents, sentences, tokens: what the shards hold, copies by weight included.
         unknown_tokens: how many of the tokens are `[UNK]`.
+        spans: how many spans of tokens are marked as units.
         empty_documents, empty_sentences: dropped, as nothing of them was left as tokens.
         duplicate_documents: dropped, as their text had come before.
         left_out_documents: not drawn, by a weight with a fraction.
@@ -107,6 +119,7 @@ class Manifest(_Record):
     sentences: int
     tokens: int
     unknown_tokens: int
+    spans: int = 0
     empty_documents: int
     empty_sentences: int
     duplicate_documents: int
@@ -153,9 +166,9 @@ class Manifest(_Record):
         except (OSError, ValueError) as error:
             raise _damaged(path, str(error)) from None
         version = tree.get("format_version") if isinstance(tree, dict) else None
-        if version != FORMAT_VERSION:
+        if version not in _READ_VERSIONS:
             raise CheckpointError(
-                f"format version {version!r}; this program reads {FORMAT_VERSION}",
+                f"format version {version!r}; this program reads 1 to {FORMAT_VERSION}",
                 where=str(path),
                 fix="Prepare the corpus again.",
             )

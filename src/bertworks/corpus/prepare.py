@@ -39,6 +39,7 @@ from .progress import PrepareProgress
 from .readers import read_documents
 from .shards import sha256_of, token_type
 from .sources import CorpusSource, Format, parse_sources
+from .spans import SpanSource
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def prepare(
     column: str | None = None,
     sentences: Sentences = "split",
     language: str = "en",
+    spans: SpanSource = "none",
     skip_bad: bool = False,
     drop_duplicates: bool = False,
     seed: int = 0,
@@ -83,6 +85,9 @@ def prepare(
         sentences: "split" splits paragraphs into sentences by rules; "lines" takes each line of
             text as one sentence.
         language: whose rules split sentences, as an ISO 639-1 code.
+        spans: which spans of text are marked as units for `masking.unit=knowledge`: "given", those
+            that documents carry as `spans`, see `corpus.spans`; "rules", and those that rules find
+            in documents that carry none, see `corpus.chunks`; "none".
         shard_bytes: a shard is full when its text, in UTF-8, reaches this.
         progress: called after every shard and at the end.
 
@@ -107,6 +112,8 @@ def prepare(
         vocabulary_hash=tokenizer.fingerprint,
         sentences=sentences,
         language=language,
+        spans=spans,
+        in_context=not tokenizer.definition.context_free,
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
         seed=seed,
@@ -115,7 +122,12 @@ def prepare(
     )
     counts = ReadCounts()
     documents = read_documents(
-        parsed, skip_bad=skip_bad, drop_duplicates=drop_duplicates, seed=seed, counts=counts
+        parsed,
+        skip_bad=skip_bad,
+        drop_duplicates=drop_duplicates,
+        seed=seed,
+        spans=spans != "none",
+        counts=counts,
     )
     directory = Path(out)
     run: _Run | None = None
@@ -181,7 +193,8 @@ class _Run:
 
     def work(self, todo: Iterator[TextBatch], tokenizer: Tokenizer, workers: int) -> None:
         """Make every shard that is not there yet."""
-        settings = (self._directory, self._job.sentences, self._job.language)
+        job = self._job
+        settings = (self._directory, job.sentences, job.language, job.spans)
         pending = self._pending(todo)
         if workers == 1:
             make = ShardMaker(tokenizer, *settings).make
@@ -255,6 +268,7 @@ class _Run:
             sentences=total["sentences"],
             tokens=total["tokens"],
             unknown_tokens=total["unknown_tokens"],
+            spans=total["spans"],
             empty_documents=total["empty_documents"] + self._counts.empty,
             empty_sentences=total["empty_sentences"],
             duplicate_documents=self._counts.duplicates,
@@ -281,11 +295,12 @@ class _Run:
 
 
 def _build_maker(
-    directory: Path, sentences: Sentences, language: str
+    directory: Path, sentences: Sentences, language: str, spans: SpanSource
 ) -> Callable[[TextBatch], ShardRecord]:
     from ..text.tokenizer import Tokenizer
 
-    return ShardMaker(Tokenizer.load(directory / TOKENIZER), directory, sentences, language).make
+    tokenizer = Tokenizer.load(directory / TOKENIZER)
+    return ShardMaker(tokenizer, directory, sentences, language, spans).make
 
 
 def _claim(directory: Path) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import DataError
 from .duplicates import SeenTexts
 from .formats import Found, detect_format, read_json_lines, read_text, read_wiki
 from .lines import ReadCounts, Reading
 from .sources import CorpusSource, Format, parse_sources
+from .spans import Spans
 from .tables import read_dataset, read_parquet
 
 __all__ = ["CorpusSource", "Document", "ReadCounts", "read_documents"]
@@ -36,11 +37,13 @@ class Document:
         where: where it begins: `file:line`, or `file, row 12` in a table.
         copy: 0, or 1, 2, … for further copies that its source's weight asks for; they follow it
             at once.
+        spans: of `text`, rising, if it carries any and they were asked for.
     """
 
     paragraphs: tuple[str, ...]
     where: str
     copy: int = 0
+    spans: Spans | None = None
 
     @property
     def text(self) -> str:
@@ -58,6 +61,7 @@ def read_documents(
     skip_bad: bool = False,
     drop_duplicates: bool = False,
     seed: int = 0,
+    spans: bool = False,
     counts: ReadCounts | None = None,
 ) -> Iterator[Document]:
     """Stream the documents of a corpus, source after source, file after file.
@@ -70,6 +74,7 @@ def read_documents(
         skip_bad: skip and count what cannot be read, rather than stop at it.
         drop_duplicates: drop and count documents whose whole text has come before.
         seed: draws the documents that a weight's fraction takes.
+        spans: whether to read the spans that documents carry (JSON Lines, Parquet, data sets).
         counts: filled in as documents are read.
 
     Raises:
@@ -80,7 +85,7 @@ def read_documents(
     files = [source.files() for source in parsed]
     counts = counts if counts is not None else ReadCounts()
     counts.bytes_total += sum(os.path.getsize(file) for some in files for file in some)
-    return _read(parsed, files, skip_bad, drop_duplicates, seed, counts)
+    return _read(parsed, files, skip_bad, drop_duplicates, seed, spans, counts)
 
 
 def _read(
@@ -89,18 +94,19 @@ def _read(
     skip_bad: bool,
     drop_duplicates: bool,
     seed: int,
+    spans: bool,
     counts: ReadCounts,
 ) -> Iterator[Document]:
     seen = SeenTexts() if drop_duplicates else None
     for index, source in enumerate(sources):
-        reading = Reading(counts, skip_bad, source.column)
+        reading = Reading(counts, skip_bad, source.column, spans)
         number = 0
-        for where, paragraphs in _read_source(source, files[index], reading):
-            if not paragraphs:
+        for found in _read_source(source, files[index], reading):
+            if not found.paragraphs:
                 counts.empty += 1
                 continue
             number += 1
-            document = Document(tuple(paragraphs), where)
+            document = Document(tuple(found.paragraphs), found.where, spans=found.spans)
             if seen is not None and not seen.add(document.text):
                 counts.duplicates += 1
                 continue
@@ -110,7 +116,7 @@ def _read(
             if copies:
                 yield document
             for copy in range(1, copies):
-                yield Document(document.paragraphs, where, copy)
+                yield replace(document, copy=copy)
 
 
 def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> Iterator[Found]:

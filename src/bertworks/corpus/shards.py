@@ -2,7 +2,8 @@
 
 A shard is an uncompressed Arrow IPC file of one record batch, a row a document: `tokens`, nested
 lists (document → sentences → token ids), and `copy`, 0 or the number of a further copy that a
-weight asked for.
+weight asked for. Where spans were asked for there is a third column, `goes_on`, lists (document →
+tokens) of a bit a token: whether it is masked together with the token before it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def write_shard(
     sentence_lengths: np.ndarray,
     document_sentences: np.ndarray,
     copies: np.ndarray,
+    goes_on: np.ndarray | None = None,
 ) -> tuple[int, str]:
     """Write a shard, whole or not at all.
 
@@ -45,6 +47,7 @@ def write_shard(
         sentence_lengths: `[sentences]`, tokens of each.
         document_sentences: `[documents]`, sentences of each.
         copies: `[documents]`, the number of each document's copy.
+        goes_on: `[tokens]` bool, which tokens go on a unit, where that is to be told.
 
     Returns:
         The file's size in bytes and its SHA-256.
@@ -52,11 +55,15 @@ def write_shard(
     Raises:
         OSError: the disk is full, or the file cannot be written.
     """
-    sentences = pa.ListArray.from_arrays(pa.array(_offsets(sentence_lengths)), pa.array(ids))
-    documents = pa.ListArray.from_arrays(pa.array(_offsets(document_sentences)), sentences)
-    batch = pa.record_batch(
-        [documents, pa.array(copies.astype(np.uint16))], names=["tokens", "copy"]
-    )
+    in_tokens, in_sentences = _offsets(sentence_lengths), _offsets(document_sentences)
+    sentences = pa.ListArray.from_arrays(pa.array(in_tokens), pa.array(ids))
+    documents = pa.ListArray.from_arrays(pa.array(in_sentences), sentences)
+    columns = {"tokens": documents, "copy": pa.array(copies.astype(np.uint16))}
+    if goes_on is not None:
+        columns["goes_on"] = pa.ListArray.from_arrays(
+            pa.array(in_tokens[in_sentences]), pa.array(goes_on)
+        )
+    batch = pa.record_batch(columns)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -79,6 +86,7 @@ class _Shard(NamedTuple):
     sentence_offsets: np.ndarray  # [sentences + 1], into ids
     document_offsets: np.ndarray  # [documents + 1], into the sentences
     copies: np.ndarray  # [documents]
+    goes_on: np.ndarray | None  # [⌈tokens / 8⌉] uint8, a bit a token, the lowest first
 
 
 class Corpus:
@@ -155,14 +163,36 @@ class Corpus:
         Raises:
             IndexError: there is no such document.
         """
+        shard, offsets = self._find(number)
+        start = offsets[0]
+        return shard.ids[start : offsets[-1]], np.subtract(offsets, start, dtype=np.int64)
+
+    @property
+    def has_units(self) -> bool:
+        """Whether it is told which tokens are masked together."""
+        return self.manifest.job.spans != "none"
+
+    def goes_on(self, number: int) -> np.ndarray:
+        """Which tokens of a document are masked together with the token before, `[tokens]` bool.
+
+        Raises:
+            IndexError: there is no such document.
+        """
+        shard, offsets = self._find(number)
+        assert shard.goes_on is not None, "the corpus has no units"
+        start, end = int(offsets[0]), int(offsets[-1])
+        bits = np.unpackbits(shard.goes_on[start // 8 : (end + 7) // 8], bitorder="little")
+        return bits[start % 8 :][: end - start].astype(np.bool_)
+
+    def _find(self, number: int) -> tuple[_Shard, np.ndarray]:
+        """A document's shard, and the offsets of its sentences there."""
         if not 0 <= number < self._starts[-1]:
             raise IndexError(f"document {number} of {self._starts[-1]}")
         index = bisect_right(self._starts, number) - 1
-        ids, sentence_offsets, document_offsets, _ = self._shards[index]
+        shard = self._shards[index]
         row = number - self._starts[index]
-        offsets = sentence_offsets[document_offsets[row] : document_offsets[row + 1] + 1]
-        start = offsets[0]
-        return ids[start : offsets[-1]], np.subtract(offsets, start, dtype=np.int64)
+        first, last = shard.document_offsets[row], shard.document_offsets[row + 1]
+        return shard, shard.sentence_offsets[first : last + 1]
 
     def load_tokenizer(self) -> Tokenizer:
         """The tokenizer that made the ids, from the corpus's own copy of it.
@@ -202,6 +232,7 @@ def _open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify
             sentences.offsets.to_numpy(zero_copy_only=True),
             documents.offsets.to_numpy(zero_copy_only=True),
             batch.column("copy").to_numpy(zero_copy_only=True),
+            _bits(batch.column("goes_on")) if manifest.job.spans != "none" else None,
         )
     except (pa.ArrowException, OSError, KeyError, AttributeError, ValueError) as error:
         raise _damaged(path, str(error).splitlines()[0]) from None
@@ -215,9 +246,20 @@ def _open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify
     tokens, sentences_, documents_ = record.tokens, record.sentences, record.documents
     if counts != (tokens, sentences_, documents_, tokens, sentences_):
         raise _damaged(path, "its counts are not the manifest's")
+    if shard.goes_on is not None and len(shard.goes_on) * 8 < record.tokens:
+        raise _damaged(path, "too few bits for its tokens")
     if shard.ids.dtype != np.dtype(manifest.token_type):
         raise _damaged(path, f"token ids of type {shard.ids.dtype}")
     return shard
+
+
+def _bits(column: Any) -> np.ndarray:
+    """A column of lists of truth values, as Arrow lays them out."""
+    values = column.values
+    if not len(values):
+        return np.empty(0, np.uint8)
+    assert values.offset == 0, "a shard is written whole"
+    return np.frombuffer(values.buffers()[1], np.uint8)
 
 
 def _offsets(lengths: np.ndarray) -> np.ndarray:

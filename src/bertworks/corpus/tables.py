@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DataError, need
-from .formats import Found, report_missing_column, split_paragraphs, text_of
+from .formats import Found, found_in, report_missing_column, text_of
 from .lines import Reading, reason
 from .sources import CorpusSource, is_saved_dataset
+from .spans import COLUMN as SPANS
 
 _ROWS = 256
 
@@ -34,13 +35,18 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Found]:
             column = _choose_column(path, file.schema_arrow, reading)
             if column is None:
                 return
-            for batch in file.iter_batches(_ROWS, columns=[column]):
-                values = batch.column(0)
+            columns = [column]
+            if reading.spans and SPANS in file.schema_arrow.names:
+                columns.append(SPANS)
+            for batch in file.iter_batches(_ROWS, columns=columns):
+                values = batch.column(column)
                 for index in range(len(values)):
                     row += 1
-                    text = _value(values[index], column, f"{path}, row {row}", reading)
-                    if text is not None:
-                        yield f"{path}, row {row}", split_paragraphs(text)
+                    where = f"{path}, row {row}"
+                    text = _value(values[index], column, where, reading)
+                    record = {SPANS: batch.column(SPANS)[index].as_py()} if columns[1:] else {}
+                    if text is not None and (found := found_in(record, text, where, reading)):
+                        yield found
                 read = size * row // file.metadata.num_rows
                 counts.bytes_read += read - seen
                 seen = read
@@ -61,8 +67,8 @@ def read_dataset(source: CorpusSource, reading: Reading) -> Iterator[Found]:
     for row, record in enumerate(data, 1):
         where = f"{source.path}, row {row}"
         column, text = text_of(record, column, where, reading)
-        if text is not None:
-            yield where, split_paragraphs(text)
+        if text is not None and (found := found_in(record, text, where, reading)):
+            yield found
     if not row:
         reading.bad("empty file", "the data set holds no rows", where=source.path)
 

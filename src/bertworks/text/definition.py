@@ -96,6 +96,21 @@ class Definition(ABC):
     def continuation(self) -> NDArray[np.bool_]:
         """bool [pieces]: which pieces go on a word."""
 
+    @property
+    @abstractmethod
+    def word_end(self) -> NDArray[np.bool_]:
+        """bool [pieces]: which pieces end a word, where that is what marks words."""
+
+    @property
+    @abstractmethod
+    def context_free(self) -> bool:
+        """Whether a sentence has the same pieces alone as within a text, behind a space."""
+
+    @property
+    def end(self) -> str | None:
+        """The piece that a document ends with, if there is one."""
+        return self.roles.sep
+
     @abstractmethod
     def description(self) -> Mapping[str, Any]:
         """Everything, as JSON can hold it."""
@@ -187,6 +202,15 @@ class WordPieceDefinition(Definition):
         """bool [pieces]: which pieces begin with `##`, and have more."""
         prefix = CONTINUATION
         return np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces])
+
+    @cached_property
+    def word_end(self) -> NDArray[np.bool_]:
+        """bool [pieces]: none of them."""
+        return np.zeros(len(self.pieces), np.bool_)
+
+    @property
+    def context_free(self) -> bool:
+        return True
 
     def description(self) -> Mapping[str, Any]:
         return {

@@ -93,14 +93,28 @@ def trim_offsets(
         text: what they are of, or its words.
         marks: the ids of pieces that stand for a space alone, and so for no character.
     """
-    for at, (first, past) in enumerate(segment.offsets.tolist()):
-        own = text if isinstance(text, str) else text[segment.word_ids[at]]
-        start, end = first, past
-        while start < end and _is_unseen(own[start]):
-            start += 1
-        while end > start and _is_unseen(own[end - 1]):
-            end -= 1
-        segment.offsets[at] = start, start if int(segment.input_ids[at]) in marks else end
+    words = [text] if isinstance(text, str) else text
+    unseen = _unseen("".join(words))
+    base = np.cumsum([0, *map(len, words)])[:-1]
+    moved = np.zeros(len(segment), np.int64) if words is not text else base[segment.word_ids]
+    starts, ends = (segment.offsets[:, side] + moved for side in (0, 1))
+    # For each character, the first that is seen from there on, and behind the last before there.
+    places = np.arange(len(unseen) + 1)
+    seen = np.append(~unseen, True)
+    onwards = np.minimum.accumulate(np.where(seen, places, len(unseen))[::-1])[::-1]
+    before = np.maximum.accumulate(np.append(0, np.where(~unseen, places[1:], 0)))
+    starts = np.minimum(onwards[starts], ends)
+    ends = np.maximum(before[ends], starts)
+    alone = np.isin(segment.input_ids, list(marks))
+    segment.offsets[:, 0] = starts - moved
+    segment.offsets[:, 1] = np.where(alone, starts, ends) - moved
+
+
+def _unseen(text: str) -> NDArray[np.bool_]:
+    """bool [characters]: which are white space, or have no width."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    different, place = np.unique(codes, return_inverse=True)
+    return np.array([_is_unseen(chr(code)) for code in different], np.bool_)[place]
 
 
 def _is_unseen(char: str) -> bool:

@@ -174,6 +174,24 @@ class Tokenizer:
         """bool [vocab_size]: which pieces go on a word, such as those that begin with `##`."""
         return self.definition.continuation
 
+    @property
+    def word_end(self) -> NDArray[np.bool_]:
+        """bool [vocab_size]: which pieces end a word, where that is marked (`</w>`)."""
+        return self.definition.word_end
+
+    def goes_on(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
+        """bool [tokens]: which tokens of a text go on the word of the token before."""
+        found: NDArray[np.bool_] = self.continuation[ids]
+        found[:1] = False
+        found[1:] &= ~self.word_end[ids[:-1]]
+        return found
+
+    @property
+    def end_id(self) -> int | None:
+        """The id of what a document ends with, if the tokenizer has anything for it."""
+        end = self.definition.end
+        return None if end is None else self.definition.ids[end]
+
     @cached_property
     def special_ids(self) -> Ints:
         """int32: `[PAD]`, `[CLS]`, `[SEP]` and `[MASK]`, which are never masked, sorted."""

@@ -87,14 +87,41 @@ class TreeDefinition(Definition):
     def continuation(self) -> NDArray[np.bool_]:
         """bool [pieces]: those without the mark that a word begins with.
 
-        Pieces of tokenizers that mark a word's end instead are all False.
+        Where a word's end is marked instead, any piece may go on a word (`word_end`).
         """
+        if self._end_mark:
+            return np.array([piece not in self.special for piece in self.pieces])
         marks = [mark for mark in _SPACE_MARKS if any(p.startswith(mark) for p in self.pieces)]
         if not marks:
             return np.zeros(len(self.pieces), np.bool_)
         return np.array(
             [not piece.startswith(marks[0]) and piece not in self.special for piece in self.pieces]
         )
+
+    @cached_property
+    def word_end(self) -> NDArray[np.bool_]:
+        """bool [pieces]: those with the mark that a word ends with, such as `</w>`."""
+        mark = self._end_mark
+        if not mark:
+            return np.zeros(len(self.pieces), np.bool_)
+        return np.array([piece.endswith(mark) or piece in self.special for piece in self.pieces])
+
+    @property
+    def _end_mark(self) -> str:
+        return self.tree["model"].get("end_of_word_suffix") or ""
+
+    @property
+    def context_free(self) -> bool:
+        return False  # a piece may stand for the space before it
+
+    @property
+    def end(self) -> str | None:
+        """`[SEP]` or what stands in its place; else what `tokenizer_config.json` says."""
+        named = self.config.get("eos_token")
+        if isinstance(named, Mapping):
+            named = named.get("content")
+        found = self.roles.sep or named
+        return found if found in self.ids else None
 
     @cached_property
     def marks(self) -> frozenset[int]:

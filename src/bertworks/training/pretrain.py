@@ -114,6 +114,7 @@ class PretrainingData:
     def open(cls, settings: PretrainSettings) -> PretrainingData:
         corpus = Corpus.open(settings.data)
         tokenizer = corpus.load_tokenizer()
+        masked = settings.model.attention != "causal"
         parts = split_held_out(corpus, settings.held_out.documents, seed=settings.seed)
 
         def source(documents: np.ndarray, length: int, seed: int) -> PretrainingSource:
@@ -124,6 +125,7 @@ class PretrainingData:
                 settings.instances.with_values(max_seq_length=length),
                 seed=seed,
                 repeat_every=settings.masking.repeat_every,
+                units=masked and settings.masking.unit == "knowledge",
             )
 
         phases = [

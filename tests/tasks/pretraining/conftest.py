@@ -51,6 +51,8 @@ def tokenizer() -> Any:
         cls_id=CLS,
         sep_id=SEP,
         mask_id=MASK,
+        has=lambda role: True,
+        word_end=np.zeros(VOCAB_SIZE, np.bool_),
         continuation=np.arange(VOCAB_SIZE) >= FIRST_CONTINUATION,
     )
 

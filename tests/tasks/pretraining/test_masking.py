@@ -294,3 +294,86 @@ def test_impossible_ratios_are_refused() -> None:
 def test_static_masks_repeat_after_the_dupe_factor() -> None:
     assert MaskingSettings().repeat_every is None
     assert MaskingSettings(static=True, dupe_factor=4).repeat_every == 4
+
+
+# --------------------------------------------------------------------------- phrases and entities
+
+
+def with_units(count: int, length: int, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Sequences, and which of their tokens go on a unit; some units begin before their segment."""
+    rng = np.random.default_rng(seed)
+    rows = sequences(count, length, seed, words=True)
+    return rows, [rng.random(length) < 0.6 for _ in rows]
+
+
+def units_of(row: np.ndarray, goes_on: np.ndarray) -> list[list[int]]:
+    """The units of a sequence, told plainly: `[CLS]` and `[SEP]` are in none, and cut them."""
+    found: list[list[int]] = []
+    for at, token in enumerate(row.tolist()):
+        if token in (CLS, SEP):
+            continue
+        if goes_on[at] and found and found[-1][-1] == at - 1:
+            found[-1].append(at)
+        else:
+            found.append([at])
+    return found
+
+
+@pytest.mark.parametrize("replace", ["token", "span"])
+def test_units_are_masked_whole_and_within_the_budget(replace: str) -> None:
+    rows, goes_on = with_units(400, 64)
+    one = masker(unit="knowledge", replace=replace, mask_ratio=0.5, random_ratio=0)
+    edges = np.arange(401) * 64
+    made = one(np.concatenate(rows), edges, keys_for(400), np.concatenate(goes_on))
+    total, kept, long_units = 0, 0, 0
+    for at, (row, marks) in enumerate(zip(rows, goes_on, strict=True)):
+        mine = made.positions // 64 == at
+        places = (made.positions[mine] % 64).tolist()
+        now = dict(zip(places, made.input_ids[made.positions[mine]], strict=True))
+        assert len(now) <= 10
+        units = units_of(row, marks)
+        for unit in units:
+            assert set(now).issuperset(unit) or set(now).isdisjoint(unit)
+            if len(unit) > 1 and unit[0] in now:
+                long_units += 1
+                kept += len({now[place] == MASK for place in unit}) == 1
+        assert len(now) + min(len(u) for u in units if set(now).isdisjoint(u)) > 10
+        total += len(now)
+    assert total > 0.95 * 400 * 10
+    assert (kept == long_units) == (replace == "span")
+
+
+def test_units_are_pure_functions_of_the_key() -> None:
+    rows, goes_on = with_units(9, 40)
+    one, keys = masker(unit="knowledge"), keys_for(9)
+    together = one(np.concatenate(rows), np.arange(10) * 40, keys, np.concatenate(goes_on))
+    for at in range(9):
+        alone = one(rows[at], np.array([0, 40]), keys[at : at + 1], goes_on[at])
+        own = together.positions // 40 == at
+        assert (together.positions[own] % 40).tolist() == alone.positions.tolist()
+        np.testing.assert_array_equal(together.input_ids[at * 40 : at * 40 + 40], alone.input_ids)
+
+
+def test_units_without_spans_are_words() -> None:
+    """Where every unit is a word, knowledge masking is whole-word masking, bit by bit."""
+    rows = sequences(50, 60, words=True)
+    ids, edges, keys = np.concatenate(rows), np.arange(51) * 60, keys_for(50)
+    words = masker(unit="whole-word")(ids, edges, keys)
+    units = masker(unit="knowledge")(ids, edges, keys, CONTINUATION[ids])
+    np.testing.assert_array_equal(words.input_ids, units.input_ids)
+
+
+def test_words_whose_end_is_marked() -> None:
+    """As the first GPT's: a piece goes on a word unless the one before ended it."""
+    ends = np.arange(VOCAB_SIZE) >= 700
+    one = Masker(
+        MaskingSettings(unit="whole-word", mlm_probability=3 / 9),
+        vocab_size=VOCAB_SIZE,
+        mask_id=MASK,
+        frame_ids=(CLS, SEP),
+        continuation=np.ones(VOCAB_SIZE, np.bool_),
+        word_end=ends,
+    )
+    row = np.array([CLS, 300, 301, 800, 801, SEP, 302, 802, SEP])
+    chosen = {tuple(mask(one, [row], np.array([key], np.uint64)).positions) for key in range(200)}
+    assert chosen == {(1, 2, 3), (4, 6, 7)}

@@ -30,7 +30,9 @@ FORMATS = ("segment-pair", "sentence-pair", "sentence-order", "full-sentences", 
 
 def source_of(corpus: Any, tokenizer: Any, **values: Any) -> PretrainingSource:
     options = {
-        name: values.pop(name) for name in ("repeat_every", "block_tokens") if name in values
+        name: values.pop(name)
+        for name in ("repeat_every", "block_tokens", "units")
+        if name in values
     }
     return PretrainingSource(
         corpus,
@@ -106,7 +108,7 @@ def test_other_processes_make_the_same_block() -> None:
         "from bertworks.tasks.pretraining.pairs import InstanceSettings\n"
         "ids, ends = np.arange(200, 900, dtype=np.uint16), np.arange(0, 701, 7)\n"
         "c = N(document_lengths=np.full(9, 700), document=lambda i: (ids, ends))\n"
-        "s = PretrainingSource(c, np.arange(9), N(cls_id=101, sep_id=102), "
+        "s = PretrainingSource(c, np.arange(9), N(cls_id=101, sep_id=102, has=bool), "
         "InstanceSettings(), seed=5)\n"
         "b = s.block(2, 0)\n"
         "print(hashlib.sha256(b.tokens.tobytes() + b.keys.tobytes()).hexdigest())\n"
@@ -151,6 +153,33 @@ def test_a_block_is_a_sequence_that_travels(make_corpus: MakeCorpus, tokenizer: 
     assert told(pickle.loads(pickle.dumps(block))) == told(block)
     with pytest.raises(IndexError):
         block[len(block)]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_units_come_with_their_tokens(
+    make_corpus: MakeCorpus, tokenizer: Any, format_: str
+) -> None:
+    """Each token keeps its document's mark, wherever it comes to stand; the frame has none."""
+
+    class Marked(ToyCorpus):
+        has_units = True
+
+        def goes_on(self, number: int, /) -> np.ndarray:
+            return self.document(number)[0] % 3 == 0
+
+    corpus = Marked(make_corpus(20).texts)
+    source = source_of(corpus, tokenizer, format=format_, max_seq_length=64, units=True)
+    for example in source.block(0, 0):
+        ids = example.input_ids
+        assert example.goes_on is not None
+        expected = (ids % 3 == 0) & ~np.isin(ids, [CLS, SEP])
+        np.testing.assert_array_equal(example.goes_on, expected)
+    plain = source_of(corpus, tokenizer, format=format_, max_seq_length=64).block(0, 0)
+    assert told(plain) == told(source.block(0, 0))
+    assert plain[0].goes_on is None
+    corpus.has_units = False
+    with pytest.raises(DataError, match="no spans"):
+        source_of(corpus, tokenizer, format=format_, units=True)
 
 
 def test_instances_are_shuffled(make_corpus: MakeCorpus, tokenizer: Any) -> None:

@@ -5,7 +5,7 @@ function of (the sequence's key, the token's place in it): a sequence's masks de
 it is batched with nor on the order of work.
 
 Source: paper §3.1, Task #1, and §A.1; the original data generator (whole words included); ALBERT
-§4.1 and SpanBERT §3.1 for spans.
+§4.1 and SpanBERT §3.1 for spans; ERNIE (Sun et al. 2019) §3.2 for phrases and entities.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ class MaskingSettings(Settings):
             original's 20 at length 128 and 80 at 512 are the width of its files: 15 % are 19 and
             77 tokens, so they never bind.
         unit: what is chosen at a time: `token`; `whole-word`, all pieces of a word; `span`, some
-            consecutive words.
+            consecutive words; `knowledge` (ERNIE), a phrase or an entity that the corpus was given
+            a span for (`prepare --spans`), and elsewhere a word.
         span_lengths: how the words of a span are drawn: `harmonic`, with odds of 1/n (ALBERT), or
             `geometric` (SpanBERT). Odds are scaled to the lengths up to `max_span_words` that the
             segment has room for.
         max_span_words: the most words of a span: 3 in ALBERT, 10 in SpanBERT.
         span_geometric_p: the geometric distribution's p, the odds that a span ends with each word.
         replace: what becomes of a chosen token is drawn for each `token`, or once for the `span`
-            (SpanBERT) or word.
+            (SpanBERT), word, phrase or entity.
         static: the same instances with the same masks again and again (BERT's files), rather than
             new ones every epoch (RoBERTa §4.1).
         dupe_factor: with `static`, how many versions are made before they come again.
@@ -52,7 +53,7 @@ class MaskingSettings(Settings):
     mask_ratio: float = Field(default=0.8, ge=0, le=1)
     random_ratio: float = Field(default=0.1, ge=0, le=1)
     max_predictions_per_sequence: int | None = Field(default=None, ge=1)
-    unit: Literal["token", "whole-word", "span"] = "token"
+    unit: Literal["token", "whole-word", "span", "knowledge"] = "token"
     span_lengths: Literal["harmonic", "geometric"] = "harmonic"
     max_span_words: int = Field(default=3, ge=1)
     span_geometric_p: float = Field(default=0.2, gt=0, lt=1)
@@ -107,6 +108,7 @@ class Masker:
         mask_id: the id of `[MASK]`.
         frame_ids: the ids of `[CLS]` and `[SEP]`, which are never chosen.
         continuation: `[vocab_size]` bool: the pieces that go on a word (`##…`).
+        word_end: `[vocab_size]` bool: the pieces that end a word, where that is marked (`…</w>`).
     """
 
     def __init__(
@@ -117,24 +119,34 @@ class Masker:
         mask_id: int,
         frame_ids: tuple[int, int],
         continuation: np.ndarray,
+        word_end: np.ndarray | None = None,
     ) -> None:
         self.settings = settings
         self.vocab_size = vocab_size
         self.mask_id = mask_id
         self.frame_ids = frame_ids
         self.continuation = continuation
+        self.word_end = word_end if word_end is not None and word_end.any() else None
         words = np.arange(1, settings.max_span_words + 1)
         harmonic = settings.span_lengths == "harmonic"
         odds = 1 / words if harmonic else (1 - settings.span_geometric_p) ** words
         self._span_odds = np.cumsum(odds)
 
-    def __call__(self, input_ids: np.ndarray, cu_seqlens: np.ndarray, keys: np.ndarray) -> Masked:
+    def __call__(
+        self,
+        input_ids: np.ndarray,
+        cu_seqlens: np.ndarray,
+        keys: np.ndarray,
+        goes_on: np.ndarray | None = None,
+    ) -> Masked:
         """Choose tokens and replace them.
 
         Args:
             input_ids: `[tokens]` int64, sequences end to end, none longer than 2²⁴; left as it is.
             cu_seqlens: `[sequences + 1]` where each starts.
             keys: `[sequences]` uint64.
+            goes_on: `[tokens]` bool, which tokens go on the unit of the token before, for the unit
+                `knowledge`; a unit that is cut off begins where the sequence does.
         """
         lengths = np.diff(cu_seqlens).astype(np.int64)
         sequence = np.repeat(np.arange(len(lengths)), lengths)
@@ -146,8 +158,22 @@ class Masker:
             positions = _first_of_each(np.flatnonzero(free), sequence, bits, budget)
             decided_by = positions
         else:
-            positions, decided_by = self._choose_words(input_ids, free, sequence, bits, budget)
+            if self.settings.unit == "knowledge":
+                assert goes_on is not None, "the examples come with their units"
+                follows = goes_on & free
+            else:
+                follows = self._same_word(input_ids) & free
+            follows[1:] &= free[:-1]
+            follows[0] = False
+            positions, decided_by = self._choose_words(free, follows, sequence, bits, budget)
         return self._replace(input_ids, positions, bits[positions], bits[decided_by])
+
+    def _same_word(self, input_ids: np.ndarray) -> np.ndarray:
+        """Which tokens are of the same word as the token before, specials aside."""
+        goes_on: np.ndarray = self.continuation[input_ids]
+        if self.word_end is not None:
+            goes_on[1:] &= ~self.word_end[input_ids[:-1]]
+        return goes_on
 
     def _replace(
         self, input_ids: np.ndarray, positions: np.ndarray, bits: np.ndarray, decided: np.ndarray
@@ -172,13 +198,13 @@ class Masker:
 
     def _choose_words(
         self,
-        input_ids: np.ndarray,
         free: np.ndarray,
+        goes_on: np.ndarray,
         sequence: np.ndarray,
         bits: np.ndarray,
         budget: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Choose whole words, or spans of them, in random order as long as the budget allows.
+        """Choose words, or other units, or spans of them, in random order while the budget allows.
 
         A word that would overflow the budget is passed over; a span is shortened to fit, and passed
         over where a word of it is chosen already. Words do not reach across a `[SEP]` (in the
@@ -187,9 +213,6 @@ class Masker:
         Returns:
             The chosen positions, rising, and for each the first position of its word or span.
         """
-        goes_on = self.continuation[input_ids] & free
-        goes_on[1:] &= free[:-1]
-        goes_on[0] = False
         starts = np.flatnonzero(free & ~goes_on)
         if not len(starts):
             return starts, starts

@@ -90,6 +90,8 @@ def make_instances(
     num_documents: int,
     settings: InstanceSettings,
     rng: Random,
+    *,
+    framed: bool = True,
 ) -> Iterator[Instance]:
     """Cut some documents into instances.
 
@@ -100,13 +102,14 @@ def make_instances(
         settings: the format.
         rng: every draw is made with `rng.random()` and `rng.getrandbits()`, whose streams Python
             keeps from version to version.
+        framed: whether `[CLS]` stands before a sequence, and `[SEP]` behind each of its pieces.
     """
     if settings.format == "full-sentences":
-        yield from _full_sentences(documents, bounds, settings.max_seq_length)
+        yield from _full_sentences(documents, bounds, settings.max_seq_length, int(framed))
         return
     for document in documents:
         if settings.format == "doc-sentences":
-            yield from _full_sentences([document], bounds, settings.max_seq_length)
+            yield from _full_sentences([document], bounds, settings.max_seq_length, int(framed))
         else:
             yield from _pairs(document, bounds, num_documents, settings, rng)
 
@@ -203,27 +206,28 @@ def _cut(piece: Piece, count: int, rng: Random) -> Piece:
 
 
 def _full_sentences(
-    documents: Sequence[int], bounds: Bounds, max_seq_length: int
+    documents: Sequence[int], bounds: Bounds, max_seq_length: int, frame: int
 ) -> Iterator[Instance]:
     """Fill each sequence with as many whole sentences as fit, one piece a document.
 
-    A sentence too long for any sequence is cut where the sequence ends.
+    A sentence too long for any sequence is cut where the sequence ends. `frame` tokens are put
+    before a sequence, and as many behind each piece.
     """
     pieces: list[Piece] = []
-    room = max_seq_length - 1  # of which a piece takes its tokens and a [SEP]
+    room = max_seq_length - frame  # of which a piece takes its tokens and a [SEP]
     for document in documents:
         ends = bounds(document)
         start = 0
         while start < ends[-1]:
-            end = ends[bisect_right(ends, start + room - 1) - 1] if room > 1 else start
+            end = ends[bisect_right(ends, start + room - frame) - 1] if room > frame else start
             if end <= start and not pieces:
-                end = start + room - 1
+                end = start + room - frame
             if end > start:
                 pieces.append(Piece(document, start, end))
-                room -= end - start + 1
+                room -= end - start + frame
                 start = end
             if start < ends[-1]:  # the next sentence does not fit
                 yield Instance(tuple(pieces), None)
-                pieces, room = [], max_seq_length - 1
+                pieces, room = [], max_seq_length - frame
     if pieces:
         yield Instance(tuple(pieces), None)

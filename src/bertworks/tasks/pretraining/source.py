@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -50,6 +50,15 @@ class Documents(Protocol):
         """Ids `[tokens]`, and `[sentences + 1]` offsets of the sentences in them."""
         ...
 
+    @property
+    def has_units(self) -> bool:
+        """Whether it is told which tokens are masked together."""
+        ...
+
+    def goes_on(self, number: int, /) -> np.ndarray:
+        """`[tokens]` bool: which of a document's tokens go on the unit of the token before."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PretrainingExample:
@@ -62,6 +71,8 @@ class PretrainingExample:
         key: what the masking is drawn from, as a pure function; None if nothing is to be masked,
             since the text holds the `[MASK]`s that are to be filled.
         row: the row of data it comes from, where it comes from one.
+        goes_on: `[num_tokens]` bool, which tokens are masked together with the token before; None
+            unless the source was asked for it.
     """
 
     input_ids: np.ndarray
@@ -69,6 +80,7 @@ class PretrainingExample:
     next_sentence_label: int | None = None
     key: int | None = None
     row: int | None = None
+    goes_on: np.ndarray | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -93,6 +105,7 @@ class InstanceBlock(Sequence[PretrainingExample]):
         first_segments: how many of these are of token type 0.
         next_sentence_labels: int8; None if that is not asked.
         keys: uint64.
+        goes_on: `[tokens]` bool, which go on a unit; None unless that is asked.
     """
 
     tokens: np.ndarray
@@ -101,6 +114,7 @@ class InstanceBlock(Sequence[PretrainingExample]):
     first_segments: np.ndarray
     next_sentence_labels: np.ndarray | None
     keys: np.ndarray
+    goes_on: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -113,13 +127,21 @@ class InstanceBlock(Sequence[PretrainingExample]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         start = int(self.starts[index])
+        own = slice(start, start + int(self.lengths[index]))
         labels = self.next_sentence_labels
         return PretrainingExample(
-            self.tokens[start : start + int(self.lengths[index])],
+            self.tokens[own],
             int(self.first_segments[index]),
             None if labels is None else int(labels[index]),
             int(self.keys[index]),
+            goes_on=None if self.goes_on is None else self.goes_on[own],
         )
+
+
+class _Document(NamedTuple):
+    ids: np.ndarray  # [tokens]
+    bounds: list[int]  # [sentences + 1], cumulative lengths
+    goes_on: np.ndarray | None  # [tokens] bool
 
 
 class PretrainingSource:
@@ -128,15 +150,18 @@ class PretrainingSource:
     Args:
         corpus: the tokenised documents.
         documents: the numbers of those to use; a random B comes from these too.
-        tokenizer: whose `[CLS]` and `[SEP]` frame the sequences.
+        tokenizer: whose `[CLS]` and `[SEP]` frame the sequences. One that lacks either has nothing
+            put around them, and each document ends with its end token, if it has one.
         instances: how documents are cut.
         seed: what everything is drawn from, together with the epoch.
         repeat_every: after so many epochs the same instances come again, with the same masks, in
             another order (`MaskingSettings.repeat_every`); never, if None.
+        units: whether examples tell which tokens are masked together.
         block_tokens: about how many tokens a block has.
 
     Raises:
-        DataError: the documents hold no tokens, or too few documents do.
+        DataError: the documents hold no tokens, or too few documents do; the tokenizer cannot frame
+            pairs; or the corpus does not tell of units that are asked for.
     """
 
     def __init__(
@@ -148,6 +173,7 @@ class PretrainingSource:
         *,
         seed: int,
         repeat_every: int | None = None,
+        units: bool = False,
         block_tokens: int = BLOCK_TOKENS,
     ) -> None:
         assert repeat_every is None or repeat_every > 0
@@ -159,7 +185,10 @@ class PretrainingSource:
         self.seed = seed
         self.repeat_every = repeat_every
         self.block_tokens = block_tokens
-        self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
+        self.units = units
+        self._framed = tokenizer.has("cls") and tokenizer.has("sep")
+        self._frame = (tokenizer.cls_id, tokenizer.sep_id) if self._framed else ()
+        self._end_id = None if self._framed else tokenizer.end_id
         self._planned: tuple[int, np.ndarray, np.ndarray] | None = None
         if not len(self.documents):
             raise DataError("there are no documents to train on", fix="Prepare a larger corpus.")
@@ -167,6 +196,17 @@ class PretrainingSource:
             raise DataError(
                 "there is only one document, and a random next sentence comes from another",
                 fix="Separate documents by blank lines, or set format=doc-sentences.",
+            )
+        if instances.next_sentence and not self._framed:
+            raise DataError(
+                f"format={instances.format} has pairs, and the tokenizer no cls and sep tokens to "
+                "frame them",
+                fix="Set instances.format=full-sentences.",
+            )
+        if units and not corpus.has_units:
+            raise DataError(
+                "the corpus has no spans, and masking.unit=knowledge masks these",
+                fix="Prepare it with --spans given or --spans rules.",
             )
 
     def num_blocks(self, epoch: int) -> int:
@@ -192,6 +232,7 @@ class PretrainingSource:
             first_segments=made.first_segments[shuffle],
             next_sentence_labels=None if labels is None else labels[shuffle],
             keys=keys[shuffle],
+            goes_on=made.goes_on,
         )
 
     def examples(self, epoch: int = 0, limit: int | None = None) -> Iterator[PretrainingExample]:
@@ -229,33 +270,43 @@ class PretrainingSource:
 
     def _cut(self, chosen: list[int], rng: Random) -> InstanceBlock:
         """The instances of some documents, in the order they are made; keys are left empty."""
-        cache: dict[int, tuple[np.ndarray, list[int]]] = {}
+        cache: dict[int, _Document] = {}
 
-        def read(number: int) -> tuple[np.ndarray, list[int]]:
-            found = cache.get(number)
-            if found is None:
-                ids, offsets = self.corpus.document(int(self.documents[number]))
-                found = cache[number] = ids, offsets.tolist()
-            return found
+        def read(number: int) -> _Document:
+            if number not in cache:
+                cache[number] = self._read(int(self.documents[number]))
+            return cache[number]
 
         made = list(
             make_instances(
-                chosen, lambda number: read(number)[1], len(self.documents), self.instances, rng
+                chosen,
+                lambda number: read(number).bounds,
+                len(self.documents),
+                self.instances,
+                rng,
+                framed=self._framed,
             )
         )
-        dtype = read(chosen[0])[0].dtype
-        cls, sep = np.array([self._cls_id], dtype), np.array([self._sep_id], dtype)
-        parts: list[np.ndarray] = []
-        for instance in made:
-            parts.append(cls)
-            for document, start, end in instance.pieces:
-                parts.append(cache[document][0][start:end])
-                parts.append(sep)
+
+        def laid(column: Literal["ids", "goes_on"], *frame: int) -> np.ndarray:
+            """The pieces of all instances end to end, in their frames."""
+            dtype = getattr(read(chosen[0]), column).dtype
+            before, behind = [np.array([x], dtype) for x in frame] or (np.empty(0, dtype),) * 2
+            parts = [before[:0]]
+            for instance in made:
+                parts.append(before)
+                for document, start, end in instance.pieces:
+                    parts.append(getattr(cache[document], column)[start:end])
+                    parts.append(behind)
+            return np.concatenate(parts)
+
         count = len(made)
-        lengths = np.fromiter((instance.num_tokens for instance in made), np.int64, count)
+        around = [1 + len(i.pieces) if self._framed else 0 for i in made]
+        content = [sum(end - start for _, start, end in i.pieces) for i in made]
+        lengths = np.array(around, np.int64) + np.array(content, np.int64)
         asked = self.instances.next_sentence
         return InstanceBlock(
-            tokens=np.concatenate(parts) if parts else np.zeros(0, dtype),
+            tokens=laid("ids", *self._frame),
             starts=np.cumsum(lengths) - lengths,
             lengths=lengths,
             first_segments=np.fromiter(
@@ -267,7 +318,19 @@ class PretrainingSource:
             if asked
             else None,
             keys=np.zeros(0, np.uint64),
+            goes_on=laid("goes_on", *(0 for _ in self._frame)) if self.units else None,
         )
+
+    def _read(self, number: int) -> _Document:
+        """A document of the corpus, with its end token if it needs one."""
+        ids, offsets = self.corpus.document(number)
+        bounds = offsets.tolist()
+        goes_on = self.corpus.goes_on(number) if self.units else None
+        if self._end_id is not None:
+            ids = np.append(ids, np.array([self._end_id], ids.dtype))
+            bounds[-1] += 1
+            goes_on = None if goes_on is None else np.append(goes_on, False)
+        return _Document(ids, bounds, goes_on)
 
 
 def split_held_out(

@@ -130,14 +130,30 @@ class PretrainingEvaluator(Evaluator):
 
 
 def make_masker(settings: MaskingSettings, tokenizer: Tokenizer) -> Masker:
-    """What masks sequences of a tokenizer."""
+    """What masks sequences of a tokenizer.
+
+    Raises:
+        DataError: the tokenizer lacks a special piece that is needed.
+    """
+    for role in ("mask", "cls", "sep"):
+        if not tokenizer.has(role):
+            raise DataError(
+                f"the tokenizer has no {role} token, and masked pieces cannot be learned without",
+                fix="Train a causal family (model.family=openai-gpt), or prepare with another one.",
+            )
     return Masker(
         settings,
         vocab_size=tokenizer.vocab_size,
         mask_id=tokenizer.mask_id,
         frame_ids=(tokenizer.cls_id, tokenizer.sep_id),
         continuation=tokenizer.continuation,
+        word_end=tokenizer.word_end,
     )
+
+
+def _units(example: PretrainingExample) -> np.ndarray:
+    assert example.goes_on is not None, "the source was asked for units"
+    return example.goes_on
 
 
 class PretrainingTask(Task[PretrainingExample]):
@@ -254,7 +270,10 @@ class PretrainingTask(Task[PretrainingExample]):
             return Batch(packed, {"masked_positions": positions})
         assert self._masker is not None
         assert len(keys) == len(order), "instances and typed rows are not mixed in a batch"
-        masked = self._masker(packed.input_ids, packed.cu_seqlens, np.array(keys, np.uint64))
+        units = None
+        if self.masking.unit == "knowledge":
+            units = np.concatenate([_units(examples[at]) for at in order])
+        masked = self._masker(packed.input_ids, packed.cu_seqlens, np.array(keys, np.uint64), units)
         targets = {"masked_positions": masked.positions, "masked_labels": masked.labels}
         counts = {"mlm": len(masked.positions)}
         self._ask_next_sentence(targets, counts, examples, order)

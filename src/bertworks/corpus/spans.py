@@ -1,0 +1,140 @@
+"""Spans of a document's text that are to be masked as a whole: phrases, entities.
+
+A document carries them beside its text, as `"spans": [[start, end], …]`: characters (Unicode code
+points, from 0) of the text as it is given, the end not included, in any order, none within another.
+
+Source: Sun et al. (2019), "ERNIE: Enhanced Representation through Knowledge Integration", §3.2.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ..errors import DataError
+
+COLUMN = "spans"
+
+SpanSource = Literal["none", "given", "rules"]
+"""Where spans come from: nowhere; the documents; or, for a document without any, rules."""
+
+Span: TypeAlias = tuple[int, int]
+Spans: TypeAlias = tuple[Span, ...]
+
+
+def parse_spans(values: Any, text: str, *, where: str) -> Spans:
+    """Spans as they are given, in rising order.
+
+    Raises:
+        DataError: they are not pairs of integers, or lie outside the text, or over each other.
+    """
+    fix = f'Give "{COLUMN}": [[start, end], …], in characters of the text.'
+    if not isinstance(values, list | tuple):
+        raise DataError(f"{COLUMN!r} is no list but {_shown(values)}", where=where, fix=fix)
+    for value in values:
+        if not (isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_int, value))):
+            raise DataError(
+                f"the span {_shown(value)} is no pair of integers", where=where, fix=fix
+            )
+        start, end = value
+        if end <= start:
+            raise DataError(f"the span [{start}, {end}] ends before it begins", where=where)
+        if start < 0 or end > len(text):
+            what = f"the span [{start}, {end}] is outside the text of {len(text)} characters"
+            raise DataError(what, where=where)
+    spans = sorted((int(start), int(end)) for start, end in values)
+    for (start, end), (later, last) in pairwise(spans):
+        if later < end:
+            what = f"the spans [{start}, {end}] and [{later}, {last}] overlap"
+            raise DataError(what, where=where, fix="Keep one of them.")
+    return tuple(spans)
+
+
+def of_paragraphs(spans: Spans, text: str) -> Spans:
+    """Spans in a text's paragraphs (`split_paragraphs`), with one line feed between them.
+
+    White space that is not kept is cut off a span; one of white space alone is left out.
+    """
+    kept: list[tuple[int, int, int]] = []  # first and past-the-last character, and the first's new
+    at = new = 0
+    for line in text.split("\n"):
+        if stripped := line.strip():
+            start = at + line.index(stripped)
+            kept.append((start, start + len(stripped), new))
+            new += len(stripped) + 1
+        at += len(line) + 1
+    starts, ends = [first for first, *_ in kept], [end for _, end, _ in kept]
+    moved = []
+    for start, end in spans:
+        first, last = bisect_right(ends, start), bisect_left(starts, end) - 1
+        if first <= last:
+            begin = kept[first][2] + max(0, start - kept[first][0])
+            stop = kept[last][2] + min(kept[last][1], end) - kept[last][0]
+            if begin < stop:
+                moved.append((begin, stop))
+    return tuple(moved)
+
+
+def spans_of(record: Mapping[str, Any], text: str, *, where: str) -> Spans | None:
+    """The spans of a record with this text, in its paragraphs; None if it carries none.
+
+    Raises:
+        DataError: they are bad.
+    """
+    values = record.get(COLUMN)
+    if values is None:
+        return None
+    return of_paragraphs(parse_spans(values, text, where=where), text)
+
+
+def place_sentences(sentences: Sequence[str], text: str) -> list[int]:
+    """Where each sentence begins in the text that was split into them."""
+    found, at = [], 0
+    for sentence in sentences:
+        at = text.find(sentence, at)
+        assert at >= 0, "splitting changes no sentence"
+        found.append(at)
+        at += len(sentence)
+    return found
+
+
+def mark_units(
+    offsets: np.ndarray, words: np.ndarray, spans: Sequence[Span]
+) -> tuple[np.ndarray, int]:
+    """Mark which tokens are masked together with the token before.
+
+    Tokens that one span touches are a unit, and so are those of spans that share a token; elsewhere
+    words are. What of a word is outside a span is a unit by itself.
+
+    Args:
+        offsets: `[tokens, 2]`, first and past-the-last character; rising.
+        words: `[tokens]` bool, which tokens go on the word of the token before.
+        spans: rising, none over another.
+
+    Returns:
+        `[tokens]` bool, which tokens go on a unit; and how many units are spans.
+    """
+    starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    first = offsets[:, 0]
+    # A piece that stands for a space alone has no character: it goes with what follows.
+    past = np.maximum(offsets[:, 1], first + 1)
+    low, high = np.searchsorted(ends, first, side="right"), np.searchsorted(starts, past)
+    inside = high > low
+    goes_on = words.copy()
+    goes_on[:1] = False
+    same = high[:-1] > low[1:]
+    goes_on[1:] = same | (goes_on[1:] & ~inside[1:] & ~inside[:-1])
+    return goes_on, int(np.count_nonzero(inside & ~goes_on))
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 40 else f"{shown[:40]}…"

@@ -1,0 +1,133 @@
+"""Sentences of a document: their tokens are the document's, by the libraries that made them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from bertworks.text import documents
+from bertworks.text.documents import sentence_ids, sentence_tokens
+from bertworks.text.sentences import split_sentences
+from bertworks.text.tokenizer import Tokenizer
+
+LANGUAGES = ("ar", "de", "en", "hi", "th", "zh")
+
+
+def xquad(data_dir: Path, language: str) -> list[list[str]]:
+    """Each paragraph as a document of sentences."""
+    tree = json.loads((data_dir / "xquad" / f"xquad.{language}.json").read_text(encoding="utf-8"))
+    paragraphs = [p["context"] for article in tree["data"] for p in article["paragraphs"]]
+    return [split_sentences(paragraph, language) for paragraph in paragraphs[:12]]
+
+
+def flat(parts: list) -> list[int]:
+    return [number for part in parts for number in part.tolist()]
+
+
+@pytest.fixture(scope="module")
+def roberta(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("roberta")
+    lines = (data_dir / "vocab" / "gpt2-vocab-lines.txt").read_text(encoding="utf-8").split("\n")
+    (folder / "vocab.json").write_text(json.dumps({p: n for n, p in enumerate(lines) if p}))
+    merges = (data_dir / "vocab" / "gpt2-merges.txt").read_text(encoding="utf-8")
+    (folder / "merges.txt").write_text(merges, encoding="utf-8")
+    Tokenizer.load(folder).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(roberta: Path) -> Tokenizer:
+    return Tokenizer.load(roberta)
+
+
+@pytest.mark.parametrize("at_once", [1 << 16, 150])
+def test_byte_level_pieces_are_the_whole_documents(
+    loaded: Tokenizer,
+    roberta: Path,
+    data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: int,
+) -> None:
+    """However often a long document is cut into texts for the library."""
+    monkeypatch.setattr(documents, "_AT_ONCE", at_once)
+    oracle = PreTrainedTokenizerFast(tokenizer_file=str(roberta / "tokenizer.json"))
+    for language in LANGUAGES:
+        texts = xquad(data_dir, language)
+        ids = sentence_ids(loaded, texts)
+        assert len(ids) == sum(map(len, texts))
+        at = 0
+        for sentences in texts:
+            whole = oracle(" ".join(sentences), add_special_tokens=False)["input_ids"]
+            assert flat(ids[at : at + len(sentences)]) == whole
+            first, *others = (loaded.tokens(part) for part in ids[at : at + len(sentences)])
+            assert not first[0].startswith("Ġ")
+            assert all(pieces[0].startswith("Ġ") for pieces in others)
+            at += len(sentences)
+
+
+def test_a_sentence_alone_would_have_other_pieces(loaded: Tokenizer) -> None:
+    pair = ["It is so.", "Unaffable people say it."]
+    first, second = map(loaded.tokens, sentence_ids(loaded, [pair]))
+    assert first[0] == "It"
+    assert second[0] == "ĠUn"
+    assert loaded.tokens(loaded.piece_ids(pair[1:])[0])[0] == "Un"
+
+
+def test_sentencepieces_are_the_whole_documents(data_dir: Path, tmp_path: Path) -> None:
+    content = (data_dir / "vocab" / "albert-spiece.model").read_bytes()
+    (tmp_path / "spiece.model").write_bytes(content)
+    config = {"do_lower_case": False, "keep_accents": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    model = sentencepiece.SentencePieceProcessor(model_proto=content)
+    tokenizer = Tokenizer.load(tmp_path)
+    for language in LANGUAGES:
+        for sentences in xquad(data_dir, language):
+            text = " ".join(sentences)
+            if "``" in text or "''" in text or any(f"{n}," in text for n in range(10)):
+                continue  # ALBERT's own code changes these
+            assert flat(sentence_ids(tokenizer, [sentences])) == model.encode(text)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(
+        st.lists(
+            st.text("aB .,é中力😀'\x07\u0301", min_size=1, max_size=9).map(str.strip).filter(bool),
+            min_size=1,
+            max_size=4,
+        ),
+        max_size=4,
+    )
+)
+def test_offsets_are_the_sentences_own(loaded: Tokenizer, texts: list[list[str]]) -> None:
+    """Each token's characters lie in its sentence; together they cover all that can be seen."""
+    found = sentence_tokens(loaded, texts)
+    sentences = [sentence for document in texts for sentence in document]
+    assert [tokens.input_ids.tolist() for tokens in found] == [
+        ids.tolist() for ids in sentence_ids(loaded, texts)
+    ]
+    for sentence, tokens in zip(sentences, found, strict=True):
+        covered = set()
+        for start, end in tokens.offsets.tolist():
+            assert 0 <= start <= end <= len(sentence)
+            covered |= set(range(start, end))
+        assert {at for at, char in enumerate(sentence) if not char.isspace()} <= covered
+
+
+def test_words_of_wordpiece_need_no_context() -> None:
+    tokenizer = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "."])
+    texts = [["a.", "A a."], [], ["."]]
+    expected = [[5, 6], [5, 5, 6], [6]]
+    assert [ids.tolist() for ids in sentence_ids(tokenizer, texts)] == expected
+    found = sentence_tokens(tokenizer, texts)
+    assert [tokens.offsets.tolist() for tokens in found] == [
+        [[0, 1], [1, 2]],
+        [[0, 1], [2, 3], [3, 4]],
+        [[0, 1]],
+    ]
