@@ -39,6 +39,7 @@ from .tasks import task_class
 from .tasks.classification import ClassificationSettings, ClassificationTask
 from .tasks.columns import Columns
 from .tasks.pretraining.pairs import Format, InstanceSettings
+from .tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.rows import Table, read_rows
 from .tasks.task import Network, Prediction, Row, Task
@@ -49,6 +50,7 @@ _HEADS = {
     "pooler": "encoder.pooler.dense.weight",
     "mlm": "mlm_head.bias",
     "nsp": "nsp_head.weight",
+    "rtd": "rtd_head.dense.weight",
     "classifier": "head.linear.weight",
 }
 _HUB_FILES = (
@@ -291,7 +293,7 @@ class Model:
         task, network = self._task_and_network()
         if not isinstance(task, PretrainingTask):
             raise BertworksError(
-                f"the model was trained for {task.name}, and has no head of pre-training"
+                f"the model was trained for {task.name}, and has no head that fills masks"
             )
         asked = copy.copy(task)
         asked.top_k = top_k
@@ -427,4 +429,6 @@ def _task_of(
             causal=config.attention == "causal",
             max_length=config.max_seqlen,
         )
+    if "rtd" in heads:
+        return ReplacedTokensTask(tokenizer, max_length=config.max_seqlen)
     return None

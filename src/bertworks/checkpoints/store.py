@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 
-NEW_IF_ABSENT = ("encoder.pooler.", "mlm_head.", "nsp_head.", "head.")
+NEW_IF_ABSENT = ("encoder.pooler.", "mlm_head.", "nsp_head.", "rtd_head.", "head.")
 """What may be newly initialised: the heads, and the pooler, which is one."""
 
 

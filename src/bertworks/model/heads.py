@@ -139,6 +139,24 @@ class NSPHead(Linear):
         initialize(self, config.initializer_range)
 
 
+class ReplacedTokenHead(nn.Module):
+    """Whether a token was replaced: a logit for each, from a layer of the head's own.
+
+    Source: Clark et al. (2020), §2, and the original code's `discriminator_predictions`.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.dense_prediction = Linear(config.hidden_size, 1)
+        initialize(self, config.initializer_range)
+
+    def forward(self, hidden: Float[Tensor, "tokens hidden_size"]) -> Float[Tensor, " tokens"]:
+        logits: Tensor = self.dense_prediction(self.activation(self.dense(hidden)))
+        return logits.squeeze(-1)
+
+
 class ClassificationHead(nn.Module):
     """`[sequences, num_labels]` logits from a vector of each sequence (paper §4.1).
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _TASKS = {
     "pretraining": "pretraining.task:PretrainingTask",
+    "replaced-tokens": "pretraining.replaced_tokens:ReplacedTokensTask",
     "classification": "classification:ClassificationTask",
 }
 
