@@ -293,7 +293,7 @@ class Model:
         task, network = self._task_and_network()
         if not isinstance(task, PretrainingTask):
             raise BertworksError(
-                f"the model was trained for {task.name}, and has no head that fills masks"
+                f"the model was trained for {task.name}, not for masked words or next sentences"
             )
         asked = copy.copy(task)
         asked.top_k = top_k
