@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..packed import Sequences
+from ..packed import Packed, Sequences
 from .config import EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
@@ -125,6 +125,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 _linear_cross_entropy: Callable[..., Tensor] = _LinearCrossEntropy.apply
+
+
+def next_piece_loss_sum(
+    encoder: Encoder, hidden: Float[Tensor, "tokens hidden_size"], packed: Packed
+) -> Float[Tensor, ""]:
+    """The sum of the cross-entropies of each token's next one, told by the embeddings alone.
+
+    For models without a layer and a bias of a head's own, such as GPT.
+    """
+    asked = torch.ones_like(packed.input_ids, dtype=torch.bool)
+    asked[packed.last_tokens] = False
+    positions = asked.nonzero().squeeze(-1)
+    weight = encoder.embeddings.word_embeddings.weight
+    labels = packed.input_ids[positions + 1]
+    return _linear_cross_entropy(align_rows(hidden[positions]), weight, None, labels)
 
 
 class NSPHead(Linear):

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from ..errors import DataError, SettingsError, nearest
 from ..model.encoder import Encoder
-from ..model.heads import ClassificationHead, cross_entropy_sum
+from ..model.heads import ClassificationHead, cross_entropy_sum, next_piece_loss_sum
 from ..packed import Batch, Packed
 from ..settings import Settings
 from .columns import Columns, find_columns
@@ -50,6 +49,9 @@ class ClassificationSettings(Settings):
     )
     positive_label: str | None = Field(
         None, description="of two classes the one whose F1 is reported; the last, if left out"
+    )
+    lm_weight: float = Field(
+        0.0, ge=0, description="of the loss of guessing each next piece (GPT: 0.5)"
     )
 
     @model_validator(mode="after")
@@ -94,28 +96,34 @@ class ClassificationNetwork(Network):
         config: the geometry.
         num_labels: how many classes there are.
         dropout: before the output layer; `hidden_dropout_prob`, if left out.
+        lm_weight: of the auxiliary loss of guessing each next piece (Radford et al. 2018, §3.2).
     """
 
     def __init__(
-        self, config: EncoderConfig, num_labels: int, dropout: float | None = None
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        dropout: float | None = None,
+        lm_weight: float = 0.0,
     ) -> None:
         super().__init__()
+        self.lm_weight = lm_weight
         self.encoder = Encoder(config, pooler=config.classifier == "pooler")
         self.head = ClassificationHead(config, num_labels, dropout)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed cross-entropies of the rows: `classification`."""
-        logits = self._logits(batch)
-        return {"classification": cross_entropy_sum(logits, batch.targets["labels"])}
+        """The summed cross-entropies of the rows: `classification` (and `weighted_lm`)."""
+        hidden = self.encoder(batch.packed)
+        logits = self.head(self.encoder, hidden, batch.packed)
+        losses = {"classification": cross_entropy_sum(logits, batch.targets["labels"])}
+        if self.lm_weight:
+            lm = next_piece_loss_sum(self.encoder, hidden, batch.packed)
+            losses["weighted_lm"] = self.lm_weight * lm
+        return losses
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """`logits` `[sequences, num_labels]`."""
-        return {"logits": self._logits(batch)}
-
-    def _logits(self, batch: Batch) -> Float[Tensor, "sequences num_labels"]:
-        hidden = self.encoder(batch.packed)
-        logits: Tensor = self.head(self.encoder, hidden, batch.packed)
-        return logits
+        return {"logits": self.head(self.encoder, self.encoder(batch.packed), batch.packed)}
 
 
 class ClassificationTask(Task[ClassificationExample]):
@@ -156,7 +164,8 @@ class ClassificationTask(Task[ClassificationExample]):
         """A fresh network.
 
         Raises:
-            SettingsError: the encoder has fewer positions than `max_seq_length`.
+            SettingsError: the encoder has fewer positions than `max_seq_length`, or cannot guess
+                next pieces where `lm_weight` asks for it.
         """
         limit = self.settings.max_seq_length
         if limit > config.max_seqlen:
@@ -164,7 +173,16 @@ class ClassificationTask(Task[ClassificationExample]):
                 f"max_seq_length={limit} is more than the {config.max_seqlen} tokens that the "
                 f"encoder's max_position_embeddings={config.max_position_embeddings} has room for"
             )
-        return ClassificationNetwork(config, len(self.settings.labels), self.settings.dropout)
+        lm_weight = self.settings.lm_weight
+        tells_next = config.attention == "causal" and config.tie_word_embeddings
+        if lm_weight and (not tells_next or config.mlm_transform or config.mlm_bias):
+            raise SettingsError(
+                f"lm_weight={lm_weight}: a {config.family} model has no head that guesses each "
+                "next piece by its embeddings alone, as GPT's has"
+            )
+        return ClassificationNetwork(
+            config, len(self.settings.labels), self.settings.dropout, lm_weight
+        )
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         columns = self.settings.columns
@@ -272,7 +290,10 @@ class ClassificationTask(Task[ClassificationExample]):
         labels = np.array([example.label for example in order], np.int64)
         if UNKNOWN in labels:
             return Batch(packed)
-        return Batch(packed, {"labels": labels}, {"classification": len(order)})
+        counts = {"classification": len(order)}
+        if self.settings.lm_weight:
+            counts["weighted_lm"] = packed.num_tokens - packed.num_sequences
+        return Batch(packed, {"labels": labels}, counts)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row its `label`, and `probabilities` of every label."""

@@ -28,6 +28,10 @@ class FinetuneSettings(Settings):
     dropout: float | None = Field(None, ge=0, lt=1, description="before the output layer")
     positive_label: str | None = Field(None, description="of two labels the one F1 is about")
 
+    lm_weight: float = Field(
+        0.0, ge=0, description="of the loss of guessing each next piece too (GPT: 0.5)"
+    )
+
     epochs: float = Field(3.0, gt=0)
     batch_size: int = Field(32, ge=1)
     learning_rate: float = Field(2e-5, gt=0)

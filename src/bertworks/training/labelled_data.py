@@ -63,6 +63,7 @@ class LabelledData:
                     "truncation": settings.truncation,
                     "dropout": settings.dropout,
                     "positive_label": settings.positive_label,
+                    "lm_weight": settings.lm_weight,
                 }
             ),
         )
