@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.store import load_weights
 from bertworks.errors import SettingsError
+from bertworks.inference.evaluate import evaluate
 from bertworks.tasks.pretraining.generator import (
     generator_config,
     sample_pieces,
@@ -25,6 +26,11 @@ from bertworks.tasks.pretraining.replaced_tokens import (
     area_under_curve,
 )
 from bertworks.tasks.pretraining.source import PretrainingExample
+from bertworks.training.fit import fit
+from bertworks.training.journal import RunDirectory
+from bertworks.training.optimizer import OptimizerSettings
+from bertworks.training.plan import FitSettings, Phase
+from bertworks.training.row_source import RowSource
 from tests.checkpoints import published
 from tests.checkpoints.published import error, geometry
 
@@ -229,6 +235,37 @@ def test_losses_add_up_and_evaluations_repeat(tokenizer):
     rtd = whole["weighted_rtd"].item() / counts["weighted_rtd"] / SETTINGS.weight
     assert once["rtd_loss"] == pytest.approx(rtd, rel=1e-5)
     assert once["loss"] == pytest.approx(once["mlm_loss"] + 50 * rtd, rel=1e-5)
+
+
+def test_the_odd_one_out_is_found(tokenizer, tmp_path):
+    """Runs of one piece each: what a generator that knows little puts into them is seen at once."""
+    rng = np.random.default_rng(0)
+    frame = [tokenizer.cls_id], [tokenizer.sep_id]
+    rows = [np.full(rng.integers(8, 16), 200 + rng.integers(30)) for _ in range(256)]
+    examples = [
+        PretrainingExample(np.concatenate((frame[0], row, frame[1])), len(row) + 2, key=key)
+        for key, row in enumerate(rows)
+    ]
+    config = geometry(
+        "electra", vocab_size=tokenizer.vocab_size, num_hidden_layers=1, initializer_range=0.1
+    )
+    asked = task(tokenizer)
+    torch.manual_seed(0)
+    network = with_generator(DiscriminatorNetwork(config), SETTINGS)
+    settings = FitSettings(
+        batch_size=32,
+        optimizer=OptimizerSettings(lr=5e-3),
+        checkpoint_every=1000,
+        eval_every=1000,
+        tensorboard=False,
+    )
+    run = RunDirectory.open(tmp_path / "run", settings)
+    source = RowSource(examples[64:], seed=0, batch_size=32)
+    fit(network, asked, [Phase(source, 120)], settings=settings, run=run)
+    run.close()
+    metrics = evaluate(network, asked, examples[:64]).metrics
+    assert metrics["rtd_auc"] > 0.8
+    assert metrics["rtd_accuracy"] > metrics["rtd_majority"] + 0.05
 
 
 def test_measures_are_scikit_learns():
