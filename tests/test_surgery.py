@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
-from bertworks.surgery import add_tokens, extend_positions, shrink
+from bertworks.surgery import add_frame, add_tokens, extend_positions, shrink
+from tests.checkpoints import published
 from tests.checkpoints.test_store import tiny
 
 
@@ -87,3 +91,71 @@ def test_positions_begin_as_copies():
         assert long.encoder(bw.Packed.from_arrays([ids]).to("cpu")).shape == (100, 48)
     with pytest.raises(SettingsError, match="has 40 positions already"):
         extend_positions(model, 40)
+
+
+@pytest.fixture
+def gpt(tmp_path):
+    """A small GPT with its language-model head, and one row more than it has pieces."""
+    letters = [piece for letter in "abcdefg_" for piece in (letter, f"{letter}</w>")]
+    pieces = ["<unk>", *letters, "ab", "ab</w>"]
+    (tmp_path / "gpt").mkdir()
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    (tmp_path / "gpt" / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "gpt" / "merges.txt").write_text("#version: 0.2\na b\na b</w>\n")
+    config = published.geometry("openai-gpt", vocab_size=len(pieces) + 1)
+    published.theirs_of(config, "masked-lm", torch.float32).save_pretrained(tmp_path / "gpt")
+    return bw.load(tmp_path / "gpt", device="cpu")
+
+
+def test_gpt_gets_pieces_around_its_texts(gpt, tmp_path):
+    framed = add_frame(gpt, seed=3)
+    tokens = framed.tokenizer.tokens
+    assert tokens(framed.tokenizer.encode("ab c").input_ids) == [
+        *("_start_", "ab</w>", "c</w>", "_classify_")
+    ]
+    pair = framed.tokenizer.encode("ab", "c")
+    assert tokens(pair.input_ids) == ["_start_", "ab</w>", "_delimiter_", "c</w>", "_classify_"]
+    assert not pair.token_type_ids.any()
+    typed = framed.tokenizer.encode("_start_").input_ids
+    assert (typed == framed.tokenizer.token_to_id("_start_")).sum() == 1, "a typed one is text"
+
+    table, before = (model.encoder.embeddings.word_embeddings.weight for model in (framed, gpt))
+    assert len(table) == framed.tokenizer.vocab_size == gpt.tokenizer.vocab_size + 3
+    assert torch.equal(table[: gpt.tokenizer.vocab_size], before[:-1])
+    new = table[gpt.tokenizer.vocab_size :]
+    assert 0.01 < new.std() < 0.03
+    assert torch.equal(add_frame(gpt, seed=3).encoder.embeddings.word_embeddings.weight, table)
+    ids = torch.from_numpy(gpt.tokenizer.encode("ab c").input_ids.astype("int64"))
+    packed = bw.Packed.from_arrays([ids.numpy()]).to("cpu")
+    with torch.no_grad():
+        assert torch.equal(framed.encoder(packed), gpt.encoder(packed))
+
+    framed.save(tmp_path / "framed")
+    again = bw.load(tmp_path / "framed", device="cpu")
+    assert again.tokenizer.fingerprint == framed.tokenizer.fingerprint
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "framed")
+    assert theirs("ab", "c")["input_ids"] == pair.input_ids.tolist()
+    with pytest.raises(DataError, match="around texts already"):
+        add_frame(again)
+    with pytest.raises(DataError, match="around texts already"):
+        add_frame(tiny())
+
+
+def test_a_framed_gpt_is_fine_tuned(gpt, tmp_path):
+    rows = [
+        {"premise": premise, "hypothesis": hypothesis, "label": str(premise == hypothesis)}
+        for premise in ("ab", "c d", "e")
+        for hypothesis in ("ab", "c d", "e")
+    ]
+    settings = {"epochs": 2, "batch_size": 4, "lm_weight": 0.5, "max_seq_length": 16}
+    result = bw.finetune(add_frame(gpt), train=rows, out=tmp_path / "run", **settings)
+    lines = map(json.loads, (tmp_path / "run" / "journal.jsonl").read_text().splitlines())
+    assert {"classification", "weighted_lm"} == next(
+        line["losses"].keys() for line in lines if line["kind"] == "train"
+    )
+    model = bw.load(tmp_path / "run", device="cpu")
+    assert model.predict([("ab", "ab")]) == result.model.predict([("ab", "ab")])
+    example = model.task.example({"premise": "ab", "hypothesis": "c"}, 0, labelled=False)
+    assert model.tokenizer.id_to_token(int(example.input_ids[-1])) == "_classify_"
+    with pytest.raises(SettingsError, match=r"lm_weight=0\.5: a bert model has no head"):
+        bw.finetune(tiny(), train=rows, out=tmp_path / "other", **settings)

@@ -282,7 +282,7 @@ class Model:
         task, network = self._task_and_network()
         if not isinstance(task, PretrainingTask):
             raise BertworksError(
-                f"the model was trained for {task.name}, and has no head of pre-training"
+                f"the model was trained for {task.name}, not for masked words or next sentences"
             )
         asked = copy.copy(task)
         asked.top_k = top_k

@@ -21,6 +21,7 @@ from .api import Model
 from .errors import CheckpointError, need
 from .packed import Padded
 from .tasks.classification import ClassificationNetwork
+from .tasks.pretraining.replaced_tokens import DiscriminatorNetwork
 from .tasks.pretraining.task import PretrainingNetwork
 
 
@@ -38,7 +39,7 @@ class PaddedNetwork(nn.Module):
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of what `forward` returns."""
-        if isinstance(self.network, ClassificationNetwork):
+        if isinstance(self.network, ClassificationNetwork | DiscriminatorNetwork):
             return ("logits",)
         if isinstance(self.network, PretrainingNetwork):
             pairs = self.network.nsp_head is not None
@@ -56,6 +57,8 @@ class PaddedNetwork(nn.Module):
         if isinstance(network, ClassificationNetwork):
             return (network.head(network.encoder, hidden, padded),)
         shape = input_ids.shape
+        if isinstance(network, DiscriminatorNetwork):
+            return (network.rtd_head(hidden).unflatten(0, shape),)
         if isinstance(network, PretrainingNetwork):
             found = [network.mlm_head(hidden).unflatten(0, shape)]
             if network.nsp_head is not None:

@@ -1,5 +1,6 @@
 """Changes to a trained model's vocabulary and positions, after which it goes on as it was.
 
+- `add_frame`: texts get GPT's start, delimiter and extract pieces;
 - `add_tokens`: words of a domain become pieces, each beginning as the mean of its former pieces;
 - `shrink`: pieces that a corpus does not use are left out, and its ids change, not its meaning;
 - `extend_positions`: more positions than a model was trained with.
@@ -21,11 +22,15 @@ from .api import BareEncoder, Model
 from .errors import DataError, SettingsError
 from .inference.engine import chunks
 from .model.config import EncoderConfig
-from .text.definition import AddedPiece, WordPieceDefinition
+from .text.definition import AddedPiece, Frame, WordPieceDefinition
 from .text.tokenizer import Tokenizer
+from .text.tree import TreeDefinition
 
 _ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_head.bias")
 """The parameters that have a row for each piece."""
+
+GPT_FRAME = Frame(("_start_",), ("_delimiter_",), ("_classify_",), 0)
+"""GPT's pieces around a text, or around and between two, in the names of the original code."""
 
 _POSITIONS = "encoder.embeddings.position_embeddings.weight"
 
@@ -45,6 +50,38 @@ class Addition:
     added: tuple[str, ...]
     known: tuple[str, ...]
     reused: int
+
+
+def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model:
+    """Have special pieces stand around a model's texts, as a classifier of the first GPT needs.
+
+    The classifier reads the last token: then the extract piece, which means nothing else. The
+    pieces are new and their embeddings are drawn at random, to be learned in fine-tuning.
+
+    Source: Radford et al. (2018), §3.3 and figure 1: "randomly initialized start and end tokens".
+
+    Raises:
+        DataError: the tokenizer puts special pieces around texts already.
+    """
+    definition = model.tokenizer.definition
+    if not isinstance(definition, TreeDefinition) or definition.frame != Frame((), (), (), 0):
+        raise DataError("the tokenizer puts special pieces around texts already")
+    tokenizer = Tokenizer(definition.framed(frame))
+    config = model.encoder.config
+    known, size = model.tokenizer.vocab_size, max(config.vocab_size, tokenizer.vocab_size)
+
+    def change(name: str, tensor: Tensor) -> Tensor:
+        if name not in _ROWS:
+            return tensor
+        generator = torch.Generator().manual_seed(seed)  # the same for a matrix of two names
+        taken = tensor.new_zeros(size, *tensor.shape[1:])
+        taken[: len(tensor)] = tensor
+        new = taken[known : tokenizer.vocab_size]
+        if new.ndim == 2:
+            new.normal_(0, config.initializer_range, generator=generator)
+        return taken
+
+    return _rebuilt(model, tokenizer, config.with_values(vocab_size=size), change)
 
 
 def add_tokens(model: Model, words: Iterable[str]) -> Addition:

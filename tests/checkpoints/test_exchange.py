@@ -13,6 +13,7 @@ import transformers
 
 import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
+from bertworks.errors import BertworksError, DataError
 from bertworks.onnx import PaddedNetwork, write_onnx
 from bertworks.packed import Packed
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
@@ -43,6 +44,7 @@ def saved_by_them(family, kind, directory, **more):
         *[(family, "classification") for family in ALL],
         *[(family, "pretraining") for family in PAIRED],
         *[(family, "encoder") for family in ALL],
+        ("electra", "replaced-tokens"),
     ],
 )
 def test_there_and_back(family, kind, tmp_path, caplog, recwarn):
@@ -83,6 +85,44 @@ def test_a_causal_bert_is_theirs_as_a_decoder(tmp_path):
     again = bw.load(tmp_path / "m", device="cpu")
     assert again.encoder.config == config
     assert again.generate(["a b"], max_new_tokens=5) == model.generate(["a b"], max_new_tokens=5)
+
+
+def test_a_discriminator_tells_replaced_tokens(tmp_path):
+    """What `predict` says of each token is what their model says of it."""
+    theirs = saved_by_them("electra", "replaced-tokens", tmp_path / "m")
+    model = bw.load(tmp_path / "m", device="cpu")
+    text, pair = "a b  c\u00ad a", "c a"
+    encoding = model.tokenizer.encode(text, pair)
+    with torch.no_grad():
+        logits = theirs(
+            torch.tensor(encoding.input_ids[None].astype("int64")),
+            token_type_ids=torch.tensor(encoding.token_type_ids[None].astype("int64")),
+        ).logits[0]
+    alone, both = model.predict(["b", (text, pair)])
+    assert alone.keys() == {"tokens"}
+    assert [entry["token"] for entry in alone["tokens"]] == ["b"]
+    told = both["tokens"] + both["pair_tokens"]
+    assert [entry["token"] for entry in both["pair_tokens"]] == ["c", "a"]
+    inside = torch.from_numpy(~encoding.special_tokens_mask)
+    assert [entry["probability"] for entry in told] == pytest.approx(
+        torch.sigmoid(logits[inside]).tolist(), rel=1e-4
+    )
+    assert [text[entry["start"] : entry["end"]] for entry in both["tokens"]] == ["a", "b", "c", "a"]
+    with pytest.raises(BertworksError, match="not for masked words or next sentences"):
+        model.fill_mask("a [MASK]")
+    with pytest.raises(DataError, match="does not say which of its tokens were replaced"):
+        model.evaluate([{"text": "a b"}])
+
+
+def test_a_discriminator_padded(tmp_path):
+    theirs = saved_by_them("electra", "replaced-tokens", tmp_path / "m")
+    model = bw.load(tmp_path / "m", device="cpu")
+    _, inputs, mask = batch_of(model)
+    network = PaddedNetwork(model.network)
+    assert network.outputs == ("logits",)
+    with torch.no_grad():
+        (logits,) = network(**inputs)
+        assert error(logits[mask], theirs(**inputs).logits[mask]) < 1e-5
 
 
 def batch_of(model):

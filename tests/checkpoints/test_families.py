@@ -13,6 +13,7 @@ from bertworks.errors import CheckpointError
 from bertworks.model.config import EncoderConfig
 from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
+from bertworks.tasks.pretraining.replaced_tokens import DiscriminatorNetwork
 from bertworks.tasks.pretraining.task import PretrainingNetwork
 from tests.checkpoints import published
 from tests.checkpoints.published import CONFIG_CLASSES, error, geometry
@@ -86,6 +87,48 @@ def test_classifier(family, dtype):
     (pair.ours(batch)["classification"] / len(labels)).backward()
     F.cross_entropy(expected, labels).backward()
     compare_gradients(pair, family, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_classifier_that_guesses_next_pieces_too(dtype):
+    """GPT's auxiliary objective (Radford et al. 2018, §3.2, equation 5)."""
+    config = geometry("openai-gpt")
+    theirs = published.theirs_of(config, "classification", dtype, num_labels=3)
+    network = ClassificationNetwork(config, 3, lm_weight=0.5)
+    pair = published.pair(network, theirs, config, dtype)
+    labels = torch.arange(pair.packed.num_sequences) % 3
+    losses = pair.ours(Batch(pair.packed, {"labels": labels}))
+    next_pieces = pair.packed.num_tokens - pair.packed.num_sequences
+    loss = losses["classification"] / len(labels) + losses["weighted_lm"] / next_pieces
+    loss.backward()
+    hidden = pair.theirs.transformer(**pair.padded).last_hidden_state
+    logits = hidden[:, :-1] @ pair.theirs.transformer.tokens_embed.weight.t()
+    follows = pair.mask[:, 1:]
+    lm = F.cross_entropy(logits[follows], pair.padded["input_ids"][:, 1:][follows])
+    expected = F.cross_entropy(pair.theirs(**pair.padded).logits, labels) + 0.5 * lm
+    expected.backward()
+    assert error(loss.detach(), expected.detach()) <= TOLERANCE[dtype]
+    compare_gradients(pair, "openai-gpt", dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("values", [{}, {"embedding_size": None, "hidden_act": "gelu_new"}])
+def test_discriminator(values, dtype):
+    config = geometry("electra", **values)
+    theirs = published.theirs_of(config, "replaced-tokens", dtype)
+    pair = published.pair(DiscriminatorNetwork(config), theirs, config, dtype)
+    is_replaced = torch.arange(pair.packed.num_tokens) % 5 == 1
+    batch = Batch(pair.packed, {"is_replaced": is_replaced})
+    logits = pair.theirs(**pair.padded).logits[pair.mask]
+    # Their own loss is rounded to float32.
+    expected = F.binary_cross_entropy_with_logits(logits, is_replaced.to(logits.dtype))
+    found = pair.ours.predict(batch)["rtd_logits"].detach()
+    assert error(found, logits.detach()) <= TOLERANCE[dtype]
+    loss = pair.ours(batch)["rtd"] / len(is_replaced)
+    assert error(loss.detach(), expected.detach()) <= TOLERANCE[dtype]
+    loss.backward()
+    expected.backward()
+    compare_gradients(pair, "electra", dtype)
 
 
 @pytest.mark.parametrize("wrong", [{"hidden_act": "gelu_new"}, {"layer_norm_eps": 1e-8}])

@@ -40,6 +40,8 @@ ELECTRA = Family(
             "mlm_head.transform.norm": "generator_predictions.LayerNorm",
             "mlm_head.bias": "generator_lm_head.bias",
             "mlm_head.decoder": "generator_lm_head.weight",
+            "rtd_head.dense": "discriminator_predictions.dense",
+            "rtd_head.dense_prediction": "discriminator_predictions.dense_prediction",
             "head.transform": "classifier.dense",
             "head.linear": "classifier.out_proj",
             **TASK_HEADS,
@@ -51,6 +53,7 @@ ELECTRA = Family(
     classes={
         "encoder": "ElectraModel",
         "masked-lm": "ElectraForMaskedLM",
+        "replaced-tokens": "ElectraForPreTraining",
         **task_classes("Electra"),
     },
     implied={"classifier": "gelu", "mlm_act": "gelu"},
@@ -62,6 +65,7 @@ ELECTRA = Family(
     },
     must_be={"position_embedding_type": "absolute", **NO_DECODER},
     spelled=_spelled,
+    settled=_spelled,
     extra=_extra,
     dropped=(
         *constants("electra."),

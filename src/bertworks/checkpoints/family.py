@@ -63,6 +63,7 @@ class Family:
         defaults: settings that a `config.json` may leave out, in its own names.
         must_be: what a `config.json` may say, but only with this value.
         spelled: brings a `config.json` in today's spelling.
+        settled: brings settings of ours, each chosen by itself, to what its models can have.
         token_ids: keys of `config.json` that hold the ids of special pieces, and their roles.
         extra: what else `config.json` must say, from our settings.
         dropped: patterns of their tensors that may stay unused, and why.
@@ -79,6 +80,7 @@ class Family:
     defaults: Raw = field(default_factory=dict)
     must_be: Raw = field(default_factory=dict)
     spelled: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    settled: Callable[[dict[str, Any]], dict[str, Any]] = dict
     token_ids: Mapping[str, str] = field(default_factory=dict)
     extra: Callable[[EncoderConfig], dict[str, Any]] = lambda config: {}  # noqa: ARG005
     dropped: tuple[tuple[str, str], ...] = ()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 
 TASK_HEADS = ("head.", "tag_head.", "span_head.", "choice_head.")
-NEW_IF_ABSENT = ("encoder.pooler.", "mlm_head.", "nsp_head.", *TASK_HEADS)
+NEW_IF_ABSENT = ("encoder.pooler.", "mlm_head.", "nsp_head.", "rtd_head.", *TASK_HEADS)
 """What may be newly initialised: the heads, and the pooler, which is one."""
 
 

@@ -52,6 +52,8 @@ def demo(
     "pretrain",
     "bertworks pretrain tiny data=prepared --out runs/tiny",
     "bertworks pretrain mini data=prepared steps=500 seed=1 --out runs/mini",
+    "bertworks pretrain tiny model.family=electra replaced_tokens={} \\\n"
+    "      instances.format=full-sentences data=prepared --out runs/electra",
 )
 def pretrain(
     recipe: Annotated[

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..packed import Sequences
+from ..packed import Packed, Sequences
 from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
@@ -127,6 +127,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
 _linear_cross_entropy: Callable[..., Tensor] = _LinearCrossEntropy.apply
 
 
+def next_piece_loss_sum(
+    encoder: Encoder, hidden: Float[Tensor, "tokens hidden_size"], packed: Packed
+) -> Float[Tensor, ""]:
+    """The sum of the cross-entropies of each token's next one, told by the embeddings alone.
+
+    For models without a layer and a bias of a head's own, such as GPT.
+    """
+    asked = torch.ones_like(packed.input_ids, dtype=torch.bool)
+    asked[packed.last_tokens] = False
+    positions = asked.nonzero().squeeze(-1)
+    weight = encoder.embeddings.word_embeddings.weight
+    labels = packed.input_ids[positions + 1]
+    return _linear_cross_entropy(align_rows(hidden[positions]), weight, None, labels)
+
+
 class NSPHead(Linear):
     """Whether B follows A: `[sequences, 2]` logits from the pooled vectors.
 
@@ -137,6 +152,24 @@ class NSPHead(Linear):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config.hidden_size, 2)
         initialize(self, config.initializer_range)
+
+
+class ReplacedTokenHead(nn.Module):
+    """Whether a token was replaced: a logit for each, from a layer of the head's own.
+
+    Source: Clark et al. (2020), §2, and the original code's `discriminator_predictions`.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.dense_prediction = Linear(config.hidden_size, 1)
+        initialize(self, config.initializer_range)
+
+    def forward(self, hidden: Float[Tensor, "tokens hidden_size"]) -> Float[Tensor, " tokens"]:
+        logits: Tensor = self.dense_prediction(self.activation(self.dense(hidden)))
+        return logits.squeeze(-1)
 
 
 class ClassificationHead(nn.Module):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _TASKS = {
     "pretraining": "pretraining.task:PretrainingTask",
+    "replaced-tokens": "pretraining.replaced_tokens:ReplacedTokensTask",
     "classification": "classification:ClassificationTask",
     "regression": "regression:RegressionTask",
     "tagging": "tagging.task:TaggingTask",
@@ -34,7 +35,7 @@ def task_class(name: str) -> type[Task[Any]]:
     return found
 
 
-LABELLED = tuple(name for name in _TASKS if name != "pretraining")
+LABELLED = ("classification", "regression", "tagging", "answering", "choice")
 """The tasks that are learned from labelled rows."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -20,9 +21,9 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from ..errors import DataError, nearest
+from ..errors import DataError, SettingsError, nearest
 from ..model.encoder import Encoder
-from ..model.heads import ClassificationHead, cross_entropy_sum
+from ..model.heads import ClassificationHead, cross_entropy_sum, next_piece_loss_sum
 from ..packed import Batch
 from .labelled import TaskOptions, check_length
 from .labels import count_labels, label_name, label_names, sort_labels
@@ -51,6 +52,9 @@ class ClassificationOptions(TextOptions):
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="share of the target that all classes get alike"
     )
+    lm_weight: float = Field(
+        0.0, ge=0, description="of the loss of guessing each next piece too (GPT: 0.5)"
+    )
 
 
 class ClassificationSettings(TextSettings):
@@ -66,6 +70,9 @@ class ClassificationSettings(TextSettings):
         None, description="of the classes' rows in the loss; all 1, if left out"
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1)
+    lm_weight: float = Field(
+        0.0, ge=0, description="of the loss of guessing each next piece (GPT: 0.5)"
+    )
 
     @model_validator(mode="after")
     def _labels_are_names(self) -> Self:
@@ -95,6 +102,7 @@ class ClassificationNetwork(Network):
         multi_label: whether a row may have any number of classes.
         class_weights: what a row of each class counts in the loss; 1, if left out.
         label_smoothing: share of the target that is spread over all classes.
+        lm_weight: of the auxiliary loss of guessing each next piece (Radford et al. 2018, §3.2).
     """
 
     def __init__(
@@ -106,16 +114,19 @@ class ClassificationNetwork(Network):
         multi_label: bool = False,
         class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
+        lm_weight: float = 0.0,
     ) -> None:
         super().__init__()
+        self.lm_weight = lm_weight
         self.encoder = Encoder(config, pooler=config.classifier == "pooler")
         self.head = ClassificationHead(config, num_labels, dropout)
         self._multi_label, self._smoothing = multi_label, label_smoothing
         self._weights = class_weights
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed cross-entropies of the rows: `classification`."""
-        logits = self._logits(batch)
+        """The summed cross-entropies of the rows: `classification` (and `weighted_lm`)."""
+        hidden = self.encoder(batch.packed)
+        logits = self.head(self.encoder, hidden, batch.packed)
         labels = batch.targets["labels"]
         if self._multi_label:
             loss = multi_label_loss_sum(logits, labels, self._weights_like(logits))
@@ -132,7 +143,11 @@ class ClassificationNetwork(Network):
             )
             weights = self._weights_like(rows)
             loss = (rows if weights is None else rows * weights[labels]).sum()
-        return {"classification": loss}
+        losses = {"classification": loss}
+        if self.lm_weight:
+            lm = next_piece_loss_sum(self.encoder, hidden, batch.packed)
+            losses["weighted_lm"] = self.lm_weight * lm
+        return losses
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """`logits` `[sequences, num_labels]`."""
@@ -205,7 +220,7 @@ class ClassificationTask(TextTask):
                 **options.model_dump(
                     include={
                         *("max_seq_length", "truncation", "dropout", "positive_label"),
-                        *("multi_label", "label_separator", "label_smoothing"),
+                        *("multi_label", "label_separator", "label_smoothing", "lm_weight"),
                     }
                 ),
             }
@@ -234,10 +249,17 @@ class ClassificationTask(TextTask):
         """A fresh network.
 
         Raises:
-            SettingsError: the encoder has fewer positions than `max_seq_length`.
+            SettingsError: the encoder has fewer positions than `max_seq_length`, or cannot guess
+                next pieces where `lm_weight` asks for it.
         """
         own = self.settings
         check_length(own.max_seq_length, config)
+        tells_next = config.attention == "causal" and config.tie_word_embeddings
+        if own.lm_weight and (not tells_next or config.mlm_transform or config.mlm_bias):
+            raise SettingsError(
+                f"lm_weight={own.lm_weight}: a {config.family} model has no head that guesses each "
+                "next piece by its embeddings alone, as GPT's has"
+            )
         return ClassificationNetwork(
             config,
             len(own.labels),
@@ -245,6 +267,7 @@ class ClassificationTask(TextTask):
             multi_label=own.multi_label,
             class_weights=own.class_weights,
             label_smoothing=own.label_smoothing,
+            lm_weight=own.lm_weight,
         )
 
     def same_head(self, other: Task[Any]) -> bool:
@@ -278,7 +301,11 @@ class ClassificationTask(TextTask):
         float32; `counts["classification"]` the rows.
         """
         dtype = np.float32 if self.settings.multi_label else np.int64
-        return labelled_batch(*self.pack(examples), dtype, "classification")
+        batch = labelled_batch(*self.pack(examples), dtype, "classification")
+        if not self.settings.lm_weight or not batch.counts:
+            return batch
+        more = {"weighted_lm": batch.packed.num_tokens - batch.packed.num_sequences}
+        return replace(batch, counts={**batch.counts, **more})
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row its `label` (with `multi_label`: `labels`, those over one half), and

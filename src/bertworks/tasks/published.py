@@ -16,6 +16,7 @@ from .choice import ChoiceSettings, ChoiceTask
 from .classification import ClassificationSettings, ClassificationTask
 from .columns import Columns
 from .pretraining.pairs import Format, InstanceSettings
+from .pretraining.replaced_tokens import ReplacedTokensTask
 from .pretraining.task import PretrainingTask
 from .regression import RegressionTask
 from .tagging.columns import WordColumns
@@ -73,12 +74,14 @@ class Published:
         found = {int(number): name for number, name in self.raw.get("id2label", usual).items()}
         return tuple(found[number] for number in sorted(found))
 
-    def pretraining(self) -> PretrainingTask | None:
-        """The pre-training of a checkpoint with a masked-language-model head; None without one."""
+    def pretraining(self) -> Task[Any] | None:
+        """The pre-training of a checkpoint with a head of such; None without one."""
         config, family, named = self.config, self.family, self.raw.get("architectures") or []
         # A head without a layer and a bias has no tensor of its own.
         bare = not config.mlm_bias and (not named or family.classes.get("masked-lm") in named)
         if not family.has("mlm_head.bias", self.tensors) and not bare:
+            if family.has("rtd_head.dense.weight", self.tensors):
+                return ReplacedTokensTask(self.tokenizer, max_length=config.max_seqlen)
             return None
         pairs: Format = "sentence-order" if config.family == "albert" else "segment-pair"
         has_pairs = family.has("nsp_head.weight", self.tensors)

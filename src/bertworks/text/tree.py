@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -158,6 +158,24 @@ class TreeDefinition(Definition):
         library = _built(tree)
         library.encode_special_tokens = True
         return library
+
+    def framed(self, frame: Frame) -> TreeDefinition:
+        """The same with special pieces around texts; those that are new get the next ids."""
+        new = {*frame.start, *frame.between, *frame.end} - self.ids.keys()
+        first = len(self.pieces)
+        entries = [
+            {"id": number, **asdict(AddedPiece(piece, special=True, normalized=False))}
+            for number, piece in enumerate(sorted(new), first)
+        ]
+        ids = {**self.ids, **{entry["content"]: entry["id"] for entry in entries}}
+        tree = {
+            **self.tree,
+            "added_tokens": [*self.tree["added_tokens"], *entries],
+            "post_processor": template(frame, ids),
+        }
+        # The class that it came with would make its own tree, without the frame.
+        config = {**self.config, "tokenizer_class": "PreTrainedTokenizerFast"}
+        return replace(self, tree=tree, frame=frame, config=config)
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:

@@ -12,25 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..api import Model, load
-from ..checkpoints.store import check_layout
 from ..corpus.shards import Corpus
-from ..errors import SettingsError, TrainingError
+from ..errors import TrainingError
 from ..inference.engine import EngineSettings
 from ..inference.evaluate import evaluate
-from ..tasks.pretraining.distillation import (
-    DistillationNetwork,
-    DistillationSettings,
-    DistillationTask,
-    begin_like,
-)
 from ..tasks.pretraining.source import PretrainingSource, describe, split_held_out
-from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
 from .distributed import Team, team
 from .fit import fit
 from .journal import MAY_CHANGE, RunDirectory, write_atomically
+from .objective import Objective
 from .plan import Phase
 from .progress import Progress
 from .random_state import seed_everything
@@ -188,30 +180,17 @@ def _pretrain(
     members: Team,
     progress: Progress | None,
 ) -> PretrainResult:
-    config = settings.model.config(data.tokenizer.vocab_size)
-    distills = settings.distillation is not None
-    task = (DistillationTask if distills else PretrainingTask)(
-        data.tokenizer,
-        settings.instances,
-        settings.masking,
-        causal=config.attention == "causal",
-        max_length=config.max_seqlen,
-    )
     seed_everything(settings.seed)  # every rank begins with the same weights
-    model = task.network(config)
-    check_layout(model, config, task.model_class)
-    network: Network = model
-    if settings.distillation is not None:
-        network = _with_teacher(model, data.tokenizer, settings.distillation, progress)
+    objective = Objective.of(settings, data.tokenizer, progress)
     held_out = list(data.held_out.examples(limit=settings.held_out.sequences))
     inference = EngineSettings(precision=settings.precision)
 
     def measure(network: Network) -> dict[str, float]:
-        return evaluate(network, task, held_out, inference).metrics
+        return evaluate(network, objective.task, held_out, inference).metrics
 
     result = fit(
-        network,
-        task,
+        objective.network,
+        objective.task,
         data.phases,
         settings=settings,
         run=run,
@@ -220,56 +199,24 @@ def _pretrain(
         progress=progress,
     )
     if members.is_main:
-        _finish(task, model, data, run, inference)
+        _finish(objective, data, run, inference)
     return PretrainResult(
         run, result.metrics, result.state.step, result.state.tokens, result.resumed_from
     )
 
 
-def _with_teacher(
-    student: PretrainingNetwork,
-    tokenizer: Tokenizer,
-    settings: DistillationSettings,
-    progress: Progress | None,
-) -> DistillationNetwork:
-    """The student beside its teacher; it begins as some of the teacher's layers, if that is asked.
-
-    Raises:
-        SettingsError: the teacher is none, or the two do not fit together.
-    """
-    teacher = load(settings.teacher, device="cpu")
-    if not isinstance(teacher.network, PretrainingNetwork):
-        raise SettingsError(
-            "the teacher has no head of masked language modelling", where=settings.teacher
-        )
-    if teacher.tokenizer.pieces != tokenizer.pieces:
-        raise SettingsError(
-            "the teacher's vocabulary is not that of the corpus",
-            where=settings.teacher,
-            fix="Prepare the corpus with the teacher's tokenizer.",
-        )
-    if settings.initialize:
-        taken = begin_like(student, teacher.network)
-        if progress is not None:
-            progress.note(f"begins as the teacher's layers {', '.join(map(str, taken))}")
-    return DistillationNetwork(student, teacher.network, settings)
-
-
 def _finish(
-    task: PretrainingTask,
-    network: PretrainingNetwork,
-    data: PretrainingData,
-    run: RunDirectory,
-    inference: EngineSettings,
+    objective: Objective, data: PretrainingData, run: RunDirectory, inference: EngineSettings
 ) -> None:
-    """Write the trained model, sample fill-ins, and the report."""
-    network.eval()
+    """Write the trained models, sample fill-ins, and the report."""
+    objective.network.eval()
     samples = []
-    if not task.causal:  # nothing is masked where each next piece is guessed
+    if (masked_lm := objective.masked_lm) is not None:
+        task, network = masked_lm
         samples = sample_fill_ins(
             network, task, data.corpus, data.held_out_documents, settings=inference
         )
     write_atomically(run.path / "samples.json", json.dumps(samples, indent=1).encode())
-    kept = PretrainingTask.from_dict(task.to_dict(), data.tokenizer)
-    Model(data.tokenizer, kept, network).save(run.model)
+    for name, model in reversed(objective.kept.items()):  # `model` last: then the run is finished
+        model.save(run.path / name)
     write_report(run.path)

@@ -16,6 +16,7 @@ from ..settings import Settings
 from ..tasks.pretraining.distillation import DistillationSettings
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.pairs import InstanceSettings
+from ..tasks.pretraining.replaced_tokens import ReplacedTokensSettings
 from .plan import FitSettings
 
 
@@ -33,12 +34,15 @@ class ModelSettings(EncoderConfig):
         if not isinstance(values, Mapping):
             return values
         known: dict[str, Any] = {}
+        family = None
         if isinstance(name := values.get("family"), str) and name != "bert":
-            family = family_named(name).read_config({}, where=name)
-            known |= family.model_dump(exclude={"vocab_size"}, exclude_unset=True)
+            family = family_named(name)
+            usual = family.read_config({}, where=name)
+            known |= usual.model_dump(exclude={"vocab_size"}, exclude_unset=True)
         if isinstance(size := values.get("size"), str):
             known |= EncoderConfig.of_size(size).model_dump(exclude_unset=True)
-        return {**known, **values}
+        known |= values
+        return known if family is None else family.settled(known)
 
     def config(self, tokenizer_size: int) -> EncoderConfig:
         """The encoder's geometry, for a tokenizer of so many pieces.
@@ -86,6 +90,9 @@ class PretrainSettings(FitSettings):
     distillation: DistillationSettings | None = Field(
         None, description="learn from a teacher beside the text"
     )
+    replaced_tokens: ReplacedTokensSettings | None = Field(
+        None, description="train ELECTRA: tell the tokens that a small generator replaced"
+    )
     eval_first: bool = Field(True, description="evaluate before the first step too")
 
     @model_validator(mode="after")
@@ -99,6 +106,19 @@ class PretrainSettings(FitSettings):
             raise ValueError(
                 f"max_seq_length={longest} is longer than the {self.model.max_seqlen} tokens that "
                 f"model.max_position_embeddings={self.model.max_position_embeddings} has room for"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _objectives_fit(self) -> Self:
+        if self.replaced_tokens is None:
+            return self
+        if self.distillation is not None:
+            raise ValueError("replaced_tokens and distillation exclude each other")
+        if self.instances.next_sentence:
+            raise ValueError(
+                f"replaced_tokens asks nothing of pairs, and instances.format is "
+                f"{self.instances.format!r}: set it to full-sentences or doc-sentences"
             )
         return self
 

@@ -58,6 +58,7 @@ def taught(
             positive_label=options.positive_label or teacher.task.settings.positive_label,
             class_weights=None,
             label_smoothing=0.0,
+            lm_weight=0.0,
         ),
         temperature,
     )

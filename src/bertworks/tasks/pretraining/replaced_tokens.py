@@ -1,0 +1,289 @@
+"""Replaced-token detection as a task: tell, of each token of a text, whether it was replaced.
+
+ELECTRA's other objective beside BERT's. A small generator (`generator`) fills masked places with
+pieces that it holds likely; the discriminator, which is the model that is kept, is asked of every
+token whether it stands where it stood. Source: Clark et al. (2020, arXiv 2003.10555), §2.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from ...errors import DataError, SettingsError
+from ...model.encoder import Encoder
+from ...model.heads import ReplacedTokenHead
+from ...packed import Batch
+from ...settings import Settings
+from ..task import Evaluator, Network, Prediction, Row, Task
+from . import hashing
+from .masking import MaskingSettings
+from .pairs import InstanceSettings
+from .source import PretrainingExample
+from .task import PretrainingEvaluator, PretrainingTask
+
+if TYPE_CHECKING:
+    from ...model.config import EncoderConfig
+    from ...text.encoding import Encoding
+    from ...text.tokenizer import Tokenizer
+
+DRAW_BITS = 31
+"""How many random bits a replacement is drawn from."""
+
+_SAMPLE = np.uint64(4 << 60)  # mixed into a token's bits, as masking.py mixes 1 to 3 into them
+
+
+class ReplacedTokensSettings(Settings):
+    """How a generator and a discriminator are trained together; the defaults are the paper's."""
+
+    weight: float = Field(50.0, ge=0, description="of the discriminator's loss beside the MLM loss")
+    generator_share: float = Field(
+        0.25, gt=0, le=1, description="how wide the generator is: of hidden size and of heads"
+    )
+    generator_layers: float = Field(
+        1.0, gt=0, le=1, description="how deep it is, as a share of the discriminator's layers"
+    )
+
+
+class DiscriminatorNetwork(Network):
+    """An encoder with a head that tells replaced tokens."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=False)
+        self.rtd_head = ReplacedTokenHead(config)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed loss `rtd` over all tokens; `targets["is_replaced"]` is `[tokens]` bool."""
+        logits = self.rtd_head(self.encoder(batch.packed))
+        return {"rtd": binary_cross_entropy_sum(logits, batch.targets["is_replaced"])}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """`rtd_logits` `[tokens]`."""
+        return {"rtd_logits": self.rtd_head(self.encoder(batch.packed))}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TypedText(PretrainingExample):
+    """A text whose tokens are to be told apart, and where in it they stand."""
+
+    encoding: Encoding | None = None
+
+
+class ReplacedTokensTask(Task[PretrainingExample]):
+    """Which tokens of a text are not the original ones.
+
+    Examples come from a `PretrainingSource`, to be masked, filled and learned from, or from rows
+    with a `text` (and a `pair`) whose tokens are to be told apart.
+
+    Args:
+        tokenizer: of the corpus.
+        instances: the format of the instances; nothing is asked of pairs.
+        masking: which tokens the generator fills.
+        settings: the two networks' part in the loss.
+        max_length: the most tokens a typed row may have.
+
+    Attributes:
+        masked_lm: the generator's task.
+    """
+
+    name: ClassVar[str] = "replaced-tokens"
+    best_metric: ClassVar[str] = "loss"
+    lower_is_better: ClassVar[frozenset[str]] = PretrainingTask.lower_is_better | {"rtd_loss"}
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        instances: InstanceSettings | None = None,
+        masking: MaskingSettings | None = None,
+        settings: ReplacedTokensSettings | None = None,
+        *,
+        max_length: int = 512,
+    ) -> None:
+        self.tokenizer, self.max_length = tokenizer, max_length
+        self.settings = settings or ReplacedTokensSettings()
+        instances = instances or InstanceSettings(format="full-sentences")
+        if instances.next_sentence:
+            raise SettingsError(
+                f"instances.format={instances.format!r} asks for next sentences, and replaced "
+                "tokens are all that is asked for",
+                fix="Set instances.format=full-sentences or doc-sentences.",
+            )
+        self.masked_lm = PretrainingTask(tokenizer, instances, masking, max_length=max_length)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
+        """The task that `to_dict` described."""
+        return cls(
+            tokenizer,
+            InstanceSettings.parse(values["instances"]),
+            MaskingSettings.parse(values["masking"]),
+            ReplacedTokensSettings.parse(values["replaced_tokens"]),
+            max_length=values["max_length"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        masked = self.masked_lm.to_dict()
+        return {
+            "instances": masked["instances"],
+            "masking": masked["masking"],
+            "replaced_tokens": self.settings.model_dump(mode="json"),
+            "max_length": self.max_length,
+        }
+
+    @property
+    def model_class(self) -> str:
+        return "replaced-tokens"
+
+    def network(self, config: EncoderConfig) -> DiscriminatorNetwork:
+        """A fresh discriminator; `generator.with_generator` has it trained.
+
+        Raises:
+            SettingsError: its tokens only see what is behind them.
+        """
+        if config.attention == "causal":
+            raise SettingsError("attention='causal': replaced tokens are told from both sides")
+        return DiscriminatorNetwork(config)
+
+    def example(
+        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
+    ) -> TypedText:
+        """A text, or a pair, as it was typed; nothing is masked."""
+        del labelled  # what stood there before is not known
+        text, pair = row.get("text"), row.get("pair")
+        if not isinstance(text, str) or not isinstance(pair, str | None):
+            raise DataError("the row has no text", where=where, fix="Give it as 'text'.")
+        found = self.tokenizer.encode(text, pair, max_length=self.max_length)
+        first = int((found.token_type_ids == 0).sum())
+        return TypedText(found.input_ids, first, row=index, encoding=found)
+
+    def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
+        """Pack examples in order of length, and mask those that have a key.
+
+        For those, `targets` are `masked_positions` and `masked_labels` `[masked]`, and `draws`
+        `[masked]`, what each replacement is drawn from: whole numbers below 2 to the `DRAW_BITS`,
+        a pure function of the sequence's key and the token's place. `counts` are `mlm` and
+        `weighted_rtd`.
+        """
+        batch = self.masked_lm.collate(examples)
+        packed, positions = batch.packed, batch.targets["masked_positions"]
+        if "masked_labels" not in batch.targets:
+            return Batch(packed, examples=examples)
+        sequence = np.searchsorted(packed.cu_seqlens, positions, side="right") - 1
+        keys = [examples[at].key for at in packed.sequence_row[sequence]]
+        bits = hashing.draw(np.array(keys, np.uint64), packed.position_ids[positions])
+        draws = hashing.mix(bits ^ _SAMPLE) >> np.uint64(64 - DRAW_BITS)
+        targets = {**batch.targets, "draws": draws.astype(np.int64)}
+        return Batch(packed, targets, {**batch.counts, "weighted_rtd": packed.num_tokens})
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """For each row `tokens`, and `pair_tokens` for pairs: how likely each was replaced.
+
+        Each is a list of entries `token`, `start`, `end` (characters of its text) and
+        `probability`, without the special tokens around the texts.
+        """
+        chances = torch.sigmoid(outputs["rtd_logits"].float()).cpu()
+        parts = itertools.pairwise(batch.packed.cu_seqlens.tolist())
+        rows = batch.packed.sequence_row.tolist()
+        of_row = {row: chances[slice(*part)] for row, part in zip(rows, parts, strict=True)}
+        answers: dict[int, Prediction] = {}
+        for example in batch.examples:
+            assert isinstance(example, TypedText) and example.encoding is not None
+            found, row = example.encoding, example.row
+            assert row is not None
+            told: list[list[dict[str, Any]]] = [[], []]
+            for at in np.flatnonzero(~found.special_tokens_mask).tolist():
+                start, end = found.offsets[at].tolist()
+                told[at >= example.first_segment].append(
+                    {
+                        "token": self.tokenizer.id_to_token(int(found.input_ids[at])),
+                        "start": start,
+                        "end": end,
+                        "probability": of_row[row][at].item(),
+                    }
+                )
+            answers[row] = {"tokens": told[0]}
+            if example.first_segment < example.num_tokens:
+                answers[row]["pair_tokens"] = told[1]
+        return answers
+
+    def evaluator(self) -> ReplacedTokensEvaluator:
+        return ReplacedTokensEvaluator(self.settings.weight)
+
+
+class ReplacedTokensEvaluator(Evaluator):
+    """Held-out measures of both networks, over masked places and over all tokens.
+
+    `mlm_loss`, `mlm_perplexity` and `mlm_accuracy` are the generator's. The discriminator has
+    `rtd_loss`, `rtd_accuracy` beside `rtd_majority` (what calling every token original would
+    reach), `rtd_precision` and `rtd_recall` of the tokens called replaced, `rtd_auc` (how often a
+    replaced token is held more suspect than an original one), and `replaced_share`, how many were.
+    `loss` is that of training: the MLM loss and the weighted other one.
+
+    The generator's replacements are drawn as in training, but always the same for the same
+    instance: two evaluations of the same networks give the same.
+    """
+
+    def __init__(self, weight: float) -> None:
+        self._weight = weight
+        self._masked = PretrainingEvaluator()
+        self._loss = 0.0
+        self._logits: list[np.ndarray] = []
+        self._replaced: list[np.ndarray] = []
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        """Take note of a batch of instances.
+
+        Raises:
+            DataError: the batch is of typed rows, which do not say what was replaced.
+        """
+        if "is_replaced" not in outputs:
+            raise DataError(
+                "a text alone does not say which of its tokens were replaced",
+                fix="Measure pre-training on the held-out documents of a prepared corpus.",
+            )
+        self._masked.add(outputs, batch)
+        logits, replaced = outputs["rtd_logits"].float(), outputs["is_replaced"]
+        self._loss += binary_cross_entropy_sum(logits, replaced).item()
+        self._logits.append(np.asarray(logits.cpu()))
+        self._replaced.append(np.asarray(replaced.cpu()))
+
+    def result(self) -> dict[str, float]:
+        metrics = self._masked.result()
+        logits, replaced = np.concatenate(self._logits), np.concatenate(self._replaced)
+        called = logits > 0
+        found = int((called & replaced).sum())
+        share = float(replaced.mean())
+        metrics |= {
+            "rtd_loss": self._loss / len(logits),
+            "rtd_accuracy": float((called == replaced).mean()),
+            "rtd_majority": 1 - share,
+            "rtd_precision": found / max(1, int(called.sum())),
+            "rtd_recall": found / max(1, int(replaced.sum())),
+            "replaced_share": share,
+        }
+        if 0 < share < 1:
+            metrics["rtd_auc"] = area_under_curve(logits, replaced)
+        metrics["loss"] += self._weight * metrics["rtd_loss"]
+        return metrics
+
+
+def binary_cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum of the tokens' cross-entropies, in float32 at least."""
+    sums = torch.promote_types(logits.dtype, torch.float32)
+    return F.binary_cross_entropy_with_logits(logits.to(sums), labels.to(sums), reduction="sum")
+
+
+def area_under_curve(scores: np.ndarray, is_positive: np.ndarray) -> float:
+    """How often a positive one scores higher than a negative one; a tie counts a half."""
+    positive, negative = scores[is_positive], np.sort(scores[~is_positive])
+    below = np.searchsorted(negative, positive) + np.searchsorted(negative, positive, "right")
+    return float(below.mean() / (2 * len(negative)))

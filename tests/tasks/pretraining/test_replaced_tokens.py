@@ -1,0 +1,312 @@
+"""Replaced-token detection: the joint loss against Hugging Face's two models, draws, measures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertworks.checkpoints.families import FAMILIES
+from bertworks.checkpoints.store import load_weights
+from bertworks.errors import SettingsError
+from bertworks.inference.evaluate import evaluate
+from bertworks.tasks.pretraining.generator import (
+    generator_config,
+    sample_pieces,
+    with_generator,
+)
+from bertworks.tasks.pretraining.masking import MaskingSettings
+from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.replaced_tokens import (
+    DRAW_BITS,
+    DiscriminatorNetwork,
+    ReplacedTokensSettings,
+    ReplacedTokensTask,
+    area_under_curve,
+)
+from bertworks.tasks.pretraining.source import PretrainingExample
+from bertworks.training.fit import fit
+from bertworks.training.journal import RunDirectory
+from bertworks.training.optimizer import OptimizerSettings
+from bertworks.training.plan import FitSettings, Phase
+from bertworks.training.row_source import RowSource
+from tests.checkpoints import published
+from tests.checkpoints.published import error, geometry
+
+ELECTRA = FAMILIES["electra"]
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+SETTINGS = ReplacedTokensSettings(generator_share=0.5)
+
+
+def task(tokenizer, **masking):
+    return ReplacedTokensTask(tokenizer, masking=MaskingSettings(**masking), max_length=40)
+
+
+def instances(tokenizer, count=8):
+    """Instances of many lengths, in order of length."""
+    rng = np.random.default_rng(0)
+    lengths = sorted(rng.integers(5, 38, count).tolist())
+    rows = [rng.integers(200, tokenizer.vocab_size, length) for length in lengths]
+    return [
+        PretrainingExample(
+            np.concatenate(([tokenizer.cls_id], row, [tokenizer.sep_id])), len(row) + 2, key=key
+        )
+        for key, row in enumerate(rows, 1000)
+    ]
+
+
+def hugging_face(config, dtype):
+    """Their generator and discriminator, which share all embeddings but the projection."""
+    own = generator_config(config, SETTINGS)
+    generator = published.theirs_of(own, "masked-lm", dtype)
+    discriminator = published.theirs_of(config, "replaced-tokens", dtype)
+    theirs, shared = generator.electra.embeddings, discriminator.electra.embeddings
+    for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm"):
+        setattr(theirs, name, getattr(shared, name))
+    generator.generator_lm_head.weight = shared.word_embeddings.weight
+    return generator, discriminator
+
+
+def filled(network, theirs):
+    tensors = {ELECTRA.normalize_name(k): v for k, v in theirs.state_dict().items()}
+    assert not load_weights(network, tensors, ELECTRA, "theirs").initialized
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("embedding_size", [24, None])
+def test_joint_loss_and_every_gradient(tokenizer, dtype, embedding_size, monkeypatch):
+    config = geometry("electra", embedding_size=embedding_size, vocab_size=tokenizer.vocab_size)
+    generator, discriminator = hugging_face(config, dtype)
+    network = with_generator(DiscriminatorNetwork(config), SETTINGS).to(dtype).eval()
+    filled(network.discriminator, discriminator)
+    filled(network.generator, generator)
+    batch = task(tokenizer).collate(instances(tokenizer)).to("cpu")
+    # Rounding must not decide what is drawn, so that the two dtypes' draws are given.
+    labels = batch.targets["masked_labels"]
+    drawn = torch.where(torch.arange(len(labels)) % 3 == 0, labels, (labels + 7) % 1000)
+    at = iter(drawn.split(256))
+    monkeypatch.setattr(
+        "bertworks.tasks.pretraining.generator.sample_pieces", lambda logits, draws: next(at)
+    )
+    losses = network(batch)
+    assert losses.keys() == batch.counts.keys()
+    total = sum(loss / batch.counts[name] for name, loss in losses.items())
+    total.backward()
+
+    generator, discriminator = generator.double(), discriminator.double()
+    positions = batch.targets["masked_positions"]
+    padded, mask = batch.packed.to_padded()
+    inputs = {
+        "attention_mask": mask.long(),
+        "token_type_ids": batch.packed.to_padded(batch.packed.token_type_ids)[0],
+    }
+    asked = torch.full((batch.packed.num_tokens,), -100).index_copy(0, positions, labels)
+    mlm = generator(
+        padded, **inputs, labels=torch.full_like(padded, -100).masked_scatter(mask, asked)
+    ).loss
+    before = batch.packed.input_ids.index_copy(0, positions, labels)
+    after = batch.packed.input_ids.index_copy(0, positions, drawn)
+    replaced = before != after
+    assert 0 < replaced.sum() < len(labels)
+    logits = discriminator(padded.masked_scatter(mask, after), **inputs).logits[mask]
+    # Their own loss is rounded to float32.
+    rtd = F.binary_cross_entropy_with_logits(logits, replaced.double())
+    expected = mlm + SETTINGS.weight * rtd
+    expected.backward()
+    assert error(total.detach(), expected.detach()) <= TOLERANCE[dtype]
+    theirs = {
+        "generator": dict(generator.named_parameters()),
+        "discriminator": dict(discriminator.named_parameters()),
+    }
+    largest = max(p.grad.abs().max().item() for p in network.parameters())
+    compared = set()
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        part, _, rest = name.partition(".")
+        for their_name, gradient in ELECTRA.keys.export({rest: parameter.grad}).items():
+            if their_name == "generator_lm_head.weight":
+                continue  # tied: compared as the embeddings
+            other = theirs[part][their_name]
+            compared.add(id(other))
+            difference = (gradient.double() - other.grad).abs().max().item()
+            share = difference / max(other.grad.abs().max().item(), 1e-30)
+            # A bias of the keys has no gradient but rounding's.
+            is_close = share <= TOLERANCE[dtype] or difference <= 0.1 * TOLERANCE[dtype] * largest
+            assert is_close, (name, share)
+    assert compared == {id(p) for model in (generator, discriminator) for p in model.parameters()}
+
+
+def test_embeddings_are_one():
+    network = with_generator(DiscriminatorNetwork(geometry("electra")), SETTINGS)
+    own, other = network.generator.encoder.embeddings, network.encoder.embeddings
+    for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm"):
+        assert getattr(own, name) is getattr(other, name)
+    assert network.generator.mlm_head.decoder is other.word_embeddings.weight
+    assert own.projection is not other.projection
+    names = [name for name, _ in network.named_parameters()]
+    assert len(names) == len({id(p) for p in network.parameters()})
+
+
+@pytest.mark.parametrize(
+    ("share", "hidden_size", "heads", "embedding_size"),
+    [(0.25, 12, 1, 24), (0.5, 24, 2, None), (1.0, 48, 4, 24), (0.75, 36, 3, 24), (0.6, 29, 1, 24)],
+)
+def test_the_generators_size(share, hidden_size, heads, embedding_size):
+    config = geometry("electra")
+    own = generator_config(config, ReplacedTokensSettings(generator_share=share))
+    assert (own.hidden_size, own.num_attention_heads) == (hidden_size, heads)
+    assert own.embedding_size == embedding_size
+    assert own.embedding_width == config.embedding_width
+    assert own.num_hidden_layers == config.num_hidden_layers
+    shallow = ReplacedTokensSettings(generator_layers=0.34)
+    assert generator_config(config, shallow).num_hidden_layers == 1
+
+
+def test_no_gradient_goes_through_the_draw(tokenizer):
+    """The generator learns nothing of what the discriminator says."""
+    config = geometry("electra", vocab_size=tokenizer.vocab_size)
+    network = with_generator(DiscriminatorNetwork(config), SETTINGS)
+    batch = task(tokenizer).collate(instances(tokenizer)).to("cpu")
+    network(batch)["weighted_rtd"].backward()
+    shared = {id(parameter) for parameter in network.encoder.embeddings.parameters()}
+    for name, parameter in network.generator.named_parameters():
+        assert (parameter.grad is None) is (id(parameter) not in shared), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_pieces_are_drawn_with_their_probabilities(dtype):
+    """Draws at even distances hit each piece as often as its probability says, to one."""
+    logits = torch.tensor([2.0, -30.0, 1.0, -torch.inf, 0.5, -2.0], dtype=dtype)
+    count = 4096
+    draws = torch.arange(count) * (2**DRAW_BITS // count)
+    drawn = sample_pieces(logits.expand(count, -1), draws)
+    found = torch.bincount(drawn, minlength=len(logits))
+    expected = torch.softmax(logits.double(), -1) * count
+    assert (found - expected).abs().max() <= 1
+    assert found[1] == found[3] == 0
+    last = torch.tensor([2**DRAW_BITS - 1])
+    assert sample_pieces(logits[None], last).item() == 5, "the last draw is a piece too"
+    assert sample_pieces(logits[:4][None], last).item() == 2, "and never an impossible one"
+
+
+def test_draws_belong_to_the_instance_and_are_even(tokenizer):
+    examples = instances(tokenizer, 400)
+    asked = task(tokenizer, mlm_probability=0.5)
+    whole = asked.collate(examples)
+    assert len(np.unique(whole.targets["draws"])) == len(whole.targets["draws"])
+    parts = [asked.collate(examples[:150]), asked.collate(examples[150:])]
+    together = np.concatenate([part.targets["draws"] for part in parts])
+    assert sorted(together) == sorted(whole.targets["draws"])
+    shares = np.histogram(whole.targets["draws"], bins=16, range=(0, 2**DRAW_BITS))[0]
+    expected = len(together) / 16
+    assert ((shares - expected) ** 2 / expected).sum() < 37.7, "chi-square, 15 degrees, p = 0.001"
+    # They tell nothing of what the masking drew from the same bits.
+    masked = whole.packed.input_ids[whole.targets["masked_positions"]] == tokenizer.mask_id
+    draws = whole.targets["draws"] / 2**DRAW_BITS
+    assert abs(draws[masked].mean() - draws[~masked].mean()) < 0.05
+
+
+def test_losses_add_up_and_evaluations_repeat(tokenizer):
+    config = geometry("electra", vocab_size=tokenizer.vocab_size)
+    asked = task(tokenizer)
+    network = with_generator(DiscriminatorNetwork(config), SETTINGS).double().eval()
+    published.redraw(network)
+    examples = instances(tokenizer, 12)
+    with torch.no_grad():
+        whole, *parts = (
+            network(asked.collate(part).to("cpu"))
+            for part in (examples, examples[:5], examples[5:])
+        )
+    for name, loss in whole.items():
+        assert sum(part[name] for part in parts).item() == pytest.approx(loss.item(), rel=1e-10)
+
+    def measured(*cuts):
+        evaluator = asked.evaluator()
+        for part in cuts:
+            batch = asked.collate(part).to("cpu")
+            with torch.no_grad():
+                evaluator.add(network.predict(batch), batch)
+        return evaluator.result()
+
+    once, again = measured(examples), measured(examples[7:], examples[:7])
+    assert once == pytest.approx(again)
+    counts = asked.collate(examples).counts
+    assert once["mlm_loss"] == pytest.approx(whole["mlm"].item() / counts["mlm"], rel=1e-5)
+    rtd = whole["weighted_rtd"].item() / counts["weighted_rtd"] / SETTINGS.weight
+    assert once["rtd_loss"] == pytest.approx(rtd, rel=1e-5)
+    assert once["loss"] == pytest.approx(once["mlm_loss"] + 50 * rtd, rel=1e-5)
+
+
+def test_the_odd_one_out_is_found(tokenizer, tmp_path):
+    """Runs of one piece each: what a generator that knows little puts into them is seen at once."""
+    rng = np.random.default_rng(0)
+    frame = [tokenizer.cls_id], [tokenizer.sep_id]
+    rows = [np.full(rng.integers(8, 16), 200 + rng.integers(30)) for _ in range(256)]
+    examples = [
+        PretrainingExample(np.concatenate((frame[0], row, frame[1])), len(row) + 2, key=key)
+        for key, row in enumerate(rows)
+    ]
+    config = geometry(
+        "electra", vocab_size=tokenizer.vocab_size, num_hidden_layers=1, initializer_range=0.1
+    )
+    asked = task(tokenizer)
+    torch.manual_seed(0)
+    network = with_generator(DiscriminatorNetwork(config), SETTINGS)
+    settings = FitSettings(
+        batch_size=32,
+        optimizer=OptimizerSettings(lr=5e-3),
+        checkpoint_every=1000,
+        eval_every=1000,
+        tensorboard=False,
+    )
+    run = RunDirectory.open(tmp_path / "run", settings)
+    source = RowSource(examples[64:], seed=0, batch_size=32)
+    fit(network, asked, [Phase(source, 120)], settings=settings, run=run)
+    run.close()
+    metrics = evaluate(network, asked, examples[:64]).metrics
+    assert metrics["rtd_auc"] > 0.8
+    assert metrics["rtd_accuracy"] > metrics["rtd_majority"] + 0.05
+
+
+def test_measures_are_scikit_learns():
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    is_positive = rng.random(500) < 0.2
+    scores = np.round(rng.normal(size=500) + is_positive, 1)  # with ties
+    expected = metrics.roc_auc_score(is_positive, scores)
+    assert area_under_curve(scores, is_positive) == pytest.approx(expected)
+
+
+def test_precision_recall_and_share(tokenizer):
+    asked = task(tokenizer)
+    batch = asked.collate(instances(tokenizer, 2)).to("cpu")
+    masked, tokens = len(batch.targets["masked_labels"]), batch.packed.num_tokens
+    replaced = torch.zeros(tokens, dtype=torch.bool)
+    replaced[:8] = True
+    logits = torch.full((tokens,), -3.0)
+    logits[4:10] = 2.0
+    evaluator = asked.evaluator()
+    outputs = {"rtd_logits": logits, "is_replaced": replaced}
+    evaluator.add({**outputs, "mlm_logits": torch.zeros(masked, tokenizer.vocab_size)}, batch)
+    found = evaluator.result()
+    assert found["rtd_precision"] == pytest.approx(4 / 6)
+    assert found["rtd_recall"] == pytest.approx(4 / 8)
+    assert found["replaced_share"] == pytest.approx(8 / tokens)
+    assert found["rtd_majority"] == pytest.approx(1 - 8 / tokens)
+    assert found["rtd_accuracy"] == pytest.approx(1 - 6 / tokens)
+    loss = F.binary_cross_entropy_with_logits(logits, replaced.float())
+    assert found["rtd_loss"] == pytest.approx(loss.item())
+
+
+def test_it_is_described_and_built_again(tokenizer):
+    asked = task(tokenizer, mask_ratio=0.85, random_ratio=0.0)
+    again = ReplacedTokensTask.from_dict(asked.to_dict(), tokenizer)
+    assert again.to_dict() == asked.to_dict()
+    assert again.masked_lm.masking.mask_ratio == 0.85
+
+
+def test_what_does_not_fit_is_said(tokenizer):
+    with pytest.raises(SettingsError, match="full-sentences or doc-sentences"):
+        ReplacedTokensTask(tokenizer, InstanceSettings(format="segment-pair"))
+    with pytest.raises(SettingsError, match="from both sides"):
+        task(tokenizer).network(geometry("electra", attention="causal"))
