@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,8 +133,19 @@ def error(ours: Tensor, theirs: Tensor) -> float:
     return (ours.double() - theirs.double()).abs().max().item() / largest
 
 
-def rotate_exactly(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
-    """Their rotation without its detour over float32, for the comparison in float64."""
+@contextmanager
+def exact_rotation(exact: bool = True) -> Iterator[None]:
+    """Have their ModernBERT rotate without its detour over float32, to be compared in float64."""
+    own = modeling_modernbert.apply_rotary_pos_emb
+    if exact:
+        modeling_modernbert.apply_rotary_pos_emb = _rotate_exactly
+    try:
+        yield
+    finally:
+        modeling_modernbert.apply_rotary_pos_emb = own
+
+
+def _rotate_exactly(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
     half = modeling_modernbert.rotate_half
     return q * cos + half(q) * sin, k * cos + half(k) * sin

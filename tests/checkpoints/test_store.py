@@ -25,18 +25,9 @@ from bertworks.tasks.classification import ClassificationSettings, Classificatio
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
+from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.published import geometry
 from tests.model import reference
-
-PIECES = [
-    "[PAD]",
-    *(f"[unused{n}]" for n in range(99)),
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *"abcdefgh",
-]
 
 
 @pytest.fixture(scope="module")
