@@ -1,7 +1,8 @@
 """Measure every family beside the reference implementations, and write `docs/families.md`.
 
-    BERTWORKS_DATA=… python -m tests.families_table
+    BERTWORKS_DATA=… python -m tests.families_table [FAMILY …]
 
+Where families are named, the rows of the others stay, if they were measured with the same versions.
 The figures come from the functions that the tests assert on; `test_families_table.py` sees to it
 that the committed page has every family, in today's words, within the tests' tolerances.
 """
@@ -253,14 +254,20 @@ def read_page(page: str) -> tuple[dict[str, list[Figures]], str]:
 
 
 def main() -> None:
+    measured_with = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
+    wanted = sys.argv[1:] or list(FAMILIES)
     rows: dict[str, list[Figures]] = {}
-    for family in FAMILIES:
+    if len(wanted) < len(FAMILIES):
+        rows, earlier = read_page(PAGE.read_text(encoding="utf-8"))
+        if earlier != measured_with:
+            sys.exit(f"the page was measured with {earlier}: measure all families")
+    for family in wanted:
         rows[family] = []
         for column in COLUMNS:
             rows[family].append(column.measure(family))
             print(f"{family}: {column.heading}: {column.write(rows[family][-1])}", file=sys.stderr)
-    measured_with = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    PAGE.write_text(write_page(rows, measured_with), encoding="utf-8")
+    page = write_page({family: rows[family] for family in FAMILIES}, measured_with)
+    PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

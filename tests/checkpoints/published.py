@@ -48,6 +48,8 @@ def geometry(family: str, **values: Any) -> EncoderConfig:
     known |= SMALL
     if known["embedding_size"] is not None:
         known["embedding_size"] = 24
+    if family == "ernie":  # what it has and BERT has not, which `config.json` must switch on
+        known["task_type_vocab_size"] = 3
     if family == "modernbert":
         known["local_attention"] = 8
     if family == "openai-gpt":
