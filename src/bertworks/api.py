@@ -33,7 +33,7 @@ from .inference.features import EmbedSettings, embed
 from .inference.generate import GenerationSettings, generate
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
-from .model.device import pick_device
+from .model.device import pick_device, without_weights
 from .model.encoder import Encoder
 from .tasks import task_class
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
@@ -335,7 +335,7 @@ def load(
             return BareEncoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
         return task.network(config)
 
-    with torch.device("meta"):  # nothing is drawn at random only to be replaced
+    with without_weights():  # nothing is drawn at random only to be replaced
         network = build()
     if any(True for _ in network.buffers()):  # constants of a task's own, which no file has
         network = build()

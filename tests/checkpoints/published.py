@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +48,8 @@ def geometry(family: str, **values: Any) -> EncoderConfig:
     known |= SMALL
     if known["embedding_size"] is not None:
         known["embedding_size"] = 24
+    if family == "ernie":  # what it has and BERT has not, which `config.json` must switch on
+        known["task_type_vocab_size"] = 3
     if family == "modernbert":
         known["local_attention"] = 8
     if family == "openai-gpt":
@@ -131,8 +135,19 @@ def error(ours: Tensor, theirs: Tensor) -> float:
     return (ours.double() - theirs.double()).abs().max().item() / largest
 
 
-def rotate_exactly(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
-    """Their rotation without its detour over float32, for the comparison in float64."""
+@contextmanager
+def exact_rotation(exact: bool = True) -> Iterator[None]:
+    """Have their ModernBERT rotate without its detour over float32, to be compared in float64."""
+    own = modeling_modernbert.apply_rotary_pos_emb
+    if exact:
+        modeling_modernbert.apply_rotary_pos_emb = _rotate_exactly
+    try:
+        yield
+    finally:
+        modeling_modernbert.apply_rotary_pos_emb = own
+
+
+def _rotate_exactly(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
     half = modeling_modernbert.rotate_half
     return q * cos + half(q) * sin, k * cos + half(k) * sin

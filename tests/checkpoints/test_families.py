@@ -5,88 +5,82 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers.models.modernbert import modeling_modernbert
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.store import own_tensors
 from bertworks.errors import CheckpointError
 from bertworks.model.config import EncoderConfig
+from bertworks.model.layers import ACTIVATIONS
 from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.replaced_tokens import DiscriminatorNetwork
 from bertworks.tasks.pretraining.task import PretrainingNetwork
-from tests.checkpoints import published
+from tests.checkpoints import measures, published
+from tests.checkpoints.measures import TOLERANCE
 from tests.checkpoints.published import CONFIG_CLASSES, error, geometry
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 ALL = list(CONFIG_CLASSES)
-GEOMETRIES = [
-    pytest.param({}, id="small"),
-    pytest.param(
-        {"hidden_size": 32, "num_attention_heads": 1, "num_hidden_layers": 1, "vocab_size": 50},
-        id="one-head-one-layer",
-    ),
-    pytest.param({"vocab_size": 60_000, "hidden_act": "relu"}, id="large-vocabulary-relu"),
-    pytest.param({"max_position_embeddings": 19, "hidden_act": "silu"}, id="17-positions-silu"),
-    pytest.param({"hidden_act": "gelu_new", "num_hidden_layers": 4}, id="tanh-gelu-four-layers"),
-]
+BOTH = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+FAMILY = pytest.mark.parametrize("family", ALL)
+IN_GEOMETRIES = pytest.mark.parametrize(
+    ("family", "name"),
+    [(family, name) for family in ALL for name in measures.geometries_of(family)],
+)
 
 
-@pytest.fixture(autouse=True)
-def exact_rotation(monkeypatch):
-    monkeypatch.setattr(modeling_modernbert, "apply_rotary_pos_emb", published.rotate_exactly)
+@BOTH
+@IN_GEOMETRIES
+def test_every_layer_and_the_logits(family, name, dtype):
+    assert (
+        measures.outputs(family, dtype, **measures.geometries_of(family)[name]) <= TOLERANCE[dtype]
+    )
 
 
-def masked_lm(family, dtype, **values):
-    config = geometry(family, **values)
-    theirs = published.theirs_of(config, "masked-lm", dtype)
-    ours = PretrainingNetwork(config, next_sentence=False)
-    return published.pair(ours, theirs, config, dtype)
+@IN_GEOMETRIES
+def test_bfloat16_is_as_good_as_the_reference_in_bfloat16(family, name):
+    found = measures.outputs_in_bfloat16(family, **measures.geometries_of(family)[name])
+    assert found.is_good, found
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("values", GEOMETRIES)
-@pytest.mark.parametrize("family", ALL)
-def test_every_layer_and_the_logits(family, values, dtype):
-    if family in ("distilbert", "openai-gpt") and values.get("hidden_act") == "silu":
-        values = {**values, "hidden_act": "relu"}
-    pair = masked_lm(family, dtype, **values)
-    with torch.no_grad():
-        expected = pair.theirs(**pair.padded, output_hidden_states=True)
-        states = list(pair.ours.encoder.hidden_states(pair.packed))
-        logits = pair.ours.mlm_head(states[-1])
-    assert len(states) == len(expected.hidden_states)
-    for own, other in zip(states, expected.hidden_states, strict=True):
-        assert error(own, other[pair.mask]) <= TOLERANCE[dtype]
-    assert error(logits, expected.logits[pair.mask]) <= TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("family", ALL)
+@BOTH
+@FAMILY
 def test_loss_and_every_gradient(family, dtype):
-    pair = masked_lm(family, dtype)
-    positions = torch.tensor([0, 2, 5, 11, 30, 50, 60, 61, 88, 90])
-    labels = torch.randint(0, 101, positions.shape, generator=torch.Generator().manual_seed(1))
-    batch = Batch(pair.packed, {"masked_positions": positions, "masked_labels": labels})
-    (sum(pair.ours(batch).values()) / len(labels)).backward()
-    logits = pair.theirs(**pair.padded).logits[pair.mask][positions]
-    F.cross_entropy(logits, labels).backward()
-    compare_gradients(pair, family, dtype)
+    found = measures.gradients(family, dtype)
+    assert max(found.values()) <= TOLERANCE[dtype], found
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("family", ALL)
+@FAMILY
+def test_gradients_in_bfloat16(family):
+    found = measures.gradients_in_bfloat16(family)
+    assert found.is_good, found
+
+
+@BOTH
+@FAMILY
 def test_classifier(family, dtype):
-    config = geometry(family)
-    theirs = published.theirs_of(config, "classification", dtype, num_labels=3)
-    pair = published.pair(ClassificationNetwork(config, 3), theirs, config, dtype)
-    labels = torch.arange(pair.packed.num_sequences) % 3
-    expected = pair.theirs(**pair.padded).logits
-    batch = Batch(pair.packed, {"labels": labels})
-    assert error(pair.ours.predict(batch)["logits"].detach(), expected.detach()) <= TOLERANCE[dtype]
-    (pair.ours(batch)["classification"] / len(labels)).backward()
-    F.cross_entropy(expected, labels).backward()
-    compare_gradients(pair, family, dtype)
+    assert measures.classifier_logits(family, dtype) <= TOLERANCE[dtype]
+    found = measures.classifier_gradients(family, dtype)
+    assert max(found.values()) <= TOLERANCE[dtype], found
+
+
+@FAMILY
+def test_every_activation_is_compared(family):
+    """Of those that the family's `config.json` can name, in the reference's implementation."""
+    compared = {geometry(family, **v).hidden_act for v in measures.geometries_of(family).values()}
+    known = {"relu", "silu", "gelu_new"} if family == "openai-gpt" else set(ACTIVATIONS)
+    assert compared == known
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [(family, kind) for family in ALL for kind in FAMILIES[family].classes if kind != "causal-lm"],
+)
+def test_every_parameter_is_redrawn(family, kind):
+    """Gains, biases, and rows that stand for padding: none is what a fresh model has."""
+    theirs = published.theirs_of(geometry(family), kind, torch.float64)
+    for name, parameter in theirs.named_parameters():
+        assert not torch.isin(parameter, torch.tensor([0.0, 1.0], dtype=torch.float64)).any(), name
+        assert parameter.unique().numel() > 0.99 * parameter.numel(), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -107,8 +101,7 @@ def test_classifier_that_guesses_next_pieces_too(dtype):
     lm = F.cross_entropy(logits[follows], pair.padded["input_ids"][:, 1:][follows])
     expected = F.cross_entropy(pair.theirs(**pair.padded).logits, labels) + 0.5 * lm
     expected.backward()
-    assert error(loss.detach(), expected.detach()) <= TOLERANCE[dtype]
-    compare_gradients(pair, "openai-gpt", dtype)
+    assert max(measures.compare(pair, loss, expected, "openai-gpt").values()) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -125,10 +118,9 @@ def test_discriminator(values, dtype):
     found = pair.ours.predict(batch)["rtd_logits"].detach()
     assert error(found, logits.detach()) <= TOLERANCE[dtype]
     loss = pair.ours(batch)["rtd"] / len(is_replaced)
-    assert error(loss.detach(), expected.detach()) <= TOLERANCE[dtype]
     loss.backward()
     expected.backward()
-    compare_gradients(pair, "electra", dtype)
+    assert max(measures.compare(pair, loss, expected, "electra").values()) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("wrong", [{"hidden_act": "gelu_new"}, {"layer_norm_eps": 1e-8}])
@@ -143,23 +135,6 @@ def test_a_wrong_setting_shows(wrong):
     with torch.no_grad():
         right, other = (network.encoder(packed) for network in networks)
     assert error(other, right) > 100 * TOLERANCE[torch.float64]
-
-
-def compare_gradients(pair, family, dtype):
-    keys = FAMILIES[family].keys
-    own = {name: p.grad for name, p in pair.ours.named_parameters()}
-    gradients = keys.export(own)
-    # A tied parameter of theirs goes by either of its names.
-    found = dict(pair.theirs.named_parameters(remove_duplicate=False))
-    others = {name: found[name].grad for name in gradients}
-    unreached = {id(p) for p in pair.theirs.parameters()} - {id(found[name]) for name in others}
-    assert not unreached
-    largest = max(gradient.abs().max().item() for gradient in others.values())
-    for name, gradient in gradients.items():
-        # A bias of the keys moves all scores of a query alike: its gradient is truly zero.
-        share = error(gradient, others[name])
-        absolute = (gradient - others[name]).abs().max().item()
-        assert share <= TOLERANCE[dtype] or absolute <= TOLERANCE[dtype] * largest * 0.1, name
 
 
 @pytest.mark.parametrize("family", ALL)

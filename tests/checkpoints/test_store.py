@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -14,23 +17,17 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertForPreTraining, BertForSequenceClassification
 
 import bertworks as bw
+from bertworks.checkpoints.families import FAMILIES
+from bertworks.checkpoints.store import own_tensors
 from bertworks.errors import CheckpointError
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
+from tests.checkpoints.journeys import PIECES
+from tests.checkpoints.published import geometry
 from tests.model import reference
-
-PIECES = [
-    "[PAD]",
-    *(f"[unused{n}]" for n in range(99)),
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *"abcdefgh",
-]
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +64,37 @@ def test_round_trip_keeps_every_bit(tmp_path, task):
     again.save(tmp_path / "two")
     for file in ("model.safetensors", "config.json", "bertworks.json", "vocab.txt"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux tells what is resident")
+@pytest.mark.parametrize("family", ["bert", "openai-gpt"])
+def test_what_is_repacked_is_resident_once(tmp_path, family):
+    """The pages of queries, keys and values go when they have become one matrix."""
+    config = geometry(family, hidden_size=512, vocab_size=len(PIECES))
+    model = bw.Model.fresh(config, Tokenizer.from_vocabulary(PIECES))
+    model.save(tmp_path / "m")
+    again = bw.load(tmp_path / "m", device="cpu")
+    keys = FAMILIES[family].keys
+    repacked = sum(
+        tensor.nbytes
+        for name, tensor in own_tensors(again.network).items()
+        if any(keys.repacks(part) for part in keys.theirs(name))
+    )
+    assert repacked > 9e6
+    entries = re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text())
+    mapped = [entry for entry in entries if str(tmp_path / "m") in entry]
+    assert len(mapped) == 1
+    resident = re.search(r"Rss: +(\d+) kB", mapped[0])
+    assert resident is not None
+    assert int(resident[1]) * 1024 < repacked / 4
+
+
+def test_loading_draws_nothing_and_imports_no_compiler(tmp_path):
+    """PyTorch's compiler takes seconds to import, and is imported by a draw on "meta"."""
+    tiny().save(tmp_path / "m")
+    code = f"import sys, bertworks as bw; bw.load({str(tmp_path / 'm')!r}, device='cpu')"
+    code += "; sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def padded_of(packed):

@@ -32,6 +32,14 @@ class Rule:
     def pattern(self) -> re.Pattern[str]:
         return re.compile(re.escape(self.ours).replace(r"\{\}", r"(\d+)") + r"(\.weight|\.bias)?")
 
+    @cached_property
+    def repacked(self) -> re.Pattern[str]:
+        """The names of those of theirs that ours is a copy of, since it cannot be them."""
+        names = "|".join(re.escape(part).replace(r"\{\}", r"\d+") for part in self.theirs)
+        if len(self.theirs) > 1:
+            return re.compile(rf"({names})(\.weight|\.bias)?")
+        return re.compile(rf"({names})(\.weight)?" if self.transposed else r"(?!)")
+
     def match(self, name: str) -> tuple[str, ...] | None:
         """Their names of our tensor `name`, if the rule is about it."""
         found = self.pattern.fullmatch(name)
@@ -79,6 +87,10 @@ class KeyMap:
         if transposed:
             parts = [_transposed(part) for part in parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def repacks(self, theirs: str) -> bool:
+        """Whether their tensor `theirs` is copied when it is fetched, not taken as it is."""
+        return any(rule.repacked.fullmatch(theirs) for rule in self.rules)
 
     def _find(self, name: str) -> tuple[tuple[str, ...], bool]:
         for rule in self.rules:

@@ -103,7 +103,9 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
     """
     dropped: dict[str, str] = {}
     if has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:
-        tensors = read_weights(directory)
+        tensors = read_weights(
+            directory, lambda name: family.keys.repacks(family.normalize_name(name))
+        )
     else:
         tensors, dropped = tensorflow.read_checkpoint(prefix)
     return {family.normalize_name(name): tensor for name, tensor in tensors.items()}, dropped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,17 @@ def has_weights(directory: Path) -> bool:
     return any(_files(directory, name) for name in (SAFETENSORS, PYTORCH))
 
 
-def read_weights(directory: Path) -> dict[str, Tensor]:
+def read_weights(
+    directory: Path, passing: Callable[[str], bool] = lambda _: False
+) -> dict[str, Tensor]:
     """All tensors of a directory, under the names they have there.
 
     They are views of the mapped files: memory is spent on what is copied out of them.
+
+    Args:
+        directory: where the files lie.
+        passing: of which names the tensors will be copied, not kept. They are views of a mapping
+            of their own, so that when they go, the pages that were read for them go too.
 
     Raises:
         CheckpointError: there are no weights, or a file is damaged, or holds more than weights.
@@ -38,7 +46,12 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"there is no {SAFETENSORS} and no {PYTORCH}", where=str(directory))
     tensors: dict[str, Tensor] = {}
     for file in files:
-        tensors.update(_read_file(file))
+        found = _read_file(file)
+        tensors.update(found)
+        copied = [name for name in found if passing(name)]
+        if copied and _is_mapped(file):
+            again = _read_file(file)
+            tensors.update({name: again[name] for name in copied})
     return tensors
 
 
@@ -81,7 +94,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
         if file.suffix == ".safetensors":
             return load_file(file)
         # Only tensors, and no code, is read from a pickle.
-        tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
+        tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_mapped(file))
     except pickle.UnpicklingError:
         raise CheckpointError(
             "holds something other than weights, which is not run",
@@ -96,7 +109,9 @@ def _read_file(file: Path) -> dict[str, Tensor]:
     return {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
 
 
-def _is_zip(file: Path) -> bool:
-    """Whether a file has PyTorch's format of today, which alone can be mapped."""
+def _is_mapped(file: Path) -> bool:
+    """Whether a file can be mapped: of PyTorch's, only those in the format of today."""
+    if file.suffix == ".safetensors":
+        return True
     with file.open("rb") as opened:
         return opened.read(4) == b"PK\x03\x04"

@@ -1,10 +1,18 @@
-"""Where to compute."""
+"""Where to compute, and networks that are nowhere yet."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from ..errors import BertworksError
+
+_DRAWS = frozenset((Tensor.normal_, Tensor.uniform_))
 
 
 def pick_device(name: str | torch.device = "auto") -> torch.device:
@@ -26,3 +34,32 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
     if missing:
         raise BertworksError(f"there is no {kind} device on this machine", fix="Use auto or cpu.")
     return torch.device(name)
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """What is built in the block has shapes alone (the device "meta"): its weights come later."""
+    with torch.device("meta"), _Undrawn():
+        yield
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves out random draws.
+
+    On the device "meta" they draw nothing, but have PyTorch import its compiler first: seconds,
+    many times what it takes to map a checkpoint.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWS:
+            return args[0]
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)

@@ -1,0 +1,285 @@
+"""Each family's tokenizer, and an independent one: the tests' and `docs/families.md`'s.
+
+    wordpiece       the class that Hugging Face took from BERT's original code (`oracle.py`)
+    byte-level BPE  GPT-2's published description in plain Python (`bpe_oracle.py`)
+    SentencePiece   Google's own library
+    BPE of words    the first GPT's description in plain Python (`bpe_oracle.py`)
+
+Texts are those of XQuAD: paragraphs and questions in six languages and scripts.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import sentencepiece
+from tokenizers import (
+    AddedToken,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from tokenizers import Tokenizer as Library
+
+from bertworks.text.tokenizer import Tokenizer
+
+from .bpe_oracle import ByteLevelOracle, word_oracle
+from .compare import LANGUAGES, Peer, Spans, elsewhere, not_there, xquad
+from .oracle import Oracle
+
+# --------------------------------------------------------------------------------------- WordPiece
+
+
+def wordpiece(family: str, *vocabularies: str) -> Callable[[Path, Path], list[Peer]]:
+    def peers(data: Path, folder: Path) -> list[Peer]:
+        return [_wordpiece(data, folder / name, family, name) for name in vocabularies]
+
+    return peers
+
+
+def _wordpiece(data: Path, folder: Path, family: str, vocabulary: str) -> Peer:
+    folder.mkdir()
+    pieces = (data / "vocab" / f"bert-base-{vocabulary}-vocab.txt").read_bytes()
+    (folder / "vocab.txt").write_bytes(pieces)
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    tokenizer = Tokenizer.load(folder)
+    oracle = Oracle(tokenizer.pieces, lowercase=vocabulary != "cased")
+
+    def letters(token: str) -> str:
+        return "" if token == "[UNK]" else token.removeprefix("##") or token
+
+    return Peer(tokenizer, oracle.tokenize, not_there(oracle.words, letters))
+
+
+# ---------------------------------------------------------------------------------- byte-level BPE
+
+
+def roberta_files(data: Path, folder: Path) -> Path:
+    """GPT-2's vocabulary and merges, of which RoBERTa's are a renumbering."""
+    (folder / "vocab.json").write_text(json.dumps(_byte_level_ids(data)))
+    (folder / "merges.txt").write_bytes((data / "vocab" / "gpt2-merges.txt").read_bytes())
+    return folder
+
+
+def roberta(data: Path, folder: Path) -> list[Peer]:
+    tokenizer = Tokenizer.load(roberta_files(data, folder))
+    oracle = ByteLevelOracle(_merges(folder / "merges.txt"))
+    find = lru_cache(1)(oracle.tokenize)
+    return [Peer(tokenizer, lambda t: [token for token, *_ in find(t)], elsewhere(_spans(find)))]
+
+
+def modernbert(data: Path, folder: Path) -> list[Peer]:
+    """As ModernBERT's `tokenizer.json` has it: characters are composed (NFC) before."""
+    merges = _merges(roberta_files(data, folder) / "merges.txt")
+    library = Library(models.BPE(vocab=_byte_level_ids(data), merges=merges))
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    library.add_special_tokens([AddedToken(piece, normalized=False) for piece in special])
+    library.normalizer = normalizers.NFC()
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:0 [SEP]:0",
+        special_tokens=[(piece, library.token_to_id(piece)) for piece in ("[CLS]", "[SEP]")],
+    )
+    own = folder / "modernbert"
+    own.mkdir()
+    library.save(str(own / "tokenizer.json"))
+    oracle = ByteLevelOracle(merges)
+    find = lru_cache(1)(oracle.tokenize)
+    tokenizer = Tokenizer.load(own)
+
+    def composed(text: str) -> list[str]:
+        return [token for token, *_ in find(unicodedata.normalize("NFC", text))]
+
+    def is_composed(text: str) -> bool:
+        return unicodedata.is_normalized("NFC", text)
+
+    return [
+        Peer(tokenizer, composed, None),
+        Peer(tokenizer, None, elsewhere(_spans(find)), is_composed),
+    ]
+
+
+def _spans(find: Callable[[str], list[tuple[str, int, int]]]) -> Callable[[str], Spans]:
+    return lambda text: [(start, end) for _, start, end in find(text)]
+
+
+def _byte_level_ids(data: Path) -> dict[str, int]:
+    lines = (data / "vocab" / "gpt2-vocab-lines.txt").read_text(encoding="utf-8").split("\n")
+    pieces = lines[:-1] if lines[-1] == "" else lines
+    return {piece: number for number, piece in enumerate(pieces)}
+
+
+def _merges(file: Path) -> list[tuple[str, str]]:
+    lines = file.read_text(encoding="utf-8").split("\n")[1:]
+    pairs = (line.split(" ") for line in lines if line)
+    return [(first, second) for first, second in pairs]
+
+
+# ----------------------------------------------------------------------------------- SentencePiece
+
+
+def albert_files(data: Path, folder: Path) -> Path:
+    (folder / "spiece.model").write_bytes((data / "vocab" / "albert-spiece.model").read_bytes())
+    return folder
+
+
+def albert(data: Path, folder: Path) -> list[Peer]:
+    """Tokens as ALBERT's; offsets with its changes to the text left out, which move them."""
+    library = sentencepiece.SentencePieceProcessor(str(albert_files(data, folder) / "spiece.model"))
+    plain = folder / "plain"
+    plain.mkdir()
+    albert_files(data, plain)
+    config = {"do_lower_case": False, "keep_accents": True}
+    (plain / "tokenizer_config.json").write_text(json.dumps(config))
+
+    def ids(text: str) -> list[int]:
+        return [library.piece_to_id(piece) for piece in _albert_pieces(library, text)]
+
+    def spans(text: str) -> Spans:
+        return [(start, end) for _, start, end in sentencepieces(library, text)]
+
+    def is_unchanged(text: str) -> bool:
+        """Whether neither quotes are changed before nor a number loses a comma."""
+        return not re.search(r"``|''|\d,", text)
+
+    return [
+        Peer(Tokenizer.load(folder), ids, None),
+        Peer(Tokenizer.load(plain), None, elsewhere(spans), is_unchanged),
+    ]
+
+
+def _albert_preprocessed(text: str) -> str:
+    """What ALBERT's own code does before SentencePiece sees the text."""
+    text = " ".join(text.strip().split()).replace("``", '"').replace("''", '"')
+    text = unicodedata.normalize("NFKD", text)
+    return "".join(char for char in text if not unicodedata.combining(char)).lower()
+
+
+def _albert_pieces(model: sentencepiece.SentencePieceProcessor, text: str) -> list[str]:
+    """SentencePiece's pieces, and a comma cut off the numbers that it is one piece with."""
+    found: list[str] = []
+    for piece in model.encode(_albert_preprocessed(text), out_type=str):
+        if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+            parts = model.encode(piece[:-1].replace("▁", ""), out_type=str)
+            if piece[0] != "▁" and parts[0][0] == "▁":
+                parts = parts[1:] if len(parts[0]) == 1 else [parts[0][1:], *parts[1:]]
+            found += [*parts, piece[-1]]
+        else:
+            found.append(piece)
+    return found
+
+
+def sentencepieces(
+    model: sentencepiece.SentencePieceProcessor, text: str
+) -> list[tuple[int, int, int]]:
+    """SentencePiece's own pieces: id, and the characters that they came from, in part at least.
+
+    Where each character of the normalised text came from is its own account too. What cannot be
+    seen, before a piece and behind it, is left out.
+    """
+    normalized, origins = model.normalize(text, with_offsets=True)
+    found = []
+    at = 0
+    for piece in model.encode(text, return_type="proto").pieces:
+        first, at = at, at + len(piece.piece)
+        assert normalized[first:at] == piece.piece
+        start, last = origins[first], origins[at - 1]
+        end = next((origin for origin in origins[at:] if origin > last), len(text))
+        while start < end and _is_unseen(text[start]):
+            start += 1
+        while end > start and _is_unseen(text[end - 1]):
+            end -= 1
+        found.append((piece.id, start, start if piece.piece == "▁" else end))
+    return found
+
+
+def _is_unseen(char: str) -> bool:
+    """White space, and characters that have no width."""
+    return char.isspace() or unicodedata.category(char) in ("Cf", "Cc")
+
+
+def fairseq(family: str, shift: int, unk: int = 3) -> Callable[[Path, Path], list[Peer]]:
+    """XLM-RoBERTa's and CamemBERT's: SentencePiece's ids, moved to make room for fairseq's."""
+
+    def peers(data: Path, folder: Path) -> list[Peer]:
+        (folder / "sentencepiece.bpe.model").write_bytes(_trained_on_xquad(data))
+        (folder / "config.json").write_text(json.dumps({"model_type": family}))
+        library = sentencepiece.SentencePieceProcessor(str(folder / "sentencepiece.bpe.model"))
+        find = lru_cache(1)(lambda text: sentencepieces(library, text))
+
+        def ids(text: str) -> list[int]:
+            return [number + shift if number else unk for number, *_ in find(text)]
+
+        def spans(text: str) -> Spans:
+            return [(start, end) for _, start, end in find(text)]
+
+        return [Peer(Tokenizer.load(folder), ids, elsewhere(spans))]
+
+    return peers
+
+
+@lru_cache(1)
+def _trained_on_xquad(data: Path) -> bytes:
+    """A small SentencePiece model of six languages, trained as fairseq's were."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([t for language in LANGUAGES for t in xquad(data, language)[:240]]),
+        model_writer=written,
+        vocab_size=4000,
+        model_type="unigram",
+        num_threads=1,
+        minloglevel=2,
+    )
+    return written.getvalue()
+
+
+# ----------------------------------------------------------------------------------- the first GPT
+
+
+def gpt(data: Path, folder: Path) -> list[Peer]:
+    """Merges learned by the library from XQuAD's English."""
+    library = Library(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=True)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(
+        vocab_size=3000,
+        special_tokens=["<unk>"],
+        end_of_word_suffix="</w>",
+        show_progress=False,
+    )
+    library.train_from_iterator(xquad(data, "en")[:240], trainer)
+    library.model.save(str(folder))
+    tokenizer = Tokenizer.load(folder)
+    words = Oracle(lowercase=True).words
+    tokens = word_oracle(_merges(folder / "merges.txt"), words, set(tokenizer.pieces))
+
+    def letters(token: str) -> str:
+        return "" if token == "<unk>" else token.removesuffix("</w>")
+
+    return [Peer(tokenizer, tokens, not_there(words, letters))]
+
+
+PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
+    "bert": wordpiece("bert", "uncased", "cased", "chinese"),
+    "roberta": roberta,
+    "xlm-roberta": fairseq("xlm-roberta", 1),
+    "camembert": fairseq("camembert", 4),
+    "distilbert": wordpiece("distilbert", "cased"),
+    "albert": albert,
+    "ernie": wordpiece("ernie", "chinese"),
+    "electra": wordpiece("electra", "uncased"),
+    "modernbert": modernbert,
+    "openai-gpt": gpt,
+}
+"""For each family, what makes its tokenizers in a folder, from real data."""
