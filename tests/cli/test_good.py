@@ -12,10 +12,10 @@ from .conftest import CPU, SMALL, Bertworks, World
 
 def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None:
     overview = bertworks("--help").stdout
-    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:13]]
+    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:14]]
     assert verbs == [
         *("demo", "vocab", "prepare", "pretrain", "finetune"),
-        *("evaluate", "predict", "fill-mask", "next-sentence", "tokenize"),
+        *("evaluate", "predict", "fill-mask", "next-sentence", "embed", "tokenize"),
         *("inspect", "convert", "add-tokens"),
     ]
     for verb in verbs:
@@ -27,7 +27,7 @@ def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None
 
 
 def test_options_of_the_examples_exist(bertworks: Bertworks) -> None:
-    for verb in ("vocab", "prepare", "pretrain", "finetune", "evaluate", "predict"):
+    for verb in ("vocab", "prepare", "pretrain", "finetune", "evaluate", "predict", "embed"):
         heading, _, examples = bertworks(verb, "--help").stdout.partition("  Example")
         used = {word for word in examples.split() if word.startswith("--")}
         assert used <= set(heading.split()), verb

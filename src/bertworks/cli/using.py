@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,25 +14,13 @@ from .app import (
     Device,
     DeviceName,
     ModelPath,
+    Precision,
+    PrecisionName,
     Threads,
     lines_of,
-    set_threads,
+    load_model,
     verb,
 )
-
-if TYPE_CHECKING:
-    from ..api import Model
-
-
-class PrecisionName(StrEnum):
-    """What an encoder computes in."""
-
-    AUTO = "auto"
-    FP32 = "fp32"
-    BF16 = "bf16"
-
-
-Precision = Annotated[PrecisionName, typer.Option(help="auto: bf16 if the device is fast at it.")]
 
 
 @verb("evaluate", "bertworks evaluate runs/tickets --data dev.tsv")
@@ -46,7 +33,7 @@ def evaluate(
     precision: Precision = PrecisionName.FP32,
 ) -> None:
     """Measure a fine-tuned model on labelled rows."""
-    found = _load(model, device, threads).evaluate(data, precision=precision.value)
+    found = load_model(model, device, threads).evaluate(data, precision=precision.value)
     if json:
         show.as_json({"rows": found.rows, **found.metrics, "remarks": found.remarks})
         return
@@ -93,7 +80,7 @@ def predict(
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
 
-    loaded = _load(model, device, threads)
+    loaded = load_model(model, device, threads)
     given = lines_of(texts or [])
     table = data or (given if pair is None else ((text, pair) for text in given))
     rows = loaded.stream(table, precision=precision.value)
@@ -116,7 +103,7 @@ def fill_mask(
 ) -> None:
     """Guess the masked words of a text."""
     show.must_hold_text(text)
-    masks = _load(model, device, threads).fill_mask(text, top_k=top_k)
+    masks = load_model(model, device, threads).fill_mask(text, top_k=top_k)
     if json:
         show.as_json(masks)
         return
@@ -144,15 +131,8 @@ def next_sentence(
     """Tell how likely it is that B follows A."""
     show.must_hold_text(first)
     show.must_hold_text(second)
-    chance = _load(model, device, threads).next_sentence(first, second)
+    chance = load_model(model, device, threads).next_sentence(first, second)
     if json:
         show.as_json({"next_sentence_probability": chance})
     else:
         typer.echo(f"B follows A with probability {chance:.4f}")
-
-
-def _load(model: str, device: DeviceName, threads: int | None) -> Model:
-    set_threads(threads)
-    from ..api import load
-
-    return load(model, device=device.value)
