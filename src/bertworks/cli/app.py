@@ -27,11 +27,14 @@ ORDER = (
     "predict",
     "fill-mask",
     "next-sentence",
+    "generate",
     "embed",
     "tokenize",
     "inspect",
     "convert",
     "add-tokens",
+    "shrink",
+    "extend",
 )
 
 

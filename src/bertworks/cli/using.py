@@ -1,4 +1,4 @@
-"""Using a model: `evaluate`, `predict`, `fill-mask`, `next-sentence`."""
+"""Using a model: `evaluate`, `predict`, `fill-mask`, `next-sentence`, `generate`."""
 
 from __future__ import annotations
 
@@ -136,3 +136,57 @@ def next_sentence(
         show.as_json({"next_sentence_probability": chance})
     else:
         typer.echo(f"B follows A with probability {chance:.4f}")
+
+
+@verb(
+    "generate",
+    'bertworks generate openai-gpt "once upon a time"',
+    'bertworks generate openai-gpt "the door" --temperature 0.8 --top-p 0.9',
+)
+def generate(
+    model: ModelPath,
+    texts: Annotated[
+        list[str],
+        typer.Argument(metavar="TEXT…", help="Beginnings; - reads lines.", show_default=False),
+    ],
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The most tokens that are added.")
+    ] = 40,
+    temperature: Annotated[
+        float,
+        typer.Option(min=0, metavar="T", help="0: always the likeliest token; higher: bolder."),
+    ] = 0.0,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Draw from the N likeliest tokens alone.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="Draw from the likeliest that make up this share alone."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Another seed, other draws.")] = 0,
+    json: AsJson = False,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+    precision: Precision = PrecisionName.FP32,
+) -> None:
+    """Go on with texts, token by token; the model must be causal.
+
+    The same seed draws the same tokens, whatever other texts are given.
+    """
+    given = list(lines_of(texts))
+    for text in given:
+        show.must_hold_text(text)
+    made = load_model(model, device, threads).generate(
+        given,
+        precision=precision.value,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
+    for text, new in zip(given, made, strict=True):
+        if json:
+            show.as_json({"text": text, "generated": new})
+        else:
+            typer.echo(f"{text} …\n  … {new.strip()}")
