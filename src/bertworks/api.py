@@ -31,6 +31,7 @@ from .inference.engine import EngineSettings
 from .inference.evaluate import Evaluation, evaluate
 from .inference.features import Embedder, EmbedSettings, embed
 from .inference.generate import GenerationSettings, generate
+from .inference.token_features import TokenFeatures, TokenSettings
 from .inference.vectors import WrittenVectors, fingerprint, write_vectors
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
@@ -199,18 +200,59 @@ class Model:
                 vector is made), or the file is of other texts, settings or another model.
             SettingsError: a setting is unknown or impossible.
         """
-        embedder = self._embedder(engine, settings)
+        return self._write(out, data, column, self._embedder(engine, settings), progress)
+
+    def features_to(
+        self,
+        out: str | Path,
+        data: Table | Iterable[str],
+        *,
+        column: str | None = None,
+        engine: Mapping[str, Any] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Any,
+    ) -> WrittenVectors:
+        """Write a vector of each token, or of each word, of texts; see `embed_to`.
+
+        Args:
+            out: the file, its name ending in `.parquet`.
+            data, column, engine, progress: as `embed_to` takes them.
+            settings: those of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
+                "mean"), `layers`, `combine`, `max_seq_length`.
+
+        Raises:
+            DataError: as `embed_to` does.
+            SettingsError: a setting is unknown or impossible.
+        """
+        made = TokenFeatures(
+            self.network,
+            self.encoder,
+            self.tokenizer,
+            TokenSettings.parse(settings),
+            # A window's vectors are held at once.
+            EngineSettings.parse({"window_rows": 256, **(engine or {})}),
+        )
+        return self._write(out, data, column, made, progress)
+
+    def _write(
+        self,
+        out: str | Path,
+        data: Table | Iterable[str],
+        column: str | None,
+        made: Embedder | TokenFeatures,
+        progress: Callable[[int, int], None] | None,
+    ) -> WrittenVectors:
         texts = read_texts(data, column=column)
         total = sum(1 for _ in texts) if texts.again else 0
-        dtype = dtype_of(embedder.engine.precision, next(self.network.parameters()).device)
+        dtype = dtype_of(made.engine.precision, next(self.network.parameters()).device)
         made_with = {
             "model": fingerprint(self.encoder, self.tokenizer),
-            **embedder.settings.model_dump(mode="json"),
-            **embedder.engine.model_dump(mode="json"),
+            **made.settings.model_dump(mode="json"),
+            **made.engine.model_dump(mode="json"),
             "precision": "fp32" if dtype is None else "bf16",
         }
         tell = None if progress is None else lambda rows: progress(rows, total)
-        return write_vectors(out, texts, embedder, made_with=made_with, progress=tell)
+        return write_vectors(out, texts, made, made_with=made_with, progress=tell)
 
     def _embedder(self, engine: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Embedder:
         known = {} if self.sentence is None else self.sentence.model_dump()

@@ -18,10 +18,11 @@ from .conftest import CPU, SMALL, Bertworks, World
 
 def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None:
     overview = bertworks("--help").stdout
-    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:17]]
+    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:18]]
     assert verbs == [
         *("demo", "vocab", "prepare", "pretrain", "finetune"),
         *("evaluate", "predict", "fill-mask", "next-sentence", "generate", "embed"),
+        "features",
         *("tokenize", "inspect", "convert", "add-tokens", "shrink", "extend"),
     ]
     for verb in verbs:

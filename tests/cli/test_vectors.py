@@ -1,4 +1,4 @@
-"""`embed`, as a user types it."""
+"""`embed` and `features`, as a user types it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_embed_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None
     words = ("embed", world.pretrained, "the door", "a river", *CPU, "--out", out)
     result = bertworks(*words, "--layers", "-2,-1", "--pooling", "cls", "--normalize")
     assert result.exit_code == 0, result.output
-    assert "rows        2" in result.stdout
+    assert "texts       2" in result.stdout
     assert max(map(len, result.stdout.splitlines()[:-1])) <= 80
     expected = bw.load(world.pretrained, device="cpu").embed(
         ["the door", "a river"], layers=[-2, -1], pooling="cls", normalize=True
@@ -53,6 +53,20 @@ def test_what_is_cut_is_told(bertworks: Bertworks, world: World, tmp_path: Path)
         *("--out", tmp_path / "v.npy"),
     )
     assert "1 texts were too long" in result.stdout
+
+
+def test_features(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    out = tmp_path / "f.parquet"
+    words = ("features", world.pretrained, "the doors", "a river", *CPU, "--out", out)
+    result = bertworks(*words, "--of", "words", "--pieces", "mean", "--layers", "-2,-1")
+    assert result.exit_code == 0, result.output
+    assert "width       32" in result.stdout
+    table = pq.read_table(out)
+    assert table["word"].to_pylist() == ["the", "doors", "a", "river"]
+    assert table["row"].to_pylist() == [0, 0, 1, 1]
+    other = bertworks(*words)
+    assert "layers=[-2, -1], not [-1]" in other.stderr
+    assert "are Parquet" in bertworks(*words[:-1], tmp_path / "f.npy").stderr
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ ORDER = (
     "next-sentence",
     "generate",
     "embed",
+    "features",
     "tokenize",
     "inspect",
     "convert",

@@ -1,9 +1,10 @@
-"""Texts as vectors: `embed`."""
+"""Texts as vectors: `embed`, `features`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +21,9 @@ from .app import (
     load_model,
     verb,
 )
+
+if TYPE_CHECKING:
+    from ..inference.vectors import WrittenVectors
 
 
 class PoolingName(StrEnum):
@@ -43,6 +47,11 @@ class CombineName(StrEnum):
     MEAN = "mean"
 
 
+Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")]
+Data = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Instead: .txt, a text a line; or a table."),
+]
 Layers = Annotated[
     str,
     typer.Option(
@@ -76,13 +85,8 @@ def embed(
     out: Annotated[
         str, typer.Option(metavar="FILE", help="Where to: .npy is NumPy's format, or .parquet.")
     ],
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Instead: .txt, a text a line; or a table."),
-    ] = None,
+    texts: Texts = None,
+    data: Data = None,
     column: Column = None,
     pooling: Annotated[
         PoolingName | None,
@@ -105,32 +109,107 @@ def embed(
     --out, it goes on where it was; FILE.json says what the vectors were made with. Row N of the
     file is of text N, counted from 0.
     """
-    if bool(texts) == (data is not None):
-        ctx.fail("Give either texts or --data FILE.")
-    for text in texts or ():
-        show.must_hold_text(text)
-    given: dict[str, Any] = {
+    given = {
         "layers": _numbers(ctx, layers),
         "combine": combine.value,
         "pooling": pooling and pooling.value,
         "normalize": normalize,
         "max_seq_length": max_seq_length,
     }
-    loaded = load_model(model, device, threads)
+    source = _texts(ctx, texts, data)
+    _run(load_model(model, device, threads).embed_to, out, source, column, precision, given)
+
+
+class OfName(StrEnum):
+    """What has a vector."""
+
+    TOKENS = "tokens"
+    WORDS = "words"
+
+
+class PiecesName(StrEnum):
+    """What becomes of a word's pieces."""
+
+    FIRST = "first"
+    MEAN = "mean"
+
+
+@verb(
+    "features",
+    "bertworks features runs/tiny --data texts.txt --of words --out words.parquet",
+)
+def features(
+    ctx: typer.Context,
+    model: ModelPath,
+    out: Annotated[str, typer.Option(metavar="FILE", help="Where to: a .parquet file.")],
+    texts: Texts = None,
+    data: Data = None,
+    column: Column = None,
+    of: Annotated[
+        OfName, typer.Option(help="What has a vector; special tokens have none.")
+    ] = OfName.TOKENS,
+    pieces: Annotated[
+        PiecesName, typer.Option(help="Of a word: its first piece's vector, or the mean of all.")
+    ] = PiecesName.FIRST,
+    layers: Layers = "-1",
+    combine: Combine = CombineName.CONCAT,
+    max_seq_length: MaxSeqLength = None,
+    precision: Precision = PrecisionName.FP32,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+) -> None:
+    """Write a vector of each token or word, with its place in the text.
+
+    The columns are row (the text's number, counted from 0), token or word, start and end (its
+    characters), and vector. Stopped and started again with the same --out, it goes on.
+    """
+    given = {
+        "of": of.value,
+        "pieces": pieces.value,
+        "layers": _numbers(ctx, layers),
+        "combine": combine.value,
+        "max_seq_length": max_seq_length,
+    }
+    source = _texts(ctx, texts, data)
+    found = load_model(model, device, threads).features_to
+    _run(found, out, source, column, precision, given)
+
+
+def _texts(ctx: typer.Context, texts: list[str] | None, data: str | None) -> str | Iterable[str]:
+    """What is to be read: a file, or texts, or the lines of standard input."""
+    if bool(texts) == (data is not None):
+        ctx.fail("Give either texts or --data FILE.")
+    if data is not None:
+        return data
+    given = texts or []
+    for text in given:
+        show.must_hold_text(text)
+    return lines_of(given) if "-" in given else given
+
+
+def _run(
+    write: Callable[..., WrittenVectors],
+    out: str,
+    source: str | Iterable[str],
+    column: str | None,
+    precision: PrecisionName,
+    settings: Mapping[str, Any],
+) -> None:
+    """Write vectors, and show how it goes and what came of it."""
     with show.stopwatch() as seconds:
         with show.bar("embedding", "texts") as embedding:
-            found = loaded.embed_to(
+            found = write(
                 out,
-                data or (lines_of(texts or ()) if "-" in (texts or ()) else texts or ()),
+                source,
                 column=column,
                 engine={"precision": precision.value},
                 progress=embedding,
-                **{name: value for name, value in given.items() if value is not None},
+                **{name: value for name, value in settings.items() if value is not None},
             )
         rows = f"{found.rows:,}"
         if found.new < found.rows:
             rows += f", {found.rows - found.new:,} of them from before"
-        show.facts({"rows": rows, "width": f"{found.width:,}"})
+        show.facts({"texts": rows, "width": f"{found.width:,}"})
         if found.cut:
             show.facts({"cut": f"{found.cut:,} texts were too long for the model"})
         rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing left to do"

@@ -1,4 +1,4 @@
-"""Files of vectors that are made window by window: NumPy's and Parquet."""
+"""Files of vectors that are made window by window: NumPy's and Parquet, of texts or their parts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from .token_features import Features
 
 
 class Layout(ABC):
@@ -29,7 +30,7 @@ class Layout(ABC):
         """What a part begins with."""
 
     @abstractmethod
-    def window(self, start: int, texts: Sequence[str], vectors: NDArray[np.float32]) -> bytes:
+    def window(self, start: int, texts: Sequence[str], made: Any) -> bytes:
         """What is appended for the rows from `start` on."""
 
     @abstractmethod
@@ -46,9 +47,9 @@ class Npy(Layout):
         npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
         return header.getvalue()
 
-    def window(self, start: int, texts: Sequence[str], vectors: NDArray[np.float32]) -> bytes:
+    def window(self, start: int, texts: Sequence[str], made: NDArray[np.float32]) -> bytes:
         del start, texts  # the order tells which vector is whose
-        return vectors.astype("<f4", copy=False).tobytes()
+        return made.astype("<f4", copy=False).tobytes()
 
     def finish(self, part: Path, out: Path, rows: int) -> None:
         with part.open("r+b") as file:
@@ -67,11 +68,17 @@ class Parquet(Layout):
     def head(self) -> bytes:
         return bytes(self.schema.serialize())
 
-    def window(self, start: int, texts: Sequence[str], vectors: NDArray[np.float32]) -> bytes:
+    def window(self, start: int, texts: Sequence[str], made: Any) -> bytes:
         rows = np.arange(start, start + len(texts))
-        flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.width)
-        columns = [pa.array(rows), pa.array(texts, pa.string()), flat]
-        return bytes(pa.record_batch(columns, schema=self.schema).serialize())
+        return self.batch(pa.array(rows), pa.array(texts, pa.string()), self.lists(made))
+
+    def lists(self, vectors: NDArray[np.float32]) -> Any:
+        """Vectors as an array of lists."""
+        return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.width)
+
+    def batch(self, *columns: Any) -> bytes:
+        """Columns as a message of the stream."""
+        return bytes(pa.record_batch(list(columns), schema=self.schema).serialize())
 
     def finish(self, part: Path, out: Path, rows: int) -> None:
         del rows
@@ -83,6 +90,31 @@ class Parquet(Layout):
             for batch in pa.ipc.open_stream(file):
                 writer.write_batch(batch)
         new.replace(out)
+
+
+class TokenParquet(Parquet):
+    """A row of Parquet for each token or word; `row` is the text's."""
+
+    def __init__(self, width: int, of: str) -> None:
+        super().__init__(width)
+        self.of = of
+
+    @cached_property
+    def schema(self) -> Any:
+        vector = pa.list_(pa.float32(), self.width)
+        place = [("start", pa.int32()), ("end", pa.int32())]
+        name = (self.of.removesuffix("s"), pa.string())
+        return pa.schema([("row", pa.int64()), name, *place, ("vector", vector)])
+
+    def window(self, start: int, texts: Sequence[str], made: Features) -> bytes:
+        del texts
+        return self.batch(
+            pa.array(made.rows + start),
+            pa.array(made.names, pa.string()),
+            pa.array(made.spans[:, 0]),
+            pa.array(made.spans[:, 1]),
+            self.lists(made.vectors),
+        )
 
 
 def layout_of(out: Path, width: int) -> Layout:

@@ -30,7 +30,8 @@ from ..model.encoder import Encoder
 from ..text.tokenizer import Tokenizer
 from .engine import chunks
 from .features import Embedder
-from .vector_files import Layout, layout_of
+from .token_features import TokenFeatures
+from .vector_files import Layout, TokenParquet, layout_of
 
 FORMAT_VERSION = 1
 
@@ -42,7 +43,7 @@ class Note:
     Attributes:
         made_with: model and settings.
         width: the numbers of a vector.
-        rows: the vectors that are written.
+        rows: the texts whose vectors are written.
         size: the bytes of the part that they take.
         cut: the texts among them that were too long, and cut.
         texts: a digest of the texts so far.
@@ -65,7 +66,7 @@ class WrittenVectors:
     """What was written.
 
     Attributes:
-        rows, width: the vectors in the file, and the numbers of each.
+        rows, width: the texts whose vectors are in the file, and the numbers of each.
         new: those that this run made; the others were there before.
         cut: the texts that were too long, and cut.
     """
@@ -79,16 +80,16 @@ class WrittenVectors:
 def write_vectors(
     out: str | os.PathLike[str],
     texts: Iterable[tuple[str, str]],
-    embedder: Embedder,
+    embedder: Embedder | TokenFeatures,
     *,
     made_with: Mapping[str, Any],
     progress: Callable[[int], None] | None = None,
 ) -> WrittenVectors:
-    """Write a vector of each text, in the order of the texts.
+    """Write a vector of each text, or of each of its tokens or words, in the order of the texts.
 
     Args:
-        out: a name that ends in `.npy` or `.parquet`. If an earlier run was stopped, this one goes
-            on with its file.
+        out: a name that ends in `.parquet`, or, but for tokens and words, in `.npy`. If an earlier
+            run was stopped, this one goes on with its file.
         texts: the place and the text of each row; any number.
         embedder: what makes the vectors.
         made_with: what the vectors depend on, as JSON can hold it.
@@ -99,7 +100,7 @@ def write_vectors(
             other settings or other texts; or it cannot be written.
     """
     out = Path(out)
-    layout = layout_of(out, embedder.width)
+    layout = _layout(out, embedder)
     beside = out.with_name(f"{out.name}.json")
     part = out.with_name(f"{out.name}.part")
     try:
@@ -141,12 +142,22 @@ def fingerprint(encoder: Encoder, tokenizer: Tokenizer) -> str:
     return digest.hexdigest()
 
 
+def _layout(out: Path, embedder: Embedder | TokenFeatures) -> Layout:
+    if isinstance(embedder, Embedder):
+        return layout_of(out, embedder.width)
+    if out.suffix != ".parquet":
+        raise DataError(
+            "features of tokens are Parquet", where=str(out), fix="Have the name end in .parquet."
+        )
+    return TokenParquet(embedder.width, embedder.settings.of)
+
+
 def _add(
     window: Sequence[tuple[str, str]],
     note: Note,
     file: BinaryIO,
     layout: Layout,
-    embedder: Embedder,
+    embedder: Embedder | TokenFeatures,
     progress: Callable[[int], None] | None,
 ) -> Note:
     """Append a window; the note of it, which is true once this has returned."""
