@@ -6,13 +6,19 @@ import json
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
 from bertworks.surgery import add_frame, add_tokens, extend_positions, shrink
+from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.task import PretrainingTask
+from bertworks.text.definition import Roles
+from bertworks.text.tree import TreeDefinition, find_frame
 from tests.checkpoints import published
+from tests.checkpoints.published import geometry
 from tests.checkpoints.test_store import tiny
 
 
@@ -78,6 +84,57 @@ def test_shrinking_keeps_the_tokens_of_the_texts():
     assert len(small.network.mlm_head.bias) == len(table)
     with pytest.raises(DataError, match="text 2: lone surrogate"):
         shrink(model, ["fine", "\ud800"])
+
+
+@pytest.fixture
+def bytes_model():
+    """RoBERTa with a byte-level BPE of its own, and embeddings with rows to spare."""
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    library.train_from_iterator(["the cat sat on the mat"] * 9, trainer)
+    library.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    tree = json.loads(library.to_str())
+    roles = Roles("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    tokenizer = bw.Tokenizer(TreeDefinition(tree, roles, find_frame(tree)))
+    config = geometry("roberta", vocab_size=tokenizer.vocab_size + 3)
+    task = PretrainingTask(tokenizer, InstanceSettings(format="full-sentences"), max_length=30)
+    torch.manual_seed(0)
+    return bw.Model(tokenizer, task, task.network(config).eval())
+
+
+def test_words_of_a_byte_level_model(bytes_model, tmp_path):
+    model = bytes_model
+    text = "the cat sat on a mat"
+    before = hidden(model, text)
+    found = add_tokens(model, ["dogs", "cat", "hat"])
+    assert {"dogs", "hat"} <= set(found.added)
+    new = found.model
+    assert words_of(new, "dogs and")[0] == "dogs"
+    assert "Ġdogs" in words_of(new, "the dogs")
+    table = new.encoder.embeddings.word_embeddings.weight
+    old = model.encoder.embeddings.word_embeddings.weight
+    former = model.tokenizer.piece_ids([" dogs"])[0].tolist()
+    at = new.tokenizer.token_to_id("Ġdogs")
+    assert at >= model.tokenizer.vocab_size
+    assert torch.equal(table[at], old[torch.tensor(former)].mean(0))
+    assert torch.equal(table[: model.tokenizer.vocab_size], old[: model.tokenizer.vocab_size])
+    assert torch.equal(hidden(new, "on the mat"), hidden(model, "on the mat"))
+    new.save(tmp_path / "m")
+    again = bw.load(tmp_path / "m", device="cpu")
+    assert torch.equal(hidden(again, "the dogs sat"), hidden(new, "the dogs sat"))
+    small = shrink(model, [text])
+    assert torch.equal(hidden(small, text), before)
+    assert small.tokenizer.vocab_size == small.encoder.config.vocab_size
+    assert small.tokenizer.vocab_size < model.tokenizer.vocab_size
+    small.save(tmp_path / "s")
+    assert torch.equal(hidden(bw.load(tmp_path / "s", device="cpu"), text), before)
 
 
 def test_positions_begin_as_copies():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -29,13 +29,17 @@ from .errors import BertworksError, CheckpointError
 from .inference import engine
 from .inference.engine import EngineSettings
 from .inference.evaluate import Evaluation, evaluate
-from .inference.features import EmbedSettings, embed
+from .inference.features import Embedder, EmbedSettings, embed
 from .inference.generate import GenerationSettings, generate
+from .inference.token_features import TokenFeatures, TokenSettings
+from .inference.vectors import WrittenVectors, fingerprint, write_vectors
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
 from .model.device import pick_device, without_weights
 from .model.encoder import Encoder
+from .model.precision import dtype_of
 from .tasks import task_class
+from .tasks.plain import read_texts
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.published import Published
 from .tasks.rows import Table, read_rows
@@ -145,31 +149,111 @@ class Model:
         Args:
             texts: of any number and any mix of lengths.
             engine: those of `EngineSettings`, such as `{"precision": "bf16"}`.
-            settings: those of `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt"),
-                `layers` (`[-1]`: the last), `normalize`, `max_seq_length`. What is left out is as
-                the model's own files say (sentence-transformers'), or else the default.
+            settings: those of `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt",
+                "weighted-mean", "sep", "pooler", "mean+max"), `layers` (`[-1]`: the last),
+                `combine` ("concat", "sum", "mean"), `normalize`, `max_seq_length`. What is left out
+                is as the model's own files say (sentence-transformers'), or else the default.
 
         Returns:
-            float32 `[texts, len(layers) * hidden_size]`.
+            float32 `[texts, width]`; the width is `hidden_size`, or more where several are laid
+            side by side.
 
         Raises:
             DataError: a text cannot be tokenised.
             SettingsError: a setting is unknown or impossible.
         """
-        known = {} if self.sentence is None else self.sentence.model_dump()
-        resolved = EmbedSettings.parse({**known, **settings})
-        parts = list(
-            embed(
-                self.network,
-                self.encoder,
-                self.tokenizer,
-                texts,
-                resolved,
-                EngineSettings.parse(engine or {}),
-            )
+        embedder = self._embedder(engine, settings)
+        parts = list(embed(embedder, texts))
+        return np.concatenate(parts) if parts else np.empty((0, embedder.width), np.float32)
+
+    def embed_to(
+        self,
+        out: str | Path,
+        data: Table | Iterable[str],
+        *,
+        column: str | None = None,
+        engine: Mapping[str, Any] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Any,
+    ) -> WrittenVectors:
+        """Write a vector of each text to a file, in bounded memory; again, it goes on.
+
+        Args:
+            out: the file, its name ending in `.npy` or `.parquet`.
+            data: texts, rows, a `.txt` file (each line a text), or a table.
+            column: the texts' column in a table; found out if left out.
+            engine: those of `EngineSettings`.
+            progress: told how many rows are done, and how many there are (0 if that is not known).
+            settings: those of `EmbedSettings`, as `embed` takes them.
+
+        Raises:
+            DataError: a text is none (where a file holds the texts, this is seen before the first
+                vector is made), or the file is of other texts, settings or another model.
+            SettingsError: a setting is unknown or impossible.
+        """
+        return self._write(out, data, column, self._embedder(engine, settings), progress)
+
+    def features_to(
+        self,
+        out: str | Path,
+        data: Table | Iterable[str],
+        *,
+        column: str | None = None,
+        engine: Mapping[str, Any] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Any,
+    ) -> WrittenVectors:
+        """Write a vector of each token, or of each word, of texts; see `embed_to`.
+
+        Args:
+            out: the file, its name ending in `.parquet`.
+            data, column, engine, progress: as `embed_to` takes them.
+            settings: those of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
+                "mean"), `layers`, `combine`, `max_seq_length`.
+
+        Raises:
+            DataError: as `embed_to` does.
+            SettingsError: a setting is unknown or impossible.
+        """
+        made = TokenFeatures(
+            self.network,
+            self.encoder,
+            self.tokenizer,
+            TokenSettings.parse(settings),
+            # A window's vectors are held at once.
+            EngineSettings.parse({"window_rows": 256, **(engine or {})}),
         )
-        width = len(resolved.layers) * self.encoder.config.hidden_size
-        return np.concatenate(parts) if parts else np.empty((0, width), np.float32)
+        return self._write(out, data, column, made, progress)
+
+    def _write(
+        self,
+        out: str | Path,
+        data: Table | Iterable[str],
+        column: str | None,
+        made: Embedder | TokenFeatures,
+        progress: Callable[[int, int], None] | None,
+    ) -> WrittenVectors:
+        texts = read_texts(data, column=column)
+        total = sum(1 for _ in texts) if texts.again else 0
+        dtype = dtype_of(made.engine.precision, next(self.network.parameters()).device)
+        made_with = {
+            "model": fingerprint(self.encoder, self.tokenizer),
+            **made.settings.model_dump(mode="json"),
+            **made.engine.model_dump(mode="json"),
+            "precision": "fp32" if dtype is None else "bf16",
+        }
+        tell = None if progress is None else lambda rows: progress(rows, total)
+        return write_vectors(out, texts, made, made_with=made_with, progress=tell)
+
+    def _embedder(self, engine: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Embedder:
+        known = {} if self.sentence is None else self.sentence.model_dump()
+        return Embedder(
+            self.network,
+            self.encoder,
+            self.tokenizer,
+            EmbedSettings.parse({**known, **settings}),
+            EngineSettings.parse(engine or {}),
+        )
 
     def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[dict[str, Any]]]:
         """The likeliest pieces for each `[MASK]` in a text.

@@ -16,15 +16,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .api import BareEncoder, Model
 from .errors import DataError, SettingsError
 from .inference.engine import chunks
 from .model.config import EncoderConfig
-from .text.definition import AddedPiece, Frame, WordPieceDefinition
+from .text.definition import AddedPiece, Definition, Frame, WordPieceDefinition
 from .text.tokenizer import Tokenizer
 from .text.tree import TreeDefinition
+from .text.tree_changes import add_words, keep_pieces
 
 _ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_head.bias")
 """The parameters that have a row for each piece."""
@@ -89,12 +91,17 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
 
     A word is normalised first, as it will be in texts. What is one word then becomes a piece of the
     vocabulary, in the place of an `[unused…]` one as long as there are any; what is several (as
-    "covid-19" is, for its hyphen) is looked for in texts before they are split.
+    "covid-19" is, for its hyphen) is looked for in texts before they are split. Of tokenizers that
+    are not WordPiece, see `text.tree_changes`: there, several words are an error.
 
     Raises:
-        DataError: a word is empty, or has a lone surrogate; or the tokenizer is not WordPiece.
+        DataError: a word is empty, or has a lone surrogate; or the tokenizer is of another kind
+            than WordPiece, byte-level BPE and Unigram.
     """
-    definition = _wordpiece(model.tokenizer)
+    definition = model.tokenizer.definition
+    if isinstance(definition, TreeDefinition):
+        return _add_to_tree(model, definition, list(words))
+    assert isinstance(definition, WordPieceDefinition)
     pieces = list(definition.base_pieces)
     free = [n for n in model.tokenizer.unused_ids.tolist() if n < len(pieces)]
     sources: dict[int, list[int]] = {}  # ids of the former pieces, by the new id
@@ -157,6 +164,22 @@ def _with_pieces(
         sources[len(order)] = former
         order.append(-1)
     changed = replace(definition, base_pieces=tuple(pieces), added=(*definition.added, *later))
+    return _with_rows(model, Tokenizer(changed), order, sources)
+
+
+def _add_to_tree(model: Model, definition: TreeDefinition, words: list[str]) -> Addition:
+    found = add_words(definition, words)
+    before = len(definition.pieces)
+    sources = {before + at: list(former) for at, former in enumerate(found.former)}
+    order = [*range(before), *[-1] * len(sources)]
+    new = _with_rows(model, Tokenizer(found.definition), order, sources)
+    return Addition(new, found.added, found.known, 0)
+
+
+def _with_rows(
+    model: Model, tokenizer: Tokenizer, order: list[int], sources: dict[int, list[int]]
+) -> Model:
+    """The model with a row for each piece: the row of before, or the mean of its sources'."""
     config = model.encoder.config
     rows = order + list(range(len(order), config.vocab_size))  # rows that no piece has
 
@@ -168,7 +191,7 @@ def _with_pieces(
             taken[new] = tensor[torch.tensor(former)].mean(0)
         return taken
 
-    return _rebuilt(model, Tokenizer(changed), config.with_values(vocab_size=len(rows)), change)
+    return _rebuilt(model, tokenizer, config.with_values(vocab_size=len(rows)), change)
 
 
 def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
@@ -178,28 +201,22 @@ def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
     was not. The texts' tokens are the same pieces as before.
 
     Raises:
-        DataError: a text has a lone surrogate, or the tokenizer is not WordPiece.
+        DataError: a text has a lone surrogate, or the tokenizer is of another kind than WordPiece,
+            byte-level BPE and Unigram.
     """
     tokenizer = model.tokenizer
-    definition = _wordpiece(tokenizer)
     used = np.zeros(tokenizer.vocab_size, np.bool_)
-    used[tokenizer.special_ids] = used[tokenizer.unk_id] = True
-    for at, piece in enumerate(tokenizer.pieces):
-        if len(piece.removeprefix("##")) == 1:
-            used[at] = True
     number = 0
     for part in chunks(texts, batch):
         places = [f"text {number + at + 1}" for at in range(len(part))]
         for ids in tokenizer.piece_ids(part, where=places):
             used[ids] = True
         number += len(part)
-    base = len(definition.base_pieces)
-    kept = np.flatnonzero(used).tolist()
-    changed = replace(
-        definition,
-        base_pieces=tuple(definition.base_pieces[at] for at in kept if at < base),
-        added=tuple(definition.added[at - base] for at in kept if at >= base),
-    )
+    changed: Definition
+    if isinstance(tokenizer.definition, TreeDefinition):
+        changed, kept = keep_pieces(tokenizer.definition, used)
+    else:
+        changed, kept = _keep_wordpieces(tokenizer, used)
     rows = torch.tensor(kept)
     config = model.encoder.config.with_values(vocab_size=len(kept))
     return _rebuilt(
@@ -208,6 +225,26 @@ def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
         config,
         lambda name, tensor: tensor[rows] if name in _ROWS else tensor,
     )
+
+
+def _keep_wordpieces(
+    tokenizer: Tokenizer, used: NDArray[np.bool_]
+) -> tuple[WordPieceDefinition, list[int]]:
+    """The tokenizer with the used pieces alone, and their former ids."""
+    definition = tokenizer.definition
+    assert isinstance(definition, WordPieceDefinition)
+    used[tokenizer.special_ids] = used[tokenizer.unk_id] = True
+    for at, piece in enumerate(tokenizer.pieces):
+        if len(piece.removeprefix("##")) == 1:
+            used[at] = True
+    base = len(definition.base_pieces)
+    kept: list[int] = np.flatnonzero(used).tolist()
+    changed = replace(
+        definition,
+        base_pieces=tuple(definition.base_pieces[at] for at in kept if at < base),
+        added=tuple(definition.added[at - base] for at in kept if at >= base),
+    )
+    return changed, kept
 
 
 def extend_positions(model: Model, positions: int) -> Model:
@@ -237,12 +274,6 @@ def extend_positions(model: Model, positions: int) -> Model:
         config.with_values(max_position_embeddings=offset + positions),
         lambda name, tensor: tensor[taken] if name == _POSITIONS else tensor,
     )
-
-
-def _wordpiece(tokenizer: Tokenizer) -> WordPieceDefinition:
-    if not isinstance(tokenizer.definition, WordPieceDefinition):
-        raise DataError("only a WordPiece vocabulary, BERT's, can be changed")
-    return tokenizer.definition
 
 
 def _rebuilt(

@@ -1,9 +1,10 @@
-"""`inspect`, `convert` and `add-tokens`, as a user types them."""
+"""`inspect`, `convert`, `add-tokens`, `shrink` and `extend`, as a user types them."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import bertworks as bw
@@ -45,6 +46,29 @@ def test_add_tokens(bertworks: Bertworks, world: World, tmp_path) -> None:
     assert {"zyzzyva", "zyzzyvas"} <= set(model.tokenizer.tokens(ids))
 
 
+def test_shrink(bertworks: Bertworks, world: World, tmp_path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The door was opened.\n\nA river.\n", encoding="utf-8")
+    result = bertworks("shrink", world.pretrained, text, "--out", tmp_path / "m")
+    assert result.exit_code == 0, result.output
+    large, small = (bw.load(path, device="cpu") for path in (world.pretrained, tmp_path / "m"))
+    assert small.tokenizer.vocab_size < large.tokenizer.vocab_size
+    assert f"{small.tokenizer.vocab_size} of {large.tokenizer.vocab_size}" in result.stdout
+    assert "documents   2" in result.stdout
+    before, after = (model.embed(["The door was opened."]) for model in (large, small))
+    assert np.array_equal(before, after)
+
+
+def test_extend(bertworks: Bertworks, world: World, tmp_path) -> None:
+    result = bertworks("extend", world.pretrained, "--positions", 100, "--out", tmp_path / "m")
+    assert result.exit_code == 0, result.output
+    assert "100, before 64" in result.stdout
+    model = bw.load(tmp_path / "m", device="cpu")
+    assert model.encoder.config.max_seqlen == 100
+    before = bw.load(world.pretrained, device="cpu").embed(["The door was opened."])
+    assert np.array_equal(before, model.embed(["The door was opened."]))
+
+
 def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\n")
@@ -58,6 +82,10 @@ def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
             "bad.txt:2: not UTF",
         ),
         (["add-tokens", world.pretrained, tmp_path / "no.txt", "--out", "m"], "No such file"),
+        (["shrink", world.pretrained, tmp_path / "no.txt", "--out", "m"], "no such file or folder"),
+        (["shrink", world.pretrained, tmp_path / "empty.txt", "--out", "m"], "holds no text"),
+        (["extend", world.pretrained, "--positions", 64, "--out", "m"], "has 64 positions already"),
+        (["extend", world.pretrained, "--out", "m"], "--positions"),
     ):
         result = bertworks(*words)
         assert result.exit_code != 0

@@ -6,17 +6,24 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+
+import bertworks as bw
+from bertworks.model.config import EncoderConfig
+from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.task import PretrainingTask
 
 from .conftest import CPU, SMALL, Bertworks, World
 
 
 def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None:
     overview = bertworks("--help").stdout
-    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:13]]
+    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:18]]
     assert verbs == [
         *("demo", "vocab", "prepare", "pretrain", "finetune"),
-        *("evaluate", "predict", "fill-mask", "next-sentence", "tokenize"),
-        *("inspect", "convert", "add-tokens"),
+        *("evaluate", "predict", "fill-mask", "next-sentence", "generate", "embed"),
+        "features",
+        *("tokenize", "inspect", "convert", "add-tokens", "shrink", "extend"),
     ]
     for verb in verbs:
         text = bertworks(verb, "--help").stdout
@@ -27,7 +34,16 @@ def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None
 
 
 def test_options_of_the_examples_exist(bertworks: Bertworks) -> None:
-    for verb in ("vocab", "prepare", "pretrain", "finetune", "evaluate", "predict"):
+    for verb in (
+        "vocab",
+        "prepare",
+        "pretrain",
+        "finetune",
+        "evaluate",
+        "predict",
+        "embed",
+        "generate",
+    ):
         heading, _, examples = bertworks(verb, "--help").stdout.partition("  Example")
         used = {word for word in examples.split() if word.startswith("--")}
         assert used <= set(heading.split()), verb
@@ -174,6 +190,57 @@ def test_next_sentence(bertworks: Bertworks, world: World) -> None:
     chance = json.loads(bertworks(*words, "--json").stdout)["next_sentence_probability"]
     assert 0 < chance < 1
     assert f"{chance:.4f}" in bertworks(*words).stdout
+
+
+@pytest.fixture(scope="module")
+def causal(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tokenizer = bw.Tokenizer.load(world.vocab)
+    config = EncoderConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=24,
+        attention="causal",
+        initializer_range=0.5,
+    )
+    task = PretrainingTask(
+        tokenizer, InstanceSettings(format="full-sentences"), causal=True, max_length=24
+    )
+    torch.manual_seed(0)
+    model = bw.Model(tokenizer, task, task.network(config).eval())
+    return model.save(tmp_path_factory.mktemp("causal") / "m")
+
+
+def test_generate(bertworks: Bertworks, causal: Path) -> None:
+    words = ("generate", causal, "the door", "a river", *CPU, "--max-new-tokens", 5)
+    rows = [json.loads(line) for line in bertworks(*words, "--json").stdout.splitlines()]
+    expected = bw.load(causal, device="cpu").generate(["the door", "a river"], max_new_tokens=5)
+    assert rows == [
+        {"text": text, "generated": new}
+        for text, new in zip(("the door", "a river"), expected, strict=True)
+    ]
+    shown = bertworks(*words).stdout
+    assert "the door …\n  … " in shown
+    drawn = (*words, "--temperature", 1, "--top-k", 50, "--top-p", 0.9)
+    outcomes = {seed: bertworks(*drawn, "--seed", seed).stdout for seed in (1, 2)}
+    assert outcomes[1] != outcomes[2]
+    assert bertworks(*drawn, "--seed", 1).stdout == outcomes[1]
+
+
+def test_generate_says_what_it_cannot(bertworks: Bertworks, world: World, causal: Path) -> None:
+    for words, says in (
+        ((world.pretrained, "the door"), "sees both sides"),
+        ((world.finetuned, "the door"), "trained for classification"),
+        ((causal, " "), "empty text"),
+        ((causal, "door " * 30), "prompt 1: 30 tokens"),
+        ((causal, "door", "--top-p", 2), "top_p=2.0"),
+    ):
+        result = bertworks("generate", *words)
+        assert (result.exit_code, result.stdout) == (1, ""), result.output
+        assert says in result.stderr
+        assert len(result.stderr.splitlines()) == 1
 
 
 def test_tokenize(bertworks: Bertworks, world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import warnings
 from importlib import resources
 from pathlib import Path
@@ -74,6 +75,79 @@ def test_poolings_layers_and_lengths(minilm):
             assert np.abs(row - expected).max() < 1e-5, pooling
     assert np.allclose(np.linalg.norm(minilm.embed(texts), axis=1), 1)
     assert minilm.embed([]).shape == (0, 384)
+
+
+def test_every_pooling_against_transformers(minilm, directory):
+    from transformers import AutoModel, AutoTokenizer
+
+    texts = ["A cat.", "A visually stunning rumination on love", "No"]
+    theirs = AutoModel.from_pretrained(directory).eval()
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    for text, batch in [(text, tokenizer(text, return_tensors="pt")) for text in texts]:
+        with torch.no_grad():
+            outputs = theirs(**batch, output_hidden_states=True)
+        states = [state[0] for state in outputs.hidden_states]
+        last = states[-1]
+        places = torch.arange(1.0, len(last) + 1)[:, None]
+        expected = {
+            ("mean", (-1,), "concat"): last.mean(0),
+            ("max", (-1,), "concat"): last.amax(0),
+            ("cls", (3,), "concat"): states[3][0],
+            ("sep", (-1,), "concat"): last[-1],
+            ("mean-sqrt", (0,), "concat"): states[0].sum(0) / len(last) ** 0.5,
+            ("weighted-mean", (-1,), "concat"): (last * places).sum(0) / places.sum(),
+            ("pooler", (-1,), "concat"): outputs.pooler_output[0],
+            ("mean+max", (-1,), "concat"): torch.cat([last.mean(0), last.amax(0)]),
+            ("max", (-4, -3, -2, -1), "sum"): sum(states[-4:]).amax(0),
+            ("cls", (-4, -3, -2, -1), "mean"): sum(states[-4:])[0] / 4,
+            ("mean+max", (-2, 1), "concat"): torch.cat(
+                [part for at in (-2, 1) for part in (states[at].mean(0), states[at].amax(0))]
+            ),
+        }
+        for (pooling, layers, combine), vector in expected.items():
+            (found,) = minilm.embed(
+                [text], pooling=pooling, layers=layers, combine=combine, normalize=False
+            )
+            assert found.shape == vector.shape
+            assert np.abs(found - vector.numpy()).max() < 1e-5, (pooling, layers, combine)
+
+
+def test_vectors_that_there_are_not(minilm):
+    with pytest.raises(SettingsError, match="last layer alone"):
+        minilm.embed(["a"], pooling="pooler", layers=[-2])
+    config = minilm.encoder.config.with_values(num_hidden_layers=1, classifier="tanh")
+    bare = bw.Model.fresh(config, minilm.tokenizer)
+    with pytest.raises(SettingsError, match="the model has no pooler"):
+        bare.embed(["a"], pooling="pooler")
+    with pytest.raises(SettingsError, match="pooling='avg'"):
+        minilm.embed(["a"], pooling="avg")
+    assert minilm.embed([], pooling="mean+max", layers=[0, 1]).shape == (0, 4 * 384)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("lasttoken", "sep"), ("weightedmean", "weighted-mean")]
+)
+@pytest.mark.parametrize("version", [4, 5])
+def test_sentence_encoders_of_other_poolings(minilm, tmp_path, theirs, ours, version):
+    from sentence_transformers import SentenceTransformer
+
+    minilm.save(tmp_path / "m")
+    legacy = {
+        "lasttoken": "pooling_mode_lasttoken",
+        "weightedmean": "pooling_mode_weightedmean_tokens",
+    }
+    said = {"pooling_mode": theirs} if version == 5 else {legacy[theirs]: True}
+    if version == 4:
+        said["pooling_mode_mean_tokens"] = False
+    file = tmp_path / "m" / "1_Pooling" / "config.json"
+    file.write_text(json.dumps({"word_embedding_dimension": 384, **said}))
+    model = bw.load(tmp_path / "m", device="cpu")
+    assert model.sentence.pooling == ours
+    texts = ["A cat.", "A visually stunning rumination on love"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = SentenceTransformer(str(tmp_path / "m"), device="cpu").encode(texts)
+    assert np.abs(model.embed(texts) - other).max() < 1e-5
 
 
 def test_what_is_cut_is_said(minilm):

@@ -37,6 +37,7 @@ _TYPES = {
     14: torch.bfloat16,
     19: torch.float16,
 }
+_STRING = 7
 _NUMBERS = {dtype: number for number, dtype in _TYPES.items()}
 
 
@@ -64,20 +65,13 @@ def read_bundle(prefix: Path) -> dict[str, Tensor]:
         CheckpointError: a file is missing, damaged, or compressed.
     """
     index = Path(f"{prefix}.index")
-    try:
-        entries, shards = _read_index(index.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError("no such file", where=str(index)) from None
-    except (IndexError, KeyError, ValueError, TypeError, struct.error, UnicodeDecodeError) as error:
-        raise CheckpointError(f"cannot be read ({error})", where=str(index)) from None
-    files = [Path(f"{prefix}.data-{n:05}-of-{shards:05}") for n in range(shards)]
-    maps = [_mapped(file) for file in files]
+    entries, files, maps = _opened(prefix)
     tensors: dict[str, Tensor] = {}
     for name, entry in entries.items():
         dtype = _TYPES.get(entry.dtype)
         if dtype is None:
             continue
-        if not 0 <= entry.shard < shards:
+        if not 0 <= entry.shard < len(files):
             raise CheckpointError(f"the tensor {name!r} lies in no file", where=str(index))
         file, content = files[entry.shard], maps[entry.shard]
         count = int(np.prod(entry.shape, dtype=object))
@@ -91,6 +85,28 @@ def read_bundle(prefix: Path) -> dict[str, Tensor]:
         part = torch.frombuffer(content, dtype=dtype, count=count, offset=entry.offset)
         tensors[name] = part.view(entry.shape)
     return tensors
+
+
+def read_text(prefix: Path, name: str) -> bytes | None:
+    """The one string that a tensor of strings holds; None if there is no such tensor.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    entries, files, maps = _opened(prefix)
+    entry = entries.get(name)
+    if entry is None or entry.dtype != _STRING or entry.shape:
+        return None
+    try:
+        content = bytes(maps[entry.shard][entry.offset : entry.offset + entry.size])
+        length, at = read_varint(content, 0)
+        at += 4  # the checksum of the length
+        if len(content) != at + length:
+            raise ValueError("it is not as long as it says")
+    except (IndexError, ValueError) as error:
+        what = f"the tensor {name!r} cannot be read ({error})"
+        raise CheckpointError(what, where=str(files[0])) from None
+    return content[at:]
 
 
 def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -141,6 +157,20 @@ def _mapped(file: Path) -> mmap.mmap | bytearray:
         raise CheckpointError("no such file", where=str(file)) from None
     except ValueError:  # an empty file cannot be mapped
         return bytearray()
+
+
+def _opened(prefix: Path) -> tuple[dict[str, Entry], list[Path], list[mmap.mmap | bytearray]]:
+    """What a bundle holds, and its files of data, mapped."""
+    index = Path(f"{prefix}.index")
+    try:
+        entries, shards = _read_index(index.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError("no such file", where=str(index)) from None
+    except (IndexError, KeyError, ValueError, TypeError, struct.error, UnicodeDecodeError) as error:
+        raise CheckpointError(f"cannot be read ({error})", where=str(index)) from None
+    files = [Path(f"{prefix}.data-{n:05}-of-{shards:05}") for n in range(shards)]
+    maps = [_mapped(file) for file in files]
+    return entries, files, maps
 
 
 def _read_index(table: bytes) -> tuple[dict[str, Entry], int]:

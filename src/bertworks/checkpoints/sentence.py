@@ -18,13 +18,25 @@ from ..errors import CheckpointError
 from ..settings import Settings
 from .weights import read_json
 
-Pooling = Literal["mean", "cls", "max", "mean-sqrt"]
+SentencePooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"]
+"""The poolings that this layout has a name for; see `inference.pooling`."""
 
-_MODES: Mapping[str, Pooling] = {
+_MODES: Mapping[str, SentencePooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_sqrt_len_tokens": "mean-sqrt",
+    "pooling_mode_weightedmean_tokens": "weighted-mean",
+    "pooling_mode_lasttoken": "sep",
+}
+# What version 5 calls them.
+_NAMES: Mapping[str, SentencePooling] = {
+    "mean": "mean",
+    "cls": "cls",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean-sqrt",
+    "weightedmean": "weighted-mean",
+    "lasttoken": "sep",
 }
 _MODULES = "sentence_transformers.models"
 
@@ -32,7 +44,7 @@ _MODULES = "sentence_transformers.models"
 class SentenceSettings(Settings):
     """How a sentence encoder makes a vector of a text."""
 
-    pooling: Pooling = "mean"
+    pooling: SentencePooling = "mean"
     normalize: bool = Field(False, description="whether vectors have length 1")
     max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")
 
@@ -87,10 +99,10 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
         (directory / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _pooling(file: Path) -> Pooling:
+def _pooling(file: Path) -> SentencePooling:
     config = read_json(file)
-    if "pooling_mode" in config:  # the spelling of version 5
-        chosen = [mode for mode in _MODES.values() if mode == config["pooling_mode"]]
+    if "pooling_mode" in config:
+        chosen = [mode for name, mode in _NAMES.items() if name == config["pooling_mode"]]
     else:
         chosen = [mode for name, mode in _MODES.items() if config.get(name)]
     if len(chosen) != 1:

@@ -3,7 +3,7 @@
 TensorFlow keeps a linear map's matrix with rows and columns exchanged, as `kernel`, and other names
 for the rest; this turns its names into Hugging Face's and back, so that `bert.py` need not know.
 Source: the variables of google-research/bert's `modeling.py`, `run_pretraining.py` and
-`run_classifier.py`.
+`run_classifier.py`. Files of the same names that TensorFlow 2 wrote are `tensorflow2.py`'s.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from .bundle import read_bundle
+from .tensorflow2 import read_objects, variable_names
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 
@@ -61,6 +62,9 @@ def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         CheckpointError: a file is missing or damaged, or a tensor is unknown.
     """
+    names = variable_names(prefix)
+    if names is not None:
+        return read_objects(prefix, names)
     tensors: dict[str, Tensor] = {}
     dropped: dict[str, str] = {}
     for name, tensor in read_bundle(prefix).items():

@@ -7,12 +7,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from ..errors import BertworksError, DataError
+
+if TYPE_CHECKING:
+    from ..api import Model
 
 ORDER = (
     "demo",
@@ -24,10 +27,15 @@ ORDER = (
     "predict",
     "fill-mask",
     "next-sentence",
+    "generate",
+    "embed",
+    "features",
     "tokenize",
     "inspect",
     "convert",
     "add-tokens",
+    "shrink",
+    "extend",
 )
 
 
@@ -112,6 +120,17 @@ Threads = Annotated[
 ModelPath = Annotated[
     str, typer.Argument(metavar="MODEL", help="A model's directory, or its name on the hub.")
 ]
+
+
+class PrecisionName(StrEnum):
+    """What an encoder computes in."""
+
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+Precision = Annotated[PrecisionName, typer.Option(help="auto: bf16 if the device is fast at it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
@@ -122,6 +141,14 @@ def set_threads(threads: int | None) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+def load_model(model: str, device: DeviceName, threads: int | None) -> Model:
+    """Load a model where the options say."""
+    set_threads(threads)
+    from ..api import load
+
+    return load(model, device=device.value)
 
 
 def is_main_process() -> bool:

@@ -1,16 +1,23 @@
-"""Checkpoints: `inspect`, `convert`."""
+"""Checkpoints: `inspect`, `convert`, and changes to them: `add-tokens`, `shrink`, `extend`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import show
 from .app import AsJson, ModelPath, read_lines, verb
+from .corpus import Column, Corpus, FileFormat, Format, SkipBad
+
+if TYPE_CHECKING:
+    from ..api import Model
+
+Out = Annotated[str, typer.Option(metavar="DIR", help="The directory to write.")]
 
 
 class Layout(StrEnum):
@@ -107,7 +114,7 @@ def convert(
 def add_tokens(
     model: ModelPath,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one a line.")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="The directory to write.")],
+    out: Out,
 ) -> None:
     """Make pieces of words, each beginning as the mean of its former pieces."""
     from ..api import load
@@ -124,3 +131,75 @@ def add_tokens(
             "written to": written,
         }
     )
+
+
+@verb("shrink", "bertworks shrink bert-base-multilingual-cased 'de/*.txt' --out bert-de")
+def shrink(
+    model: ModelPath,
+    corpus: Corpus,
+    out: Out,
+    format: Format = FileFormat.AUTO,
+    column: Column = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Leave out the pieces that a corpus does not use; its texts keep their tokens.
+
+    Special pieces and single characters stay, so that no text becomes unknown that was not.
+    """
+    from ..api import load
+    from ..corpus.readers import ReadCounts, read_documents
+    from ..surgery import shrink as keep_used
+
+    counts = ReadCounts()
+    documents = read_documents(
+        corpus, format=format.value, column=column, skip_bad=skip_bad, counts=counts
+    )
+
+    def paragraphs() -> Iterator[str]:
+        for document in documents:
+            yield from document.paragraphs
+            reading(counts.bytes_read, counts.bytes_total)
+
+    large = load(model, device="cpu")
+    with show.bar("reading") as reading:
+        small = keep_used(large, paragraphs())
+    written = small.save(out)
+    before, after = (_parameters(one) for one in (large, small))
+    show.facts(
+        {
+            "pieces": f"{small.tokenizer.vocab_size:,} of {large.tokenizer.vocab_size:,}",
+            "parameters": f"{after:,} of {before:,}",
+            "documents": f"{counts.documents:,}",
+        }
+    )
+    show.read_counts(counts)
+    show.facts({"written to": written})
+
+
+@verb("extend", "bertworks extend bert-base-uncased --positions 1024 --out bert-base-1024")
+def extend(
+    model: ModelPath,
+    positions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The most tokens a sequence may then have.")
+    ],
+    out: Out,
+) -> None:
+    """Give a model more positions, which begin as copies of the old.
+
+    Shorter texts keep their vectors; longer ones want some more pre-training.
+    """
+    from ..api import load
+    from ..surgery import extend_positions
+
+    short = load(model, device="cpu")
+    written = extend_positions(short, positions).save(out)
+    show.facts(
+        {
+            "positions": f"{positions:,}, before {short.encoder.config.max_seqlen:,}",
+            "written to": written,
+        }
+    )
+
+
+def _parameters(model: Model) -> int:
+    return sum(parameter.numel() for parameter in model.network.parameters())

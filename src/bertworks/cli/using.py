@@ -1,11 +1,10 @@
-"""Using a model: `evaluate`, `predict`, `fill-mask`, `next-sentence`."""
+"""Using a model: `evaluate`, `predict`, `fill-mask`, `next-sentence`, `generate`."""
 
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,25 +14,13 @@ from .app import (
     Device,
     DeviceName,
     ModelPath,
+    Precision,
+    PrecisionName,
     Threads,
     lines_of,
-    set_threads,
+    load_model,
     verb,
 )
-
-if TYPE_CHECKING:
-    from ..api import Model
-
-
-class PrecisionName(StrEnum):
-    """What an encoder computes in."""
-
-    AUTO = "auto"
-    FP32 = "fp32"
-    BF16 = "bf16"
-
-
-Precision = Annotated[PrecisionName, typer.Option(help="auto: bf16 if the device is fast at it.")]
 
 
 @verb("evaluate", "bertworks evaluate runs/tickets --data dev.tsv")
@@ -46,7 +33,7 @@ def evaluate(
     precision: Precision = PrecisionName.FP32,
 ) -> None:
     """Measure a fine-tuned model on labelled rows."""
-    found = _load(model, device, threads).evaluate(data, precision=precision.value)
+    found = load_model(model, device, threads).evaluate(data, precision=precision.value)
     if json:
         show.as_json({"rows": found.rows, **found.metrics, "remarks": found.remarks})
         return
@@ -93,7 +80,7 @@ def predict(
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
 
-    loaded = _load(model, device, threads)
+    loaded = load_model(model, device, threads)
     given = lines_of(texts or [])
     table = data or (given if pair is None else ((text, pair) for text in given))
     rows = loaded.stream(table, precision=precision.value)
@@ -116,7 +103,7 @@ def fill_mask(
 ) -> None:
     """Guess the masked words of a text."""
     show.must_hold_text(text)
-    masks = _load(model, device, threads).fill_mask(text, top_k=top_k)
+    masks = load_model(model, device, threads).fill_mask(text, top_k=top_k)
     if json:
         show.as_json(masks)
         return
@@ -144,15 +131,62 @@ def next_sentence(
     """Tell how likely it is that B follows A."""
     show.must_hold_text(first)
     show.must_hold_text(second)
-    chance = _load(model, device, threads).next_sentence(first, second)
+    chance = load_model(model, device, threads).next_sentence(first, second)
     if json:
         show.as_json({"next_sentence_probability": chance})
     else:
         typer.echo(f"B follows A with probability {chance:.4f}")
 
 
-def _load(model: str, device: DeviceName, threads: int | None) -> Model:
-    set_threads(threads)
-    from ..api import load
+@verb(
+    "generate",
+    'bertworks generate openai-gpt "once upon a time"',
+    'bertworks generate openai-gpt "the door" --temperature 0.8 --top-p 0.9',
+)
+def generate(
+    model: ModelPath,
+    texts: Annotated[
+        list[str],
+        typer.Argument(metavar="TEXT…", help="Beginnings; - reads lines.", show_default=False),
+    ],
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The most tokens that are added.")
+    ] = 40,
+    temperature: Annotated[
+        float,
+        typer.Option(min=0, metavar="T", help="0: always the likeliest token; higher: bolder."),
+    ] = 0.0,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Draw from the N likeliest tokens alone.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="Draw from the likeliest that make up this share alone."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Another seed, other draws.")] = 0,
+    json: AsJson = False,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+    precision: Precision = PrecisionName.FP32,
+) -> None:
+    """Go on with texts, token by token; the model must be causal.
 
-    return load(model, device=device.value)
+    The same seed draws the same tokens, whatever other texts are given.
+    """
+    given = list(lines_of(texts))
+    for text in given:
+        show.must_hold_text(text)
+    made = load_model(model, device, threads).generate(
+        given,
+        precision=precision.value,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
+    for text, new in zip(given, made, strict=True):
+        if json:
+            show.as_json({"text": text, "generated": new})
+        else:
+            typer.echo(f"{text} …\n  … {new.strip()}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,28 +14,40 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..checkpoints.sentence import Pooling, SentenceSettings
-from ..errors import SettingsError
+from ..errors import DataError, SettingsError
 from ..model.encoder import Encoder
 from ..packed import Packed
+from ..settings import Settings
 from ..text.encoding import Encoding
 from ..text.tokenizer import Tokenizer
 from .engine import EngineSettings, by_tokens, chunks, inference
+from .pooling import Pooling, pool, width_factor
 
 
-class EmbedSettings(SentenceSettings):
-    """How texts become vectors."""
+class LayerSettings(Settings):
+    """Which hidden states are taken, and of how much of a text."""
 
     layers: tuple[int, ...] = Field(
-        (-1,), min_length=1, description="whose vectors are laid side by side; 0: the embeddings"
+        (-1,), min_length=1, description="whose vectors are taken; 0: the embeddings, -1: the last"
     )
+    combine: Literal["concat", "sum", "mean"] = Field(
+        "concat", description="what is done with several layers: laid side by side, or added up"
+    )
+    max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")
     truncation: Literal["cut", "error"] = Field(
         "cut", description="what becomes of longer texts; how many are cut is said"
     )
 
 
+class EmbedSettings(LayerSettings):
+    """How texts become vectors."""
+
+    pooling: Pooling = "mean"
+    normalize: bool = Field(False, description="whether vectors have length 1")
+
+
 @dataclass(frozen=True)
-class _Text:
+class EncodedText:
     """A text as the engine batches it."""
 
     index: int
@@ -46,63 +58,189 @@ class _Text:
         return self.encoding.num_tokens
 
 
-def embed(
-    network: nn.Module,
-    encoder: Encoder,
-    tokenizer: Tokenizer,
-    texts: Iterable[str],
-    settings: EmbedSettings,
-    engine: EngineSettings,
-) -> Iterator[NDArray[np.float32]]:
-    """Vectors of texts, window by window, in the order of the texts.
+class States:
+    """The hidden states that were asked for, of any number of texts.
 
     Args:
         network: what holds the encoder; it runs on the device where it is.
         encoder: whose hidden states are taken.
         tokenizer: the encoder's.
-        texts: of any number.
-        settings: layers, pooling, length.
+        settings: layers and length.
         engine: batching and precision.
 
-    Yields:
-        float32 `[texts, len(layers) * hidden_size]`, up to `window_rows` texts at a time.
+    Attributes:
+        texts, cut: how many texts there were so far, and how many of them were too long.
+        limit: the most tokens of a text.
 
     Raises:
-        DataError: a text has a lone surrogate, or is too long where `truncation` is "error".
         SettingsError: there is no such layer, or the limit is beyond the encoder's positions.
     """
-    layers = _layers(settings.layers, encoder.config.num_hidden_layers)
-    limit = settings.max_seq_length or encoder.config.max_seqlen
-    if limit > encoder.config.max_seqlen:
-        raise SettingsError(
-            f"max_seq_length={limit} is more than the encoder's {encoder.config.max_seqlen}"
+
+    def __init__(
+        self,
+        network: nn.Module,
+        encoder: Encoder,
+        tokenizer: Tokenizer,
+        settings: LayerSettings,
+        engine: EngineSettings,
+    ) -> None:
+        self.network, self.encoder, self.tokenizer = network, encoder, tokenizer
+        self.settings, self.engine = settings, engine
+        self.layers = _layers(settings.layers, encoder.config.num_hidden_layers)
+        most = encoder.config.max_seqlen
+        self.limit = settings.max_seq_length or most
+        if self.limit > most:
+            raise SettingsError(f"max_seq_length={self.limit} is more than the encoder's {most}")
+        self.texts = self.cut = 0
+
+    @property
+    def width(self) -> int:
+        """The numbers of a token's vector."""
+        count = len(self.layers) if self.settings.combine == "concat" else 1
+        return count * self.encoder.config.hidden_size
+
+    def encode(self, texts: Sequence[str], where: Sequence[str] | None = None) -> list[EncodedText]:
+        """Tokenise texts.
+
+        Args:
+            texts: the next ones.
+            where: what to call each in an error; if left out, by its number.
+
+        Raises:
+            DataError: a text has a lone surrogate, has no tokens, or is too long where
+                `truncation` is "error".
+        """
+        where = where or [f"text {self.texts + at + 1}" for at in range(len(texts))]
+        encodings = self.tokenizer.encode_batch(
+            texts,
+            max_length=self.limit,
+            truncation="error" if self.settings.truncation == "error" else "longest_first",
+            where=where,
         )
-    width = len(layers) * encoder.config.hidden_size
-    device = next(network.parameters()).device
-    cut = number = 0
-    for window in chunks(texts, engine.window_rows):
-        encodings = tokenizer.encode_batch(
-            window,
-            max_length=limit,
-            truncation="error" if settings.truncation == "error" else "longest_first",
-            where=[f"text {number + at + 1}" for at in range(len(window))],
-        )
-        cut += sum(encoding.truncated_tokens > 0 for encoding in encodings)
-        number += len(window)
-        found = np.empty((len(window), width), np.float32)
-        rows = [_Text(at, encoding) for at, encoding in enumerate(encodings)]
-        for part in by_tokens(rows, engine.batch_tokens):
+        for place, encoding in zip(where, encodings, strict=True):
+            if not encoding.num_tokens:
+                raise DataError("the text has no tokens", where=place, fix="Leave it out.")
+        self.cut += sum(encoding.truncated_tokens > 0 for encoding in encodings)
+        self.texts += len(texts)
+        return [EncodedText(at, encoding) for at, encoding in enumerate(encodings)]
+
+    def batches(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
+        """Packs of texts of much the same length, longest first, on the encoder's device."""
+        device = next(self.network.parameters()).device
+        for part in by_tokens(texts, self.engine.batch_tokens):
             ordered = part[::-1]  # in order of length, which makes attention's groups large
-            packed = Packed.from_arrays(
-                [text.encoding.input_ids for text in ordered],
-                [text.encoding.token_type_ids for text in ordered],
-            ).to(device)
-            with inference(network, engine.precision):
-                vectors = _vectors(encoder, packed, layers, settings)
-            found[[text.index for text in ordered]] = vectors.cpu().numpy()
-        yield found
-    if cut:
-        warnings.warn(f"{cut} of {number} texts were cut at {limit} tokens", stacklevel=2)
+            yield (
+                ordered,
+                Packed.from_arrays(
+                    [text.encoding.input_ids for text in ordered],
+                    [text.encoding.token_type_ids for text in ordered],
+                ).to(device),
+            )
+
+    def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:
+        """The vector of each token, in the order of the pack."""
+        with inference(self.network, self.engine.precision):
+            return torch.cat(self.parts(packed, lambda hidden: hidden), -1)
+
+    def parts(
+        self, packed: Packed, reduce: Callable[[Tensor], Tensor]
+    ) -> list[Float[Tensor, "vectors width"]]:
+        """What is laid side by side: of each layer, or of all together, once it is reduced."""
+        layers = self.layers
+        if self.settings.combine == "concat":
+            found: dict[int, Tensor] = {}
+            for number, hidden in enumerate(self.encoder.hidden_states(packed)):
+                if number in layers:
+                    found[number] = reduce(hidden.float())
+            return [found[layer] for layer in layers]
+        total: Tensor | None = None
+        for number, hidden in enumerate(self.encoder.hidden_states(packed)):
+            if number in layers:
+                own = layers.count(number) * hidden.float()
+                total = own if total is None else total + own
+        assert total is not None
+        return [reduce(total / len(layers) if self.settings.combine == "mean" else total)]
+
+
+class Embedder(States):
+    """Makes vectors of texts; see `States`, whose arguments it takes, and `EmbedSettings`.
+
+    Raises:
+        SettingsError: there is no pooler where it is asked for, or of other layers than the last.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        encoder: Encoder,
+        tokenizer: Tokenizer,
+        settings: EmbedSettings,
+        engine: EngineSettings,
+    ) -> None:
+        super().__init__(network, encoder, tokenizer, settings, engine)
+        self.pooling, self.normalize = settings.pooling, settings.normalize
+        if self.pooling == "pooler":
+            if encoder.pooler is None:
+                raise SettingsError("pooling='pooler': the model has no pooler")
+            if self.layers != [encoder.config.num_hidden_layers]:
+                raise SettingsError("pooling='pooler' is of the last layer alone")
+
+    @property
+    def width(self) -> int:
+        """The numbers of a text's vector."""
+        return super().width * width_factor(self.pooling)
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        where: Sequence[str] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> NDArray[np.float32]:
+        """The vectors of some texts, all of which are held at once: float32 `[texts, width]`.
+
+        Args:
+            texts: the next ones.
+            where: what to call each in an error; if left out, by its number.
+            progress: told how many of them are done, batch by batch.
+
+        Raises:
+            DataError: see `encode`.
+        """
+        found = np.empty((len(texts), self.width), np.float32)
+        done = 0
+        for part, packed in self.batches(self.encode(texts, where)):
+            with inference(self.network, self.engine.precision):
+                vectors = self._vectors(packed)
+            found[[text.index for text in part]] = vectors.cpu().numpy()
+            done += len(part)
+            if progress is not None:
+                progress(done)
+        return found
+
+    def _vectors(self, packed: Packed) -> Float[Tensor, "sequences width"]:
+        if self.pooling == "pooler":
+            vectors = self.encoder.pooled(self.encoder(packed), packed).float()
+        else:
+            parts = self.parts(packed, lambda hidden: pool(hidden, packed, self.pooling))
+            vectors = torch.cat(parts, -1)
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+
+def embed(embedder: Embedder, texts: Iterable[str]) -> Iterator[NDArray[np.float32]]:
+    """Vectors of texts, window by window, in the order of the texts.
+
+    Yields:
+        float32 `[texts, width]`, up to `window_rows` texts at a time.
+
+    Raises:
+        DataError: a text has a lone surrogate, has no tokens, or is too long where `truncation` is
+            "error".
+    """
+    for window in chunks(texts, embedder.engine.window_rows):
+        yield embedder.embed(window)
+    if embedder.cut:
+        what = f"{embedder.cut} of {embedder.texts} texts were cut at {embedder.limit} tokens"
+        warnings.warn(what, stacklevel=2)
 
 
 def _layers(asked: Sequence[int], count: int) -> list[int]:
@@ -111,39 +249,3 @@ def _layers(asked: Sequence[int], count: int) -> list[int]:
         if not -count - 1 <= layer <= count:
             raise SettingsError(f"there is no layer {layer}: the encoder has {count}")
     return [layer % (count + 1) for layer in asked]
-
-
-def _vectors(
-    encoder: Encoder, packed: Packed, layers: Sequence[int], settings: EmbedSettings
-) -> Float[Tensor, "sequences width"]:
-    pooled: dict[int, Tensor] = {}
-    for number, hidden in enumerate(encoder.hidden_states(packed)):
-        if number in layers:
-            pooled[number] = pool(hidden.float(), packed, settings.pooling)
-    vectors = torch.cat([pooled[layer] for layer in layers], -1)
-    return torch.nn.functional.normalize(vectors, dim=-1) if settings.normalize else vectors
-
-
-def pool(
-    hidden: Float[Tensor, "tokens hidden_size"], packed: Packed, pooling: Pooling
-) -> Float[Tensor, "sequences hidden_size"]:
-    """One vector of each sequence, special tokens included, in the order of the pack.
-
-    Args:
-        hidden: the tokens' vectors.
-        packed: where the sequences lie.
-        pooling: the mean over a sequence's tokens, the first token's vector, the largest value of
-            each feature, or the sum over the square root of the length.
-    """
-    if pooling == "cls":
-        return hidden[packed.first_tokens]
-    parts: list[Tensor] = []
-    for start, count, length in packed.groups:
-        own = hidden[start : start + count * length].view(count, length, -1)
-        if pooling == "max":
-            parts.append(own.amax(1))
-        elif pooling == "mean":
-            parts.append(own.mean(1))
-        else:
-            parts.append(own.sum(1) / length**0.5)
-    return torch.cat(parts)

@@ -1,0 +1,129 @@
+"""TensorFlow 2's checkpoints of BERT, as the model garden has them.
+
+A file's names are paths through Python's objects (`model/layer_with_weights-0/embeddings/…`), which
+say little. Beside them lies a graph of these objects, a protocol buffer of the type
+`TrackableObjectGraph`, with each variable's full name (`word_embeddings/embeddings`). Attention's
+matrices have a dimension for the heads. Source: tensorflow/models, `official/nlp/modeling` and its
+`tf1_bert_checkpoint_converter_lib.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..wire import fields
+from .bundle import read_bundle, read_text
+
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_LAYER = r"transformer/layer_(\d+)"
+_OURS = r"bert.encoder.layer.\1"
+_HEAD = "cls.predictions"
+
+# What stands at the end of a variable's name, but for the last part, and Hugging Face's name.
+_MODULES = (
+    ("word_embeddings", "bert.embeddings.word_embeddings"),
+    ("position_embedding", "bert.embeddings.position_embeddings"),
+    ("type_embeddings", "bert.embeddings.token_type_embeddings"),
+    ("embeddings/layer_norm", "bert.embeddings.LayerNorm"),
+    (rf"{_LAYER}/self_attention/(query|key|value)", rf"{_OURS}.attention.self.\2"),
+    (rf"{_LAYER}/self_attention/attention_output", f"{_OURS}.attention.output.dense"),
+    (rf"{_LAYER}/self_attention_output", f"{_OURS}.attention.output.dense"),
+    (rf"{_LAYER}/self_attention_layer_norm", f"{_OURS}.attention.output.LayerNorm"),
+    (rf"{_LAYER}/intermediate", f"{_OURS}.intermediate.dense"),
+    (rf"{_LAYER}/output", f"{_OURS}.output.dense"),
+    (rf"{_LAYER}/output_layer_norm", f"{_OURS}.output.LayerNorm"),
+    ("pooler_transform", "bert.pooler.dense"),
+    ("cls/predictions/transform/dense", f"{_HEAD}.transform.dense"),
+    ("cls/predictions/transform/LayerNorm", f"{_HEAD}.transform.LayerNorm"),
+    ("cls/predictions/output_bias", _HEAD),
+    ("predictions/transform/logits", "cls.seq_relationship"),
+)
+_KINDS = {
+    "kernel": "weight",
+    "gamma": "weight",
+    "embeddings": "weight",
+    "position_embeddings": "weight",
+    "beta": "bias",
+    "bias": "bias",
+}
+_OPTIMIZER = re.compile(r".*/\.OPTIMIZER_SLOT/.*|(.*/)?optimizer/.*")
+_COUNTER = re.compile(r"(.*/)?(save_counter|global_step|step)/.*")
+
+
+def variable_names(prefix: Path) -> dict[str, str] | None:
+    """The full name of each variable, by its name in the file; None if the file has no objects.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    graph = read_text(prefix, _GRAPH)
+    if graph is None:
+        return None
+    found: dict[str, str] = {}
+    try:
+        nodes = [node for number, node in fields(graph) if number == 1]
+        attributes = [own for node in nodes for number, own in fields(node) if number == 2]
+        for own in map(dict, map(fields, attributes)):
+            found[own[3].decode()] = own.get(2, b"").decode()
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        what = f"its graph of objects cannot be read ({error!r})"
+        raise CheckpointError(what, where=str(prefix)) from None
+    return found
+
+
+def read_objects(prefix: Path, names: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A checkpoint's tensors under Hugging Face's names, and what was dropped, and why.
+
+    Args:
+        prefix: the path without `.index`.
+        names: what `variable_names` gives.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or a tensor is unknown.
+    """
+    tensors: dict[str, Tensor] = {}
+    dropped: dict[str, str] = {}
+    for key, tensor in read_bundle(prefix).items():
+        if _OPTIMIZER.fullmatch(key):
+            dropped[key] = "the optimizer's, which training begins anew"
+            continue
+        if _COUNTER.fullmatch(key):
+            dropped[key] = "a counter of the training that is over"
+            continue
+        published = published_name(names.get(key, ""))
+        if published is None:
+            raise CheckpointError(
+                f"the tensor {key!r} ({names.get(key) or 'without a name'}) is not known",
+                where=str(prefix),
+                fix="Only BERT as TensorFlow's model garden saves it is read.",
+            )
+        if published in tensors:
+            raise CheckpointError(f"there are two tensors for {published!r}", where=str(prefix))
+        tensors[published] = _flat(published, tensor)
+    return tensors, dropped
+
+
+def published_name(name: str) -> str | None:
+    """Hugging Face's name of a variable; None if it is none of BERT's."""
+    module, _, kind = name.removesuffix(":0").rpartition("/")
+    if kind not in _KINDS:
+        return "cls.predictions.bias" if name.endswith("cls/predictions/output_bias") else None
+    for pattern, published in _MODULES:
+        found = re.fullmatch(rf"(?:.*/)?{pattern}", module)
+        if found is not None:
+            return f"{found.expand(published)}.{_KINDS[kind]}"
+    return None
+
+
+def _flat(published: str, tensor: Tensor) -> Tensor:
+    """A tensor without the dimension of the heads, its rows the outputs."""
+    if published.endswith(".bias"):
+        return tensor.flatten()
+    if "embeddings" in published or tensor.ndim == 1:
+        return tensor
+    inputs_first = tensor.flatten(0, 1) if "output.dense" in published else tensor.flatten(1)
+    return (inputs_first if tensor.ndim == 3 else tensor).t()

@@ -1,0 +1,223 @@
+"""Texts as vectors: `embed`, `features`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..wording import duration
+from . import show
+from .app import (
+    Device,
+    DeviceName,
+    ModelPath,
+    Precision,
+    PrecisionName,
+    Threads,
+    lines_of,
+    load_model,
+    verb,
+)
+
+if TYPE_CHECKING:
+    from ..inference.vectors import WrittenVectors
+
+
+class PoolingName(StrEnum):
+    """How tokens' vectors become a text's."""
+
+    MEAN = "mean"
+    CLS = "cls"
+    MAX = "max"
+    MEAN_SQRT = "mean-sqrt"
+    WEIGHTED_MEAN = "weighted-mean"
+    SEP = "sep"
+    POOLER = "pooler"
+    MEAN_MAX = "mean+max"
+
+
+class CombineName(StrEnum):
+    """What is done with several layers."""
+
+    CONCAT = "concat"
+    SUM = "sum"
+    MEAN = "mean"
+
+
+Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")]
+Data = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Instead: .txt, a text a line; or a table."),
+]
+Layers = Annotated[
+    str,
+    typer.Option(
+        metavar="N,…",
+        help="Whose vectors: -1 the last layer's, 1 the first's, 0 the embeddings.",
+    ),
+]
+Combine = Annotated[
+    CombineName, typer.Option(help="Several layers: side by side, or added up, or their mean.")
+]
+MaxSeqLength = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Cut longer texts (and count them); the model's own."),
+]
+Column = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The texts' column, by name or number; else found out."),
+]
+
+
+@verb(
+    "embed",
+    "bertworks embed all-MiniLM-L6-v2 --data texts.txt --out vectors.npy",
+    "bertworks embed bert-base-uncased --data news.csv --column title \\",
+    "    --pooling mean --layers -2 --normalize --out news.parquet",
+    "cat texts.txt | bertworks embed all-MiniLM-L6-v2 - --out vectors.npy",
+)
+def embed(
+    ctx: typer.Context,
+    model: ModelPath,
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="Where to: .npy is NumPy's format, or .parquet.")
+    ],
+    texts: Texts = None,
+    data: Data = None,
+    column: Column = None,
+    pooling: Annotated[
+        PoolingName | None,
+        typer.Option(help="From tokens to a text; the model's own way, or mean."),
+    ] = None,
+    layers: Layers = "-1",
+    combine: Combine = CombineName.CONCAT,
+    normalize: Annotated[
+        bool | None,
+        typer.Option("--normalize/--no-normalize", help="Give vectors length 1; the model's own."),
+    ] = None,
+    max_seq_length: MaxSeqLength = None,
+    precision: Precision = PrecisionName.FP32,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+) -> None:
+    """Write a vector of each text to a file.
+
+    Any number of texts will do: few are held at a time. Stopped and started again with the same
+    --out, it goes on where it was; FILE.json says what the vectors were made with. Row N of the
+    file is of text N, counted from 0.
+    """
+    given = {
+        "layers": _numbers(ctx, layers),
+        "combine": combine.value,
+        "pooling": pooling and pooling.value,
+        "normalize": normalize,
+        "max_seq_length": max_seq_length,
+    }
+    source = _texts(ctx, texts, data)
+    _run(load_model(model, device, threads).embed_to, out, source, column, precision, given)
+
+
+class OfName(StrEnum):
+    """What has a vector."""
+
+    TOKENS = "tokens"
+    WORDS = "words"
+
+
+class PiecesName(StrEnum):
+    """What becomes of a word's pieces."""
+
+    FIRST = "first"
+    MEAN = "mean"
+
+
+@verb(
+    "features",
+    "bertworks features runs/tiny --data texts.txt --of words --out words.parquet",
+)
+def features(
+    ctx: typer.Context,
+    model: ModelPath,
+    out: Annotated[str, typer.Option(metavar="FILE", help="Where to: a .parquet file.")],
+    texts: Texts = None,
+    data: Data = None,
+    column: Column = None,
+    of: Annotated[
+        OfName, typer.Option(help="What has a vector; special tokens have none.")
+    ] = OfName.TOKENS,
+    pieces: Annotated[
+        PiecesName, typer.Option(help="Of a word: its first piece's vector, or the mean of all.")
+    ] = PiecesName.FIRST,
+    layers: Layers = "-1",
+    combine: Combine = CombineName.CONCAT,
+    max_seq_length: MaxSeqLength = None,
+    precision: Precision = PrecisionName.FP32,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+) -> None:
+    """Write a vector of each token or word, with its place in the text.
+
+    The columns are row (the text's number, counted from 0), token or word, start and end (its
+    characters), and vector. Stopped and started again with the same --out, it goes on.
+    """
+    given = {
+        "of": of.value,
+        "pieces": pieces.value,
+        "layers": _numbers(ctx, layers),
+        "combine": combine.value,
+        "max_seq_length": max_seq_length,
+    }
+    source = _texts(ctx, texts, data)
+    found = load_model(model, device, threads).features_to
+    _run(found, out, source, column, precision, given)
+
+
+def _texts(ctx: typer.Context, texts: list[str] | None, data: str | None) -> str | Iterable[str]:
+    """What is to be read: a file, or texts, or the lines of standard input."""
+    if bool(texts) == (data is not None):
+        ctx.fail("Give either texts or --data FILE.")
+    if data is not None:
+        return data
+    given = texts or []
+    for text in given:
+        show.must_hold_text(text)
+    return lines_of(given) if "-" in given else given
+
+
+def _run(
+    write: Callable[..., WrittenVectors],
+    out: str,
+    source: str | Iterable[str],
+    column: str | None,
+    precision: PrecisionName,
+    settings: Mapping[str, Any],
+) -> None:
+    """Write vectors, and show how it goes and what came of it."""
+    with show.stopwatch() as seconds:
+        with show.bar("embedding", "texts") as embedding:
+            found = write(
+                out,
+                source,
+                column=column,
+                engine={"precision": precision.value},
+                progress=embedding,
+                **{name: value for name, value in settings.items() if value is not None},
+            )
+        rows = f"{found.rows:,}"
+        if found.new < found.rows:
+            rows += f", {found.rows - found.new:,} of them from before"
+        show.facts({"texts": rows, "width": f"{found.width:,}"})
+        if found.cut:
+            show.facts({"cut": f"{found.cut:,} texts were too long for the model"})
+        rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing left to do"
+        show.facts({"time": f"{duration(seconds())}, {rate}", "written to": out})
+
+
+def _numbers(ctx: typer.Context, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        ctx.fail(f"Invalid value for '--layers': {text!r} is not numbers, like -1 or -4,-3,-2,-1.")

@@ -1,0 +1,131 @@
+"""Files of vectors that are made window by window: NumPy's and Parquet, of texts or their parts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from .token_features import Features
+
+
+class Layout(ABC):
+    """A file of vectors whose part can be appended to."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    @abstractmethod
+    def head(self) -> bytes:
+        """What a part begins with."""
+
+    @abstractmethod
+    def window(self, start: int, texts: Sequence[str], made: Any) -> bytes:
+        """What is appended for the rows from `start` on."""
+
+    @abstractmethod
+    def finish(self, part: Path, out: Path, rows: int) -> None:
+        """Make the file of its part; if that is broken off, it can be done again."""
+
+
+class Npy(Layout):
+    """NumPy's; its header has room for any number of rows, and is written again at the end."""
+
+    def head(self, rows: int = 0) -> bytes:
+        header = BytesIO()
+        shape = (rows, self.width)
+        npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        return header.getvalue()
+
+    def window(self, start: int, texts: Sequence[str], made: NDArray[np.float32]) -> bytes:
+        del start, texts  # the order tells which vector is whose
+        return made.astype("<f4", copy=False).tobytes()
+
+    def finish(self, part: Path, out: Path, rows: int) -> None:
+        with part.open("r+b") as file:
+            file.write(self.head(rows))
+        part.replace(out)
+
+
+class Parquet(Layout):
+    """Parquet, whose part is a stream of Arrow's, since Parquet's end is known at the end alone."""
+
+    @cached_property
+    def schema(self) -> Any:
+        vector = pa.list_(pa.float32(), self.width)
+        return pa.schema([("row", pa.int64()), ("text", pa.string()), ("vector", vector)])
+
+    def head(self) -> bytes:
+        return bytes(self.schema.serialize())
+
+    def window(self, start: int, texts: Sequence[str], made: Any) -> bytes:
+        rows = np.arange(start, start + len(texts))
+        return self.batch(pa.array(rows), pa.array(texts, pa.string()), self.lists(made))
+
+    def lists(self, vectors: NDArray[np.float32]) -> Any:
+        """Vectors as an array of lists."""
+        return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.width)
+
+    def batch(self, *columns: Any) -> bytes:
+        """Columns as a message of the stream."""
+        return bytes(pa.record_batch(list(columns), schema=self.schema).serialize())
+
+    def finish(self, part: Path, out: Path, rows: int) -> None:
+        del rows
+        new = out.with_name(f".{out.name}.new")
+        with (
+            pa.OSFile(str(part)) as file,
+            pq.ParquetWriter(new, self.schema, use_dictionary=False) as writer,
+        ):
+            for batch in pa.ipc.open_stream(file):
+                writer.write_batch(batch)
+        new.replace(out)
+
+
+class TokenParquet(Parquet):
+    """A row of Parquet for each token or word; `row` is the text's."""
+
+    def __init__(self, width: int, of: str) -> None:
+        super().__init__(width)
+        self.of = of
+
+    @cached_property
+    def schema(self) -> Any:
+        vector = pa.list_(pa.float32(), self.width)
+        place = [("start", pa.int32()), ("end", pa.int32())]
+        name = (self.of.removesuffix("s"), pa.string())
+        return pa.schema([("row", pa.int64()), name, *place, ("vector", vector)])
+
+    def window(self, start: int, texts: Sequence[str], made: Features) -> bytes:
+        del texts
+        return self.batch(
+            pa.array(made.rows + start),
+            pa.array(made.names, pa.string()),
+            pa.array(made.spans[:, 0]),
+            pa.array(made.spans[:, 1]),
+            self.lists(made.vectors),
+        )
+
+
+def layout_of(out: Path, width: int) -> Layout:
+    """The layout that a file's name asks for.
+
+    Raises:
+        DataError: it asks for none.
+    """
+    kinds: dict[str, type[Layout]] = {".npy": Npy, ".parquet": Parquet}
+    if out.suffix not in kinds:
+        raise DataError(
+            "the name says no format", where=str(out), fix="Have it end in .npy or .parquet."
+        )
+    return kinds[out.suffix](width)

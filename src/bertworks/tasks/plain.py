@@ -1,0 +1,97 @@
+"""Texts to be run through a model, one a row: lines of a file, a table's column, or a list."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ..corpus.lines import ReadCounts, Reading, read_lines
+from ..errors import DataError
+from .columns import find_columns, listing
+from .placed import PlacedRow, Rows, text_of
+from .rows import Table, read_rows
+
+_LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts, read afresh at each iteration (standard input and iterators: once).
+
+    Attributes:
+        rows: where they stand.
+        column: in which column.
+        again: whether they can be read more than once.
+    """
+
+    rows: Rows
+    column: str
+    again: bool
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Each text's place, and the text."""
+        for row in self.rows:
+            yield row.where, text_of(row.values, self.column, row.where)
+
+
+def read_texts(data: Table | Iterable[str], *, column: str | None = None) -> Texts:
+    """Open texts; they are read when they are iterated over.
+
+    Args:
+        data: a `.txt` file, each line a text, an empty one too; a table as `read_rows` takes it; or
+            texts or rows that are in memory.
+        column: the texts' column in a table, by name or number; found out if left out.
+
+    Raises:
+        DataError: there is no such file or column; or it is not plain which column is meant.
+    """
+    if isinstance(data, str | os.PathLike):
+        path = os.fspath(data)
+        if path.endswith(_LINES):
+            return Texts(_lines(path, column), "text", True)
+        return _in_table(read_rows(path, columns=(column,) if column else ()), column, path != "-")
+    again = not isinstance(data, Iterator)
+    items: Iterator[Any] = iter(data)
+    first = next(items, None)
+    if first is None:
+        raise DataError("there are no texts")
+    whole: Iterable[Any] = data if again else chain([first], items)
+    if isinstance(first, Mapping):
+        return _in_table(read_rows(whole), column, again)
+    return Texts(_in_memory(whole), "text", again)
+
+
+def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
+    found = find_columns(rows.columns, rows.sample, text=column, labelled=False, where=rows.name)
+    if found.pair is not None:
+        raise DataError(
+            f"cannot tell which column is the text; {listing(rows.columns)}",
+            where=rows.name,
+            fix="Name it with column=NAME.",
+        )
+    return Texts(rows, found.text, again)
+
+
+def _lines(path: str, column: str | None) -> Rows:
+    if column is not None:
+        raise DataError("lines of text have no columns", where=path, fix="Leave the column out.")
+    if not Path(path).is_file():
+        raise DataError("no such file", where=path)
+
+    def rows() -> Iterator[PlacedRow]:
+        for number, line in read_lines(path, Reading(ReadCounts())):
+            yield PlacedRow(f"{path}:{number}", {"text": line.rstrip("\r\n")})
+
+    return Rows(path, ("text",), None, (), rows)
+
+
+def _in_memory(texts: Iterable[Any]) -> Rows:
+    def rows() -> Iterator[PlacedRow]:
+        for number, text in enumerate(texts, 1):
+            yield PlacedRow(f"text {number}", {"text": text})
+
+    return Rows("the texts given", ("text",), None, (), rows)

@@ -1,0 +1,199 @@
+"""Other vocabularies than BERT's with more pieces, or with fewer: byte-level BPE and Unigram.
+
+A new piece is a whole word, and all else is tokenised as before. With BPE, a word is taken before
+any merge is tried. With Unigram, its score is what its former pieces' were together, so that it
+wins against them and against nothing else: where they stood, at the beginning of a longer word too.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from .normalization import check_text
+from .tree import TreeDefinition
+
+_STALE = ("added_tokens_decoder",)  # of a tokenizer's config: it has ids
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_MARGIN = 1e-6  # by which a new piece is better than its former ones
+_UNKNOWN = 10.0  # by which the library has an unknown character worse than the worst piece
+
+
+@dataclass(frozen=True)
+class TreeAddition:
+    """A tokenizer with more pieces.
+
+    Attributes:
+        definition: the tokenizer.
+        former: of each new piece, in the order of their ids, the ids of what it was before.
+        added, known: the words that became pieces, and those that were.
+    """
+
+    definition: TreeDefinition
+    former: tuple[tuple[int, ...], ...]
+    added: tuple[str, ...]
+    known: tuple[str, ...]
+
+
+def add_words(definition: TreeDefinition, words: Sequence[str]) -> TreeAddition:
+    """Make pieces of words; byte-level BPE has two of most, with a space before and without.
+
+    Raises:
+        DataError: a word is none, or several; or the tokenizer is of another kind.
+    """
+    tree = copy.deepcopy(dict(definition.tree))
+    kind = _kind(tree)
+    library = definition.library(typed_mask=False, split=False)
+    scores = dict(tree["model"]["vocab"]) if kind == "Unigram" else {}
+    new: dict[str, tuple[int, ...]] = {}
+    added: list[str] = []
+    known: list[str] = []
+    for number, word in enumerate(words, 1):
+        forms = _forms(library, word, where=f"word {number}")
+        fresh = [form for form in forms if form not in definition.ids and form not in new]
+        new.update({form: tuple(t.id for t in library.model.tokenize(form)) for form in fresh})
+        (added if fresh else known).append(word)
+    if kind == "Unigram":
+        worst = min(scores.values()) - _UNKNOWN
+        unknown = tree["model"]["unk_id"]
+        for piece, former in new.items():
+            own = [worst if at == unknown else scores[definition.pieces[at]] for at in former]
+            tree["model"]["vocab"].append([piece, sum(own) + _MARGIN])
+    else:
+        # Added pieces get their ids from the vocabulary's size, unless they are in it.
+        ids = {piece: at for at, piece in enumerate([*definition.pieces, *new])}
+        tree["model"] |= {"vocab": ids, "ignore_merges": True}
+    changed = _changed(definition, tree)
+    if changed.pieces != (*definition.pieces, *new):
+        raise DataError("the tokenizer has added pieces that are not in its vocabulary")
+    _check_unchanged(definition, changed)
+    return TreeAddition(changed, tuple(new.values()), tuple(added), tuple(known))
+
+
+def keep_pieces(
+    definition: TreeDefinition, used: NDArray[np.bool_]
+) -> tuple[TreeDefinition, list[int]]:
+    """Leave out pieces that are not used; texts that use no others keep their tokens.
+
+    What stays beside them: special and added pieces, and those that texts are made of in the end,
+    single characters and bytes; with BPE, also what the pieces that stay are merged of.
+
+    Args:
+        definition: the tokenizer.
+        used: bool `[pieces]`.
+
+    Returns:
+        the tokenizer, and the former ids of its pieces.
+
+    Raises:
+        DataError: the tokenizer is of another kind.
+    """
+    tree = copy.deepcopy(dict(definition.tree))
+    kind = _kind(tree)
+    model = tree["model"]
+    pieces = definition.pieces
+    kept = {piece for piece, is_used in zip(pieces, used, strict=True) if is_used}
+    kept |= definition.special | set(definition.added)
+    if kind == "Unigram":
+        kept |= {piece for piece in pieces if len(piece) == 1 or _BYTE.fullmatch(piece)}
+        kept.add(pieces[model["unk_id"]])
+        model["vocab"] = [[piece, score] for piece, score in model["vocab"] if piece in kept]
+    else:
+        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+        merged = {"".join(pair) for pair in pairs}
+        kept |= {piece for piece in pieces if piece not in merged}
+        # A merge's parts come before it: backwards, what is needed is known when its turn comes.
+        for first, second in reversed(pairs):
+            if first + second in kept:
+                kept |= {first, second}
+        model["merges"] = [pair for pair in pairs if "".join(pair) in kept]
+    former = [at for at, piece in enumerate(pieces) if piece in kept]
+    ids = {pieces[at]: number for number, at in enumerate(former)}
+    if kind == "Unigram":
+        model["unk_id"] = ids[pieces[model["unk_id"]]]
+    else:
+        model["vocab"] = {piece: ids[piece] for piece in model["vocab"] if piece in ids}
+    for entry in tree["added_tokens"]:
+        entry["id"] = ids[entry["content"]]
+    _renumber(tree["post_processor"], ids)
+    return _changed(definition, tree), former
+
+
+def _kind(tree: dict[str, Any]) -> str:
+    """BPE or Unigram.
+
+    Raises:
+        DataError: it is neither.
+    """
+    model = tree["model"]
+    is_bytes = '"ByteLevel"' in json.dumps(tree["pre_tokenizer"])
+    if model["type"] == "Unigram" or (model["type"] == "BPE" and is_bytes):
+        return str(model["type"])
+    raise DataError("only WordPiece, byte-level BPE and Unigram vocabularies can be changed")
+
+
+def _forms(library: tokenizers.Tokenizer, word: str, *, where: str) -> list[str]:
+    """What a word is for the model: behind a space, and without one."""
+    check_text(word, where=where)
+    forms: list[str] = []
+    for text in (f" {word.strip()}", word.strip()):
+        normal = library.normalizer.normalize_str(text) if library.normalizer else text
+        found = [part for part, _ in library.pre_tokenizer.pre_tokenize_str(normal)]
+        if not word.strip() or not found:
+            raise DataError("nothing is left of it", where=f"{where} ({word!r})")
+        if len(found) > 1:
+            parts = ", ".join(repr(part) for part in found)
+            raise DataError(
+                f"is several words to this tokenizer: {parts}",
+                where=f"{where} ({word!r})",
+                fix="Add its parts.",
+            )
+        forms += [found[0]] if found[0] not in forms else []
+    return forms
+
+
+def _changed(definition: TreeDefinition, tree: dict[str, Any]) -> TreeDefinition:
+    """The tokenizer of a tree; the files that it came with say something else now."""
+    config = {key: value for key, value in definition.config.items() if key not in _STALE}
+    # Other classes of `transformers` make the tokenizer anew from its vocabulary.
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    return replace(definition, tree=tree, config=config, files={})
+
+
+def _check_unchanged(before: TreeDefinition, after: TreeDefinition) -> None:
+    """See that every former piece, as a text, is still what it was.
+
+    Raises:
+        DataError: one is not, since no merge had ever led to it.
+    """
+    old, new = (one.library(typed_mask=False, split=False) for one in (before, after))
+    texts = [before.decode([at]) for at in range(len(before.pieces))]
+    encoded = zip(old.encode_batch_fast(texts), new.encode_batch_fast(texts), strict=True)
+    for text, (one, two) in zip(texts, encoded, strict=True):
+        if one.ids != two.ids and max(two.ids) < len(before.pieces):
+            raise DataError(f"the text {text!r} would have other tokens than before")
+
+
+def _renumber(tree: Any, ids: dict[str, int]) -> None:
+    """Give a post-processor's special pieces their new ids."""
+    if isinstance(tree, dict):
+        for name, part in tree.items():
+            if name in ("cls", "sep") and isinstance(part, list):
+                part[1] = ids[part[0]]
+            elif name == "special_tokens" and isinstance(part, dict):
+                for entry in part.values():
+                    entry["ids"] = [ids[piece] for piece in entry["tokens"]]
+            else:
+                _renumber(part, ids)
+    elif isinstance(tree, list):
+        for part in tree:
+            _renumber(part, ids)

@@ -1,0 +1,93 @@
+"""`embed` and `features`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import bertworks as bw
+
+from .conftest import CPU, Bertworks, World
+
+
+def test_embed_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    out = tmp_path / "v.npy"
+    words = ("embed", world.pretrained, "the door", "a river", *CPU, "--out", out)
+    result = bertworks(*words, "--layers", "-2,-1", "--pooling", "cls", "--normalize")
+    assert result.exit_code == 0, result.output
+    assert "texts       2" in result.stdout
+    assert max(map(len, result.stdout.splitlines()[:-1])) <= 80
+    expected = bw.load(world.pretrained, device="cpu").embed(
+        ["the door", "a river"], layers=[-2, -1], pooling="cls", normalize=True
+    )
+    np.testing.assert_allclose(np.load(out), expected, atol=1e-6)
+    again = bertworks(*words, "--layers", "-2,-1", "--pooling", "cls", "--normalize")
+    assert "nothing left to do" in again.stdout
+    other = bertworks(*words, "--layers", "-2,-1", "--pooling", "max", "--normalize")
+    assert (other.exit_code, other.stdout) == (1, "")
+    assert "pooling='cls', not 'max'" in other.stderr
+    assert len(other.stderr.splitlines()) == 1
+
+
+def test_embed_lines_and_tables(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    rows = [json.loads(line)["text"] for line in world.dev.read_text().splitlines()]
+    expected = bw.load(world.finetuned, device="cpu").embed(rows)
+    one, two = tmp_path / "one.parquet", tmp_path / "two.npy"
+    result = bertworks("embed", world.finetuned, "--data", world.dev, *CPU, "--out", one)
+    assert result.exit_code == 0, result.output
+    table = pq.read_table(one)
+    assert table["text"].to_pylist() == rows
+    np.testing.assert_allclose(np.stack(table["vector"].to_pylist()), expected, atol=1e-6)
+    words = ("embed", world.finetuned, "-", *CPU, "--out", two)
+    assert bertworks(*words, stdin="".join(f"{row}\n" for row in rows)).exit_code == 0
+    np.testing.assert_allclose(np.load(two), expected, atol=1e-6)
+
+
+def test_what_is_cut_is_told(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    result = bertworks(
+        *("embed", world.pretrained, "door " * 9, "door", *CPU, "--max-seq-length", 8),
+        *("--out", tmp_path / "v.npy"),
+    )
+    assert "1 texts were too long" in result.stdout
+
+
+def test_features(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    out = tmp_path / "f.parquet"
+    words = ("features", world.pretrained, "the doors", "a river", *CPU, "--out", out)
+    result = bertworks(*words, "--of", "words", "--pieces", "mean", "--layers", "-2,-1")
+    assert result.exit_code == 0, result.output
+    assert "width       32" in result.stdout
+    table = pq.read_table(out)
+    assert table["word"].to_pylist() == ["the", "doors", "a", "river"]
+    assert table["row"].to_pylist() == [0, 0, 1, 1]
+    other = bertworks(*words)
+    assert "layers=[-2, -1], not [-1]" in other.stderr
+    assert "are Parquet" in bertworks(*words[:-1], tmp_path / "f.npy").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["text", "--out", "v.txt"], 1, "the name says no format"),
+        (["text", "--out", "v.npy", "--layers", "last"], 2, "--layers"),
+        (["text", "--out", "v.npy", "--layers", "7"], 1, "there is no layer 7"),
+        (["text", "--out", "v.npy", "--pooling", "avg"], 2, "--pooling"),
+        (["--out", "v.npy"], 2, "either texts or --data"),
+        (["text", "--data", "f.txt", "--out", "v.npy"], 2, "either texts or --data"),
+        (["--data", "nowhere.txt", "--out", "v.npy"], 1, "nowhere.txt: no such file"),
+        ([" ", "--out", "v.npy"], 1, "empty text"),
+        (["text", "--out", "v.npy", "--max-seq-length", "100"], 1, "more than the encoder's 64"),
+    ],
+)
+def test_mistakes(
+    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch, words, status, says
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = bertworks("embed", world.pretrained, *words)
+    assert (result.exit_code, result.stdout) == (status, ""), result.output
+    assert says in " ".join(result.stderr.split())
+    assert not list(tmp_path.iterdir())

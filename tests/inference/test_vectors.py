@@ -1,0 +1,208 @@
+"""Vectors to files: what `embed` gives, in bounded memory, and the same file after a kill."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.checkpoints.test_store import tiny
+
+import bertworks as bw
+from bertworks.errors import DataError, SettingsError
+from bertworks.inference import vector_files
+
+WINDOW = {"window_rows": 4}
+TEXTS = [" ".join("abcdefgh"[at % 8] for at in range(n % 11)) for n in range(30)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny()
+
+
+@pytest.fixture(params=["npy", "parquet"])
+def out(tmp_path, request) -> Path:
+    return tmp_path / f"vectors.{request.param}"
+
+
+def read(file: Path) -> np.ndarray:
+    if file.suffix == ".npy":
+        return np.load(file, mmap_mode="r")
+    return np.stack(pq.read_table(file)["vector"].to_numpy(zero_copy_only=False))
+
+
+def test_files_hold_what_embed_gives(model, out):
+    told = []
+    found = model.embed_to(
+        out, TEXTS, engine=WINDOW, progress=lambda *done: told.append(done), pooling="max"
+    )
+    assert (found.rows, found.width, found.new, found.cut) == (30, 48, 30, 0)
+    np.testing.assert_allclose(read(out), model.embed(TEXTS, pooling="max"), atol=1e-6)
+    assert told[-1] == (30, 30)
+    assert told == sorted(told)
+    assert sorted(path.name for path in out.parent.iterdir()) == [out.name, f"{out.name}.json"]
+    if out.suffix == ".parquet":
+        table = pq.read_table(out)
+        assert table["text"].to_pylist() == TEXTS
+        assert table["row"].to_pylist() == list(range(30))
+        assert table.schema.field("vector").type.list_size == 48
+
+
+def test_done_is_done(model, out):
+    model.embed_to(out, TEXTS, engine=WINDOW)
+    before = out.read_bytes()
+    again = model.embed_to(out, iter(TEXTS), engine=WINDOW)
+    assert (again.rows, again.new) == (30, 0)
+    assert out.read_bytes() == before
+    with pytest.raises(DataError, match="finished, with 30 rows, and there are more"):
+        model.embed_to(out, [*TEXTS, "a"], engine=WINDOW)
+    with pytest.raises(DataError, match="other texts"):
+        model.embed_to(out, TEXTS[:-1], engine=WINDOW)
+
+
+class StopError(Exception):
+    pass
+
+
+def stopped(texts: list[str], at: int) -> Iterator[str]:
+    yield from texts[:at]
+    raise StopError
+
+
+@pytest.mark.parametrize("at", [0, 4, 11, 29])
+def test_an_unfinished_file_is_gone_on_with(model, out, tmp_path, at):
+    whole = tmp_path / "whole" / out.name
+    whole.parent.mkdir()
+    model.embed_to(whole, TEXTS, engine=WINDOW)
+    with pytest.raises(StopError):
+        model.embed_to(out, stopped(TEXTS, at), engine=WINDOW)
+    assert not out.exists()
+    part = out.with_name(f"{out.name}.part")
+    if part.exists():
+        with part.open("ab") as file:
+            file.write(b"half a window")
+    assert model.embed_to(out, TEXTS, engine=WINDOW).new == 30 - at // 4 * 4
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_kill_between_the_last_row_and_the_end(model, out, monkeypatch):
+    def killed(self, part, out, rows):
+        raise StopError
+
+    with monkeypatch.context() as patched:
+        for kind in ("Npy", "Parquet"):
+            patched.setattr(getattr(vector_files, kind), "finish", killed)
+        with pytest.raises(StopError):
+            model.embed_to(out, TEXTS, engine=WINDOW)
+    assert model.embed_to(out, TEXTS, engine=WINDOW).new == 0
+    np.testing.assert_allclose(read(out), model.embed(TEXTS), atol=1e-6)
+    assert not out.with_name(f"{out.name}.part").exists()
+
+
+def test_what_is_another_run(model, out):
+    with pytest.raises(StopError):
+        model.embed_to(out, stopped(TEXTS, 9), engine=WINDOW)
+    other = tiny()
+    other.encoder.embeddings.word_embeddings.weight.data[5] += 1
+    for asked, texts, settings, says in (
+        (other, TEXTS, {}, "begun with another model"),
+        (model, TEXTS, {"pooling": "cls"}, "with pooling='mean', not 'cls'"),
+        (model, TEXTS, {"layers": [-2]}, r"with layers=\[-1\], not \[-2\]"),
+        (model, TEXTS[1:], {}, "begun with other texts"),
+        (model, TEXTS[:3], {}, "begun with other texts"),
+    ):
+        with pytest.raises(DataError, match=says):
+            asked.embed_to(out, texts, engine=WINDOW, **settings)
+    assert model.embed_to(out, TEXTS, engine=WINDOW).new == 22
+
+
+def test_what_is_in_the_way(model, out, tmp_path):
+    out.write_bytes(b"precious")
+    with pytest.raises(DataError, match="is there already"):
+        model.embed_to(out, TEXTS)
+    assert out.read_bytes() == b"precious"
+    note = out.with_name(f"{out.name}.json")
+    note.write_text('{"mine": 1}')
+    with pytest.raises(DataError, match="says nothing of vectors"):
+        model.embed_to(out, TEXTS)
+    with pytest.raises(DataError, match=r"\.txt: the name says no format"):
+        model.embed_to(tmp_path / "a.txt", TEXTS)
+    with pytest.raises(DataError, match="cannot be written"):
+        model.embed_to(tmp_path / "no" / out.name, TEXTS)
+
+
+def test_texts_of_files(model, out, tmp_path):
+    lines, table = tmp_path / "texts.txt", tmp_path / "texts.csv"
+    lines.write_text("a b\n\nc\td\n")
+    table.write_text("n,title\n1,a b\n2,\n3,c d\n")
+    expected = model.embed(["a b", "", "c d"])
+    model.embed_to(out, lines)
+    np.testing.assert_allclose(read(out), expected, atol=1e-6)
+    other = out.with_name(f"other{out.suffix}")
+    model.embed_to(other, table, column="title")
+    np.testing.assert_allclose(read(other), expected, atol=1e-6)
+    new = out.with_name(f"new{out.suffix}")
+    with pytest.raises(DataError, match="no column 'titel'"):
+        model.embed_to(new, table, column="titel")
+    with pytest.raises(DataError, match="lines of text have no columns"):
+        model.embed_to(new, lines, column="text")
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
+    with pytest.raises(DataError, match=r"bad\.jsonl:2: .*no text"):
+        model.embed_to(new, tmp_path / "bad.jsonl")
+    (tmp_path / "empty.txt").touch()
+    for nothing in (tmp_path / "empty.txt", []):
+        with pytest.raises(DataError, match="no texts"):
+            model.embed_to(new, nothing)
+    with pytest.raises(SettingsError, match="no layer 9"):
+        model.embed_to(new, lines, layers=[9])
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_rows_are_streamed(model, out):
+    """When row N is drawn, all windows before it are on disk."""
+    note = out.with_name(f"{out.name}.json")
+
+    def texts() -> Iterator[str]:
+        for at in range(5 * 4):
+            written = json.loads(note.read_text())["rows"] if note.exists() else 0
+            assert at - written < 2 * WINDOW["window_rows"]
+            yield "a b"
+
+    assert model.embed_to(out, texts(), engine=WINDOW).rows == 20
+
+
+SLOWLY = """
+import sys, time
+import bertworks as bw
+texts = ["a b c d e f g h"[: at % 16] for at in range(400)]
+model = bw.load(sys.argv[1], device="cpu")
+wait = lambda rows, total: time.sleep(0.01)
+model.embed_to(sys.argv[2], texts, engine={"window_rows": 8}, progress=wait)
+"""
+
+
+def test_a_killed_process_ends_with_the_same_file(model, out, tmp_path):
+    model.save(tmp_path / "m")
+    process = subprocess.Popen([sys.executable, "-c", SLOWLY, tmp_path / "m", out])
+    note = out.with_name(f"{out.name}.json")
+    deadline = time.monotonic() + 120
+    while not (note.exists() and json.loads(note.read_text())["rows"] >= 40):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    assert 40 <= json.loads(note.read_text())["rows"] < 400
+    texts = ["a b c d e f g h"[: at % 16] for at in range(400)]
+    again = bw.load(tmp_path / "m", device="cpu")
+    assert again.embed_to(out, texts, engine={"window_rows": 8}).new <= 360
+    whole = tmp_path / f"whole{out.suffix}"
+    again.embed_to(whole, texts, engine={"window_rows": 8})
+    assert out.read_bytes() == whole.read_bytes()
