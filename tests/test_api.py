@@ -38,7 +38,7 @@ def test_answers_come_in_order_and_do_not_depend_on_company():
 
 def test_each_handle_says_what_it_cannot():
     classifier, pretrained = tiny("classification"), tiny()
-    with pytest.raises(bw.BertworksError, match="no head of pre-training"):
+    with pytest.raises(bw.BertworksError, match="not for masked words or next sentences"):
         classifier.fill_mask("a [MASK]")
     with pytest.raises(bw.BertworksError, match="single texts"):
         classifier.predict([("a", "b")])
