@@ -12,69 +12,48 @@ from __future__ import annotations
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .api import Model
+from .api import BareEncoder, Model
 from .errors import CheckpointError, need
 from .packed import Padded
-from .tasks.classification import ClassificationNetwork
-from .tasks.pretraining.replaced_tokens import DiscriminatorNetwork
-from .tasks.pretraining.task import PretrainingNetwork
+from .tasks.task import Network, encoder_outputs
 
 
 class PaddedNetwork(nn.Module):
     """A network on padded batches.
 
     Args:
-        network: a bare encoder's, a classifier's, or one of pre-training.
+        network: any task's, or a bare encoder's.
     """
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Network | BareEncoder) -> None:
         super().__init__()
         self.network = network
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of what `forward` returns."""
-        if isinstance(self.network, ClassificationNetwork | DiscriminatorNetwork):
-            return ("logits",)
-        if isinstance(self.network, PretrainingNetwork):
-            pairs = self.network.nsp_head is not None
-            return ("prediction_logits", "seq_relationship_logits") if pairs else ("logits",)
-        pooled = self.network.encoder.pooler is not None
-        return ("last_hidden_state", "pooler_output") if pooled else ("last_hidden_state",)
+    def named(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """What the network puts out for `[rows, length]` tensors, by name."""
+        padded = Padded.of(input_ids, attention_mask, token_type_ids)
+        if isinstance(self.network, Network):
+            return self.network.padded(padded)
+        return encoder_outputs(self.network.encoder, padded)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """What the names in `outputs` say, for `[rows, length]` tensors."""
-        padded = Padded.of(input_ids, attention_mask, token_type_ids)
-        network = self.network
-        hidden = network.encoder(padded)
-        if isinstance(network, ClassificationNetwork):
-            return (network.head(network.encoder, hidden, padded),)
-        shape = input_ids.shape
-        if isinstance(network, DiscriminatorNetwork):
-            return (network.rtd_head(hidden).unflatten(0, shape),)
-        if isinstance(network, PretrainingNetwork):
-            found = [network.mlm_head(hidden).unflatten(0, shape)]
-            if network.nsp_head is not None:
-                found.append(network.nsp_head(network.encoder.pooled(hidden, padded)))
-            return tuple(found)
-        found = [hidden.unflatten(0, shape)]
-        if network.encoder.pooler is not None:
-            found.append(network.encoder.pooled(hidden, padded))
-        return tuple(found)
+        """The same without the names."""
+        return tuple(self.named(input_ids, attention_mask, token_type_ids).values())
 
 
 def write_onnx(model: Model, directory: str | Path) -> Path:
     """Write a model as ONNX, with its configuration and tokenizer beside it.
 
     Args:
-        model: a bare encoder, a classifier, or one of pre-training.
+        model: of any task, or a bare encoder. Of pairs that are read in both orders, each is a row.
         directory: where to; it must not exist, or be empty.
 
     Raises:
@@ -93,6 +72,8 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
     }
     if model.encoder.config.type_vocab_size > 1:
         inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.int64)
+    with torch.no_grad():
+        names = list(network.named(**inputs))
     rows, length = (torch.export.Dim(name) for name in ("rows", "length"))
     try:
         model.save(directory)
@@ -105,7 +86,7 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
                 kwargs=inputs,
                 f=directory / "model.onnx",
                 input_names=list(inputs),
-                output_names=list(network.outputs),
+                output_names=names,
                 dynamic_shapes={name: {0: rows, 1: length} for name in inputs},
                 dynamo=True,
                 external_data=False,

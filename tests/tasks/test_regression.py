@@ -117,3 +117,36 @@ def test_smoothing_is_for_one_label():
                 "label_smoothing": 0.1,
             }
         )
+
+
+@pytest.mark.parametrize("kind", [ClassificationTask, RegressionTask])
+def test_both_orders_of_a_pair_are_added(kind):
+    """GPT's similarity: what the output layer makes of the sum of both vectors."""
+    rows = [{"text": "a b", "pair": "c", "label": 1}, {"text": "d", "pair": "a", "label": 0}]
+    columns = {"text": "text", "pair": "pair", "label": "label"}
+    settings = {"columns": columns, "max_seq_length": 16, "both_orders": True}
+    if kind is ClassificationTask:
+        settings["labels"] = ("0", "1")
+    task = kind.from_dict(settings, TOKENIZER)
+    network = task.network(CONFIG).double().eval()
+    batch = task.collate(task.examples(rows, 3)).to("cpu")
+    name = "logits" if kind is ClassificationTask else "values"
+    found = network.predict(batch)[name]
+    plain = kind.from_dict({**settings, "both_orders": False}, TOKENIZER)
+    turned = [{**row, "text": row["pair"], "pair": row["text"]} for row in rows]
+    one, other = (
+        network.predict(plain.collate(plain.examples(order, 0)).to("cpu"))[name]
+        for order in (rows, turned)
+    )
+    assert torch.allclose(found, one + other)
+    assert network(batch)[task.name].item() > 0
+    assert batch.counts == {task.name: 2}
+    answers = task.decode({name: found}, batch)
+    assert sorted(answers) == [3, 4]
+    backwards = network.predict(task.collate(task.examples(turned, 3)).to("cpu"))[name]
+    assert torch.allclose(backwards, found)
+
+
+def test_orders_are_of_pairs():
+    with pytest.raises(SettingsError, match="both_orders=true is for pairs of texts"):
+        RegressionTask.from_dict({"columns": {"text": "text"}, "both_orders": True}, TOKENIZER)

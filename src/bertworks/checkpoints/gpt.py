@@ -50,6 +50,7 @@ GPT = Family(
             "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.ln_2",
             "mlm_head.decoder": "lm_head.weight",
             "head.linear": "score",
+            "choice_head.linear": "multiple_choice_head.summary",
         },
         transposed=(
             "encoder.layers.{}.attention.query_key_value",
@@ -64,6 +65,7 @@ GPT = Family(
         "encoder": "OpenAIGPTModel",
         "masked-lm": "OpenAIGPTLMHeadModel",
         "classification": "OpenAIGPTForSequenceClassification",
+        "choice": "OpenAIGPTDoubleHeadsModel",
     },
     implied={
         "type_vocab_size": 0,

@@ -108,7 +108,13 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
         )
     else:
         tensors, dropped = tensorflow.read_checkpoint(prefix)
-    return {family.normalize_name(name): tensor for name, tensor in tensors.items()}, dropped
+    found = {family.normalize_name(name): tensor for name, tensor in tensors.items()}
+    # Of two names of one tensor, some classes save the decoder's.
+    (embeddings,) = family.keys.theirs("encoder.embeddings.word_embeddings.weight")
+    (decoder,) = family.keys.theirs("mlm_head.decoder")
+    if embeddings not in found and decoder in found:
+        found[embeddings] = found.pop(decoder)
+    return found, dropped
 
 
 def load_weights(

@@ -189,6 +189,7 @@ class ClassificationHead(nn.Module):
         num_labels: how many classes there are.
         dropout: `hidden_dropout_prob`, if left out.
         kind: instead of `config.classifier`.
+        bias: of the output layer; all but GPT's classifier have one.
     """
 
     def __init__(
@@ -198,6 +199,7 @@ class ClassificationHead(nn.Module):
         dropout: float | None = None,
         *,
         kind: Classifier | None = None,
+        bias: bool | None = None,
     ) -> None:
         super().__init__()
         self.kind = kind or config.classifier
@@ -208,7 +210,7 @@ class ClassificationHead(nn.Module):
             self.transform = Linear(size, size)
         elif self.kind == "norm":
             self.transform = MLMTransform(config)
-        self.linear = Linear(size, num_labels, bias=self.kind != "last")
+        self.linear = Linear(size, num_labels, bias=self.kind != "last" if bias is None else bias)
         initialize(self, config.initializer_range)
 
     def forward(

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import DataError
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead, cross_entropy_sum
-from ..packed import Batch, Packed
+from ..packed import Batch, Packed, Padded
 from ..settings import Settings
 from .columns import listing, resolve
 from .labelled import LabelledTask, TaskOptions, check_length
@@ -116,7 +116,7 @@ class ChoiceNetwork(Network):
         # RoBERTa's published head stands on a pooler here, unlike its classifier's.
         kind = "pooler" if config.classifier == "tanh" else config.classifier
         self.encoder = Encoder(config, pooler=kind == "pooler")
-        self.choice_head = ClassificationHead(config, 1, dropout, kind=kind)
+        self.choice_head = ClassificationHead(config, 1, dropout, kind=kind, bias=True)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed cross-entropies of the rows: `choice`."""
@@ -126,6 +126,10 @@ class ChoiceNetwork(Network):
         """`logits` `[rows, most choices of a row]`, in the order of the batch's examples; minus
         infinity where a row has fewer choices."""
         return {"logits": self._logits(batch)}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`logits` `[rows, 1]`: the score of each prompt with one of its choices."""
+        return {"logits": self.choice_head(self.encoder, self.encoder(padded), padded)}
 
     def _logits(self, batch: Batch) -> Float[Tensor, "rows choices"]:
         packed = batch.packed

@@ -24,13 +24,13 @@ from torch import Tensor
 from ..errors import DataError, SettingsError, nearest
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead, cross_entropy_sum, next_piece_loss_sum
-from ..packed import Batch
+from ..packed import Batch, Padded
 from .labelled import TaskOptions, check_length
 from .labels import count_labels, label_name, label_names, sort_labels
 from .metrics import ClassificationEvaluator, MultiLabelEvaluator
 from .placed import Rows
 from .task import Evaluator, Network, Prediction, Row, Task
-from .texts import TextExample, TextOptions, TextSettings, TextTask, labelled_batch
+from .texts import TextExample, TextOptions, TextSettings, TextTask, in_one, labelled_batch, rows_of
 
 if TYPE_CHECKING:
     from ..model.config import EncoderConfig
@@ -126,7 +126,7 @@ class ClassificationNetwork(Network):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed cross-entropies of the rows: `classification` (and `weighted_lm`)."""
         hidden = self.encoder(batch.packed)
-        logits = self.head(self.encoder, hidden, batch.packed)
+        logits = self._logits(hidden, batch)
         labels = batch.targets["labels"]
         if self._multi_label:
             loss = multi_label_loss_sum(logits, labels, self._weights_like(logits))
@@ -150,18 +150,22 @@ class ClassificationNetwork(Network):
         return losses
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`logits` `[sequences, num_labels]`."""
-        return {"logits": self._logits(batch)}
+        """`logits` `[rows, num_labels]`."""
+        return {"logits": self._logits(self.encoder(batch.packed), batch)}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`logits` `[rows, num_labels]`."""
+        return {"logits": self.head(self.encoder, self.encoder(padded), padded)}
 
     def _weights_like(self, values: Tensor) -> Tensor | None:
         if self._weights is None:
             return None
         return torch.tensor(self._weights, device=values.device, dtype=torch.float32)
 
-    def _logits(self, batch: Batch) -> Float[Tensor, "sequences num_labels"]:
-        hidden = self.encoder(batch.packed)
-        logits: Tensor = self.head(self.encoder, hidden, batch.packed)
-        return logits
+    def _logits(
+        self, hidden: Float[Tensor, "tokens hidden_size"], batch: Batch
+    ) -> Float[Tensor, "rows num_labels"]:
+        return in_one(self.head(self.encoder, hidden, batch.packed), batch.packed)
 
 
 def multi_label_loss_sum(
@@ -219,8 +223,9 @@ class ClassificationTask(TextTask):
                 "class_weights": weights,
                 **options.model_dump(
                     include={
-                        *("max_seq_length", "truncation", "dropout", "positive_label"),
-                        *("multi_label", "label_separator", "label_smoothing", "lm_weight"),
+                        *("max_seq_length", "truncation", "dropout", "both_orders"),
+                        *("positive_label", "multi_label", "label_separator"),
+                        *("label_smoothing", "lm_weight"),
                     }
                 ),
             }
@@ -297,7 +302,7 @@ class ClassificationTask(TextTask):
     def collate(self, examples: Sequence[TextExample]) -> Batch:
         """Pack rows in order of length; `targets` and `counts` are there if labels are known.
 
-        `targets["labels"]` is `[sequences]` int64, with `multi_label` `[sequences, classes]`
+        `targets["labels"]` is `[rows]` int64, with `multi_label` `[rows, classes]`
         float32; `counts["classification"]` the rows.
         """
         dtype = np.float32 if self.settings.multi_label else np.int64
@@ -315,7 +320,7 @@ class ClassificationTask(TextTask):
         multi = self.settings.multi_label
         probabilities = (torch.sigmoid(logits) if multi else torch.softmax(logits, -1)).tolist()
         found: dict[int, Prediction] = {}
-        for row, chances in zip(batch.packed.sequence_row.tolist(), probabilities, strict=True):
+        for row, chances in zip(rows_of(batch), probabilities, strict=True):
             named = dict(zip(names, chances, strict=True))
             best: Prediction = {"label": max(named, key=named.__getitem__)}
             if multi:

@@ -45,7 +45,7 @@ class DistilledNetwork(ClassificationNetwork):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed divergences of the rows: `classification`."""
-        logits = self._logits(batch)
+        logits = self._logits(self.encoder(batch.packed), batch)
         logits = logits.float() if logits.dtype == torch.bfloat16 else logits
         wanted = batch.targets["labels"].to(logits.dtype)
         # Logarithms of probabilities are logits up to a constant.

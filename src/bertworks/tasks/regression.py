@@ -18,12 +18,12 @@ from torch import Tensor
 from ..errors import DataError
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead
-from ..packed import Batch
+from ..packed import Batch, Padded
 from .labelled import TaskOptions, check_length
 from .metrics import RegressionEvaluator
 from .placed import Rows, missing_column
 from .task import Evaluator, Network, Prediction, Row, Task
-from .texts import TextExample, TextOptions, TextSettings, TextTask, labelled_batch
+from .texts import TextExample, TextOptions, TextSettings, TextTask, in_one, labelled_batch, rows_of
 
 if TYPE_CHECKING:
     from ..model.config import EncoderConfig
@@ -50,9 +50,14 @@ class RegressionNetwork(Network):
         return {"regression": (values.to(sums) - batch.targets["labels"].to(sums)).square().sum()}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`values` `[sequences]`."""
+        """`values` `[rows]`."""
         hidden = self.encoder(batch.packed)
-        return {"values": self.head(self.encoder, hidden, batch.packed).squeeze(-1)}
+        values = self.head(self.encoder, hidden, batch.packed).squeeze(-1)
+        return {"values": in_one(values, batch.packed)}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`logits` `[rows, 1]`."""
+        return {"logits": self.head(self.encoder, self.encoder(padded), padded)}
 
 
 class RegressionTask(TextTask):
@@ -72,7 +77,7 @@ class RegressionTask(TextTask):
     @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
         assert isinstance(options, TextOptions)
-        own = options.model_dump(include={"max_seq_length", "truncation", "dropout"})
+        own = options.model_dump(include={"max_seq_length", "truncation", "dropout", "both_orders"})
         return cls(tokenizer, TextSettings.parse({"columns": options.find_columns(rows), **own}))
 
     @classmethod
@@ -124,15 +129,14 @@ class RegressionTask(TextTask):
     def collate(self, examples: Sequence[TextExample]) -> Batch:
         """Pack rows in order of length; `targets` and `counts` are there if values are known.
 
-        `targets["labels"]` is `[sequences]` float32; `counts["regression"]` the rows.
+        `targets["labels"]` is `[rows]` float32; `counts["regression"]` the rows.
         """
         return labelled_batch(*self.pack(examples), np.float32, "regression")
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row its `value`."""
         values = outputs["values"].double().tolist()
-        rows = batch.packed.sequence_row.tolist()
-        return {row: {"value": value} for row, value in zip(rows, values, strict=True)}
+        return {row: {"value": value} for row, value in zip(rows_of(batch), values, strict=True)}
 
     def count_targets(self, examples: Sequence[TextExample]) -> Mapping[str, int]:  # noqa: ARG002
         return {}

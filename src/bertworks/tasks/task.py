@@ -20,7 +20,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from ..model.config import EncoderConfig
     from ..model.encoder import Encoder
-    from ..packed import Batch
+    from ..packed import Batch, Padded
     from ..text.tokenizer import Tokenizer
     from .placed import Rows
 
@@ -80,6 +80,28 @@ class Network(nn.Module, ABC):
     @abstractmethod
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """What the task decodes and measures; no targets are needed."""
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """What other tools' network of this kind puts out for a padded batch, by their names.
+
+        For exports to engines that know no packs. A bare encoder gives `last_hidden_state` `[rows,
+        length, hidden_size]`, and `pooler_output` `[rows, hidden_size]` if it has a pooler.
+        """
+        return encoder_outputs(self.encoder, padded)
+
+
+def encoder_outputs(encoder: Encoder, padded: Padded) -> dict[str, Tensor]:
+    """What a bare encoder puts out for a padded batch."""
+    hidden = encoder(padded)
+    found = {"last_hidden_state": by_row(hidden, padded)}
+    if encoder.pooler is not None:
+        found["pooler_output"] = encoder.pooled(hidden, padded)
+    return found
+
+
+def by_row(values: Tensor, padded: Padded) -> Tensor:
+    """Values of the tokens of a padded batch as `[rows, length, …]`."""
+    return values.reshape(*padded.mask.shape, *values.shape[1:])
 
 
 class Evaluator(ABC):

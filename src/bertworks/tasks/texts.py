@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
+from torch import Tensor
 
 from ..errors import DataError
 from ..packed import Batch, Packed
 from ..settings import Settings
+from ..text.encoding import Encoding
 from .columns import Columns, find_columns
 from .labelled import LabelledTask, TaskOptions
 from .placed import Rows, text_of
@@ -36,6 +38,10 @@ class TextOptions(TaskOptions):
     pair_column: str | None = Field(None, description="of a second text")
     label_column: str | None = Field(None, description="name or number; guessed if left out")
     truncation: Truncation = Field("longest_first", description="what becomes of a longer row")
+    both_orders: bool = Field(
+        False,
+        description="a pair is read in both orders, and their vectors added (GPT)",
+    )
 
     def find_columns(self, rows: Rows, *, labelled: bool = True) -> Columns:
         """The columns of a table; that of the labels may be absent if `labelled` is false.
@@ -63,6 +69,15 @@ class TextSettings(Settings):
     dropout: float | None = Field(
         None, ge=0, lt=1, description="before the output layer; the encoder's, if left out"
     )
+    both_orders: bool = Field(
+        False, description="a pair is read in both orders, whose vectors are added"
+    )
+
+    @model_validator(mode="after")
+    def _orders_are_of_pairs(self) -> Self:
+        if self.both_orders and self.columns.pair is None:
+            raise ValueError("both_orders=true is for pairs of texts")
+        return self
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -76,6 +91,7 @@ class TextExample:
         label: what is to be learned, as the task has it (a class's number, a value); None where
             it is not known.
         truncated_tokens: how many tokens the limit cut off.
+        turned: the pair the other way round, as ids and token types; None if one order is read.
     """
 
     index: int
@@ -83,10 +99,11 @@ class TextExample:
     token_type_ids: np.ndarray
     label: Any
     truncated_tokens: int
+    turned: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def num_tokens(self) -> int:
-        return len(self.input_ids)
+        return len(self.input_ids) * (1 if self.turned is None else 2)
 
     @property
     def content(self) -> bytes:
@@ -168,13 +185,12 @@ class TextTask(LabelledTask[TextExample]):
         pairs = None
         if columns.pair is not None:
             pairs = [text_of(row, columns.pair, at) for row, at in zip(rows, where, strict=True)]
-        encodings = self.tokenizer.encode_batch(
-            [text_of(row, columns.text, at) for row, at in zip(rows, where, strict=True)],
-            pairs,
-            max_length=self.settings.max_seq_length,
-            truncation=self.settings.truncation,
-            where=where,
-        )
+        texts = [text_of(row, columns.text, at) for row, at in zip(rows, where, strict=True)]
+        encodings = self._encode(texts, pairs, where)
+        turned: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(rows)
+        if self.settings.both_orders and pairs is not None:
+            others = self._encode(pairs, texts, where)
+            turned = [(other.input_ids, other.token_type_ids) for other in others]
         return [
             TextExample(
                 first_index + at,
@@ -182,9 +198,21 @@ class TextTask(LabelledTask[TextExample]):
                 encoding.token_type_ids,
                 self._label(row, where[at]) if labelled else None,
                 encoding.truncated_tokens,
+                turned[at],
             )
             for at, (row, encoding) in enumerate(zip(rows, encodings, strict=True))
         ]
+
+    def _encode(
+        self, texts: Sequence[str], pairs: Sequence[str] | None, where: Sequence[str]
+    ) -> list[Encoding]:
+        return self.tokenizer.encode_batch(
+            texts,
+            pairs,
+            max_length=self.settings.max_seq_length,
+            truncation=self.settings.truncation,
+            where=where,
+        )
 
     def _label(self, row: Row, where: str) -> Any:
         column = self.settings.columns.label
@@ -217,15 +245,44 @@ class TextTask(LabelledTask[TextExample]):
         return type(self)(self.tokenizer, self.settings.with_values(columns=found))
 
     def pack(self, examples: Sequence[TextExample]) -> tuple[Packed, list[Any] | None]:
-        """Rows in order of length, and their labels; None if one is not known."""
+        """Rows in order of length, and their labels; None if one is not known.
+
+        With `both_orders` a row is two sequences that follow one another.
+        """
         order = sorted(examples, key=lambda example: example.num_tokens)
+        sequences = [
+            (example.index, number, *sequence)
+            for example in order
+            for number, sequence in enumerate(
+                [(example.input_ids, example.token_type_ids)]
+                + ([] if example.turned is None else [example.turned])
+            )
+        ]
         packed = Packed.from_arrays(
-            [example.input_ids for example in order],
-            [example.token_type_ids for example in order],
-            rows=[example.index for example in order],
+            [ids for _, _, ids, _ in sequences],
+            [types for _, _, _, types in sequences],
+            rows=[row for row, _, _, _ in sequences],
+            numbers=[number for _, number, _, _ in sequences],
         )
         labels = [example.label for example in order]
         return packed, None if any(label is None for label in labels) else labels
+
+
+def rows_of(batch: Batch) -> list[int]:
+    """The row of each answer: of the first of its sequences."""
+    packed = batch.packed
+    numbers = packed.sequence_number.tolist()
+    return [row for row, at in zip(packed.sequence_row.tolist(), numbers, strict=True) if at == 0]
+
+
+def in_one(logits: Tensor, packed: Packed) -> Tensor:
+    """Logits of rows from those of their sequences: of both orders, their sum.
+
+    It is what the output layer makes of the sum of the two vectors (Radford et al. 2018, §3.3), but
+    for its bias, which counts twice.
+    """
+    orders = int(packed.sequence_number.max()) + 1
+    return logits if orders == 1 else logits.reshape(-1, orders, *logits.shape[1:]).sum(1)
 
 
 def labelled_batch(

@@ -23,14 +23,14 @@ from torch import Tensor
 from ...errors import DataError
 from ...model.encoder import Encoder
 from ...model.heads import TokenHead
-from ...packed import Batch, Packed
+from ...packed import Batch, Packed, Padded
 from ...settings import Settings
 from ...text.encoding import Encoding, Segment
 from ...text.windows import segment_windows
 from ..columns import listing, resolve
 from ..labelled import LabelledTask, TaskOptions, check_length
 from ..placed import Rows, text_of
-from ..task import Evaluator, Network, Prediction, Row, Task
+from ..task import Evaluator, Network, Prediction, Row, Task, by_row
 from .metrics import best_threshold, exact_match, f1
 from .spans import Candidate, Found, candidates, locate, passage_tokens, tellers, tokens_of
 
@@ -148,6 +148,11 @@ class AnsweringNetwork(Network):
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """`logits` `[tokens, 2]`: of an answer's beginning and end at each token."""
         return {"logits": self._logits(batch)}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`start_logits` and `end_logits` `[rows, length]`."""
+        start, end = by_row(self.span_head(self.encoder(padded)), padded).unbind(-1)
+        return {"start_logits": start, "end_logits": end}
 
     def _logits(self, batch: Batch) -> Float[Tensor, "tokens 2"]:
         logits: Tensor = self.span_head(self.encoder(batch.packed))

@@ -21,9 +21,9 @@ from torch import Tensor
 from ...errors import DataError, SettingsError
 from ...model.encoder import Encoder
 from ...model.heads import ReplacedTokenHead
-from ...packed import Batch
+from ...packed import Batch, Padded
 from ...settings import Settings
-from ..task import Evaluator, Network, Prediction, Row, Task
+from ..task import Evaluator, Network, Prediction, Row, Task, by_row
 from . import hashing
 from .masking import MaskingSettings
 from .pairs import InstanceSettings
@@ -69,6 +69,10 @@ class DiscriminatorNetwork(Network):
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """`rtd_logits` `[tokens]`."""
         return {"rtd_logits": self.rtd_head(self.encoder(batch.packed))}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`logits` `[rows, length]`."""
+        return {"logits": by_row(self.rtd_head(self.encoder(padded)), padded)}
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from ...errors import DataError, SettingsError
 from ...model.encoder import Encoder
 from ...model.heads import MLMHead, NSPHead, cross_entropy_sum
-from ...packed import Batch, Packed
-from ..task import Evaluator, Network, Prediction, Row, Task
+from ...packed import Batch, Packed, Padded
+from ..task import Evaluator, Network, Prediction, Row, Task, by_row
 from .masking import Masker, MaskingSettings
 from .pairs import InstanceSettings
 from .source import PretrainingExample
@@ -68,6 +68,16 @@ class PretrainingNetwork(Network):
         if self.nsp_head is not None:
             outputs["nsp_logits"] = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
         return outputs
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`logits` `[rows, length, vocab_size]`; with a next-sentence head these are
+        `prediction_logits`, and there are `seq_relationship_logits` `[rows, 2]`."""
+        hidden = self.encoder(padded)
+        logits = by_row(self.mlm_head(hidden), padded)
+        if self.nsp_head is None:
+            return {"logits": logits}
+        pairs = self.nsp_head(self.encoder.pooled(hidden, padded))
+        return {"prediction_logits": logits, "seq_relationship_logits": pairs}
 
 
 class PretrainingEvaluator(Evaluator):

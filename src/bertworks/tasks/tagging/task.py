@@ -21,12 +21,12 @@ from torch import Tensor
 from ...errors import DataError, nearest
 from ...model.encoder import Encoder
 from ...model.heads import TokenHead, cross_entropy_sum
-from ...packed import Batch, Packed
+from ...packed import Batch, Packed, Padded
 from ...settings import Settings
 from ..columns import SAMPLE_ROWS
 from ..labelled import LabelledTask, TaskOptions, check_length
 from ..placed import Rows
-from ..task import Evaluator, Network, Prediction, Row, Task
+from ..task import Evaluator, Network, Prediction, Row, Task, by_row
 from .columns import WordColumns, find_word_columns, strings_of
 from .metrics import macro_f1, span_scores, word_scores
 from .tags import (
@@ -145,6 +145,10 @@ class TaggingNetwork(Network):
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """`logits` `[pieces, num_labels]`, of the pieces that tell a tag."""
         return {"logits": self._logits(batch)}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`logits` `[rows, length, num_labels]`."""
+        return {"logits": by_row(self.tag_head(self.encoder(padded)), padded)}
 
     def _logits(self, batch: Batch) -> Float[Tensor, "pieces num_labels"]:
         hidden = self.encoder(batch.packed)
