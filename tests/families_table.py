@@ -193,9 +193,8 @@ truly zero, as a share of a tenth of the largest gradient.
 
 | column | what is measured | what the tests allow |
 |---|---|---|
-| load | tensors used, of those in the checkpoints that the reference's classes wrote (encoder, masked \
-language model, classifier, and with next sentences where there is one), and how many were newly \
-initialised | all, 0 |
+| load | tensors used, of those in the checkpoints that the reference's classes wrote (a bare encoder, \
+and one with each head that the family has), and how many were newly initialised | all, 0 |
 | outputs | the hidden states of every layer and the logits of masked language modelling, in \
 {len(measures.GEOMETRIES)} geometries that have every activation between them, and a classifier's logits; \
 the reference computes in float64 | float64 {TOLERANCE[torch.float64]:.0e}, float32 \
