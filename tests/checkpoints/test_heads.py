@@ -11,10 +11,12 @@ import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.onnx import PaddedNetwork, write_onnx
 from bertworks.packed import Batch
-from bertworks.tasks.answering.task import AnsweringNetwork, AnsweringTask
+from bertworks.tasks.answering.network import AnsweringNetwork
+from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice import ChoiceNetwork, ChoiceTask
 from bertworks.tasks.regression import RegressionTask
-from bertworks.tasks.tagging.task import TaggingNetwork, TaggingTask
+from bertworks.tasks.tagging.network import TaggingNetwork
+from bertworks.tasks.tagging.task import TaggingTask
 from tests.checkpoints import journeys, measures, published
 from tests.checkpoints.measures import TOLERANCE
 from tests.checkpoints.published import CONFIG_CLASSES, error, geometry

@@ -18,8 +18,9 @@ from torch.nn import functional as F
 from bertworks.errors import DataError
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks.answering.metrics import best_threshold, exact_match, f1, normalized
+from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.spans import candidates, locate, passage_tokens
-from bertworks.tasks.answering.task import AnsweringNetwork, AnsweringOptions, AnsweringTask
+from bertworks.tasks.answering.task import AnsweringOptions, AnsweringTask
 from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 

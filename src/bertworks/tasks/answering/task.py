@@ -11,35 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
 from ...errors import DataError
-from ...model.encoder import Encoder
-from ...model.heads import TokenHead
-from ...packed import Batch, Packed, Padded
+from ...packed import Batch, Packed
 from ...settings import Settings
 from ...text.encoding import Encoding, Segment
 from ...text.windows import segment_windows
-from ..columns import listing, resolve
 from ..labelled import LabelledTask, TaskOptions, check_length
 from ..placed import Rows, text_of
-from ..task import Evaluator, Network, Prediction, Row, Task, by_row
-from .metrics import best_threshold, exact_match, f1
+from ..task import Evaluator, Prediction, Row, Task
+from .columns import answers_of, find_answering_columns
+from .evaluator import AnsweringEvaluator
+from .network import AnsweringNetwork, Softmax, SpanLoss
 from .spans import Candidate, Found, candidates, locate, passage_tokens, tellers, tokens_of
 
 if TYPE_CHECKING:
     from ...model.config import EncoderConfig
     from ...text.tokenizer import Tokenizer
-
-SpanLoss = Literal["mean", "sum"]
-Softmax = Literal["sequence", "passage"]
 
 
 class AnsweringSettings(Settings):
@@ -115,71 +108,6 @@ class AnsweringExample:
     @property
     def target(self) -> bytes:
         return np.array(self.targets, np.int64).tobytes()
-
-
-class AnsweringNetwork(Network):
-    """An encoder with the start and end vectors of spans.
-
-    Args:
-        config: the geometry.
-        dropout: before the output layer; none, if left out, as in the original.
-        span_loss: the mean or the sum of the two log-likelihoods.
-        softmax: over all tokens of a sequence, or over `[CLS]` and the passage.
-    """
-
-    def __init__(
-        self,
-        config: EncoderConfig,
-        dropout: float | None = None,
-        span_loss: SpanLoss = "mean",
-        softmax: Softmax = "sequence",
-    ) -> None:
-        super().__init__()
-        self.encoder = Encoder(config, pooler=False)
-        self.span_head = TokenHead(config, 2, dropout or 0.0)
-        self._share = 0.5 if span_loss == "mean" else 1.0
-        self._softmax = softmax
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed losses of the windows: `answering`."""
-        loss = answering_loss_sum(self._logits(batch), batch, self._softmax) * self._share
-        return {"answering": loss}
-
-    def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`logits` `[tokens, 2]`: of an answer's beginning and end at each token."""
-        return {"logits": self._logits(batch)}
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`start_logits` and `end_logits` `[rows, length]`."""
-        start, end = by_row(self.span_head(self.encoder(padded)), padded).unbind(-1)
-        return {"start_logits": start, "end_logits": end}
-
-    def _logits(self, batch: Batch) -> Float[Tensor, "tokens 2"]:
-        logits: Tensor = self.span_head(self.encoder(batch.packed))
-        return logits
-
-
-def answering_loss_sum(
-    logits: Float[Tensor, "tokens 2"], batch: Batch, softmax: Softmax = "sequence"
-) -> Float[Tensor, ""]:
-    """The sum over windows of the two cross-entropies, of the beginning and of the end."""
-    sums = torch.promote_types(logits.dtype, torch.float32)
-    packed = batch.packed
-    lengths = packed.cu_seqlens.diff().long()
-    sequence = torch.repeat_interleave(
-        torch.arange(packed.num_sequences, device=logits.device), lengths
-    )
-    padded = logits.new_full(
-        (packed.num_sequences, packed.max_seqlen, 2), -torch.inf, dtype=sums
-    ).index_put((sequence, packed.position_ids), logits.to(sums))
-    if softmax == "passage":
-        outside = padded.new_ones(padded.shape[:2], dtype=torch.bool).index_put(
-            (sequence, packed.position_ids), ~batch.targets["may_answer"]
-        )
-        padded = padded.masked_fill(outside[..., None], -torch.inf)
-    targets = batch.targets["spans"]
-    start = F.cross_entropy(padded[..., 0], targets[:, 0], reduction="sum")
-    return start + F.cross_entropy(padded[..., 1], targets[:, 1], reduction="sum")
 
 
 class AnsweringTask(LabelledTask[AnsweringExample]):
@@ -467,114 +395,3 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
 
     def evaluator(self) -> Evaluator:
         return AnsweringEvaluator(self)
-
-
-class AnsweringEvaluator(Evaluator):
-    """`loss` a window; `exact_match` and `f1` of the answers, as the official scorers count.
-
-    With questions without answers also: `answered_f1` of those that have one, how many of the
-    others are told to have none (`unanswered_accuracy`), and the threshold that would give the best
-    F1 on these rows (`best_null_threshold`, `best_f1`).
-    """
-
-    def __init__(self, task: AnsweringTask) -> None:
-        self._task = task
-        self._loss, self._windows = 0.0, 0
-        self._rows: list[tuple[float, str, tuple[str, ...]]] = []
-        """How much better no answer scores than the best span, that span, the true answers."""
-
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        own = self._task.settings
-        share = 0.5 if own.span_loss == "mean" else 1.0
-        loss = answering_loss_sum(outputs["logits"], batch, own.softmax) * share
-        self._loss += loss.item()
-        self._windows += batch.packed.num_sequences
-        for example, spans, null in self._task.spans(outputs, batch):
-            assert example.answers is not None, "answers are known where they are measured"
-            told = example.context[spans[0].start : spans[0].end] if spans else ""
-            margin = null - spans[0].score if spans else np.inf
-            self._rows.append((margin, told, example.answers))
-
-    def result(self) -> dict[str, float]:
-        own = self._task.settings
-        says_none = [
-            own.unanswerable and margin > own.null_threshold for margin, _, _ in self._rows
-        ]
-        told = [
-            "" if none else text for none, (_, text, _) in zip(says_none, self._rows, strict=True)
-        ]
-        pairs = [(text, row[2]) for text, row in zip(told, self._rows, strict=True)]
-        scores = [f1(text, answers) for text, answers in pairs]
-        result = {
-            "loss": self._loss / self._windows,
-            "exact_match": float(np.mean([exact_match(*pair) for pair in pairs])),
-            "f1": float(np.mean(scores)),
-        }
-        if not own.unanswerable:
-            return result
-        answered = [score for score, (_, answers) in zip(scores, pairs, strict=True) if answers]
-        others = [score for score, (_, answers) in zip(scores, pairs, strict=True) if not answers]
-        threshold, best = best_threshold(
-            [margin for margin, _, _ in self._rows],
-            [f1(text, answers) for _, text, answers in self._rows],
-            [f1("", answers) for _, _, answers in self._rows],
-        )
-        return {
-            **result,
-            "answered_f1": float(np.mean(answered)) if answered else 0.0,
-            "unanswered_accuracy": float(np.mean(others)) if others else 0.0,
-            "best_f1": best,
-            "best_null_threshold": threshold,
-        }
-
-
-def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], list[Any]]:
-    """A row's answers and where they are said to begin; both empty where there is none.
-
-    Raises:
-        DataError: the column is missing, or does not hold answers as SQuAD writes them.
-    """
-    value = row.get(column)
-    if isinstance(value, str):
-        return ([value], [None]) if value else ([], [])
-    if isinstance(value, Mapping):
-        texts, starts = value.get("text"), value.get("answer_start")
-        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
-            starts = starts if isinstance(starts, list) else [None] * len(texts)
-            if len(starts) == len(texts):
-                return texts, starts
-    raise DataError(
-        f"the column {column!r} holds no answers",
-        where=where,
-        fix='It must be a text, or {"text": [...], "answer_start": [...]}.',
-    )
-
-
-def find_answering_columns(
-    rows: Rows, named: tuple[str | None, str | None, str | None], *, labelled: bool
-) -> dict[str, str]:
-    """The columns of questions, passages and answers.
-
-    Raises:
-        DataError: one is not there.
-    """
-    known = {
-        "question": ("question", "query"),
-        "context": ("context", "passage"),
-        "answers": ("answers", "answer"),
-    }
-    found: dict[str, str] = {}
-    for name, (role, names) in zip(named, known.items(), strict=True):
-        if name is not None:
-            found[role] = resolve(rows.columns, name, rows.name)
-            continue
-        guess = next((one for one in names if one in rows.columns), None)
-        if guess is not None:
-            found[role] = guess
-        elif role != "answers" or labelled:
-            raise DataError(
-                f"cannot tell which column is the {role}; {listing(rows.columns)}",
-                where=rows.name,
-                fix=f"Name it with {role}_column=NAME.",
-            )
-    return found

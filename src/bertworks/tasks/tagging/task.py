@@ -14,21 +14,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
 from ...errors import DataError, nearest
-from ...model.encoder import Encoder
-from ...model.heads import TokenHead, cross_entropy_sum
-from ...packed import Batch, Packed, Padded
+from ...packed import Batch, Packed
 from ...settings import Settings
 from ..columns import SAMPLE_ROWS
 from ..labelled import LabelledTask, TaskOptions, check_length
 from ..placed import Rows
-from ..task import Evaluator, Network, Prediction, Row, Task, by_row
+from ..task import Evaluator, Prediction, Row, Task
 from .columns import WordColumns, find_word_columns, strings_of
-from .metrics import macro_f1, span_scores, word_scores
+from .evaluator import TaggingEvaluator
+from .network import TaggingNetwork
 from .tags import (
     Scheme,
     Written,
@@ -119,41 +117,6 @@ class TaggingExample:
     def target(self) -> bytes:
         assert self.tags is not None
         return self.tags.tobytes()
-
-
-class TaggingNetwork(Network):
-    """An encoder with a layer that tells the tags of tokens.
-
-    Args:
-        config: the geometry.
-        num_labels: how many tags there are.
-        dropout: before the output layer; `hidden_dropout_prob`, if left out.
-    """
-
-    def __init__(
-        self, config: EncoderConfig, num_labels: int, dropout: float | None = None
-    ) -> None:
-        super().__init__()
-        self.encoder = Encoder(config, pooler=False)
-        dropout = config.hidden_dropout_prob if dropout is None else dropout
-        self.tag_head = TokenHead(config, num_labels, dropout)
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed cross-entropies of the pieces that tell a tag: `tagging`."""
-        return {"tagging": cross_entropy_sum(self._logits(batch), batch.targets["labels"])}
-
-    def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`logits` `[pieces, num_labels]`, of the pieces that tell a tag."""
-        return {"logits": self._logits(batch)}
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`logits` `[rows, length, num_labels]`."""
-        return {"logits": by_row(self.tag_head(self.encoder(padded)), padded)}
-
-    def _logits(self, batch: Batch) -> Float[Tensor, "pieces num_labels"]:
-        hidden = self.encoder(batch.packed)
-        logits: Tensor = self.tag_head(hidden[batch.targets["positions"]])
-        return logits
 
 
 class TaggingTask(LabelledTask[TaggingExample]):
@@ -450,50 +413,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     def evaluator(self) -> Evaluator:
         return TaggingEvaluator(self)
-
-
-class TaggingEvaluator(Evaluator):
-    """`loss` a piece, `majority` and `accuracy` of words; and of spans `precision`, `recall` and
-    `f1`, or else the tags' `macro_f1`."""
-
-    def __init__(self, task: TaggingTask) -> None:
-        self._task = task
-        self._true: list[list[str]] = []
-        self._told: list[list[str]] = []
-        self._loss, self._pieces = 0.0, 0
-
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        labels = batch.targets["labels"]
-        self._loss += cross_entropy_sum(outputs["logits"], labels).item()
-        self._pieces += len(labels)
-        names = self._task.settings.labels
-        for example, path, _ in self._task.paths(outputs, batch):
-            assert example.tags is not None, "tags are known where they are measured"
-            self._true.append([names[number] for number in example.tags.tolist()])
-            self._told.append([names[number] for number in path])
-
-    def result(self) -> dict[str, float]:
-        if not self._pieces:
-            raise DataError("there is not a single word to measure on")
-        result = {"loss": self._loss / self._pieces, **word_scores(self._true, self._told)}
-        if not self._task.settings.spans:
-            return {**result, "macro_f1": macro_f1(self._true, self._told)}
-        precision, recall, f1, _ = span_scores(self._true, self._told)[""]
-        return {**result, "precision": precision, "recall": recall, "f1": f1}
-
-    def remarks(self) -> list[str]:
-        """One line for each type of span, and a word where nothing has been learned."""
-        told = {tag for tags in self._told for tag in tags}
-        if len(told) == 1 and len({tag for tags in self._true for tag in tags}) > 1:
-            return [f"every word is told to be {told.pop()!r}: nothing has been learned yet"]
-        if not self._task.settings.spans:
-            return []
-        scores = span_scores(self._true, self._told)
-        return [
-            f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {count:,} spans"
-            for kind, (p, r, f1, count) in scores.items()
-            if kind
-        ]
 
 
 def _entity(

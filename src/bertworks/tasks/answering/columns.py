@@ -1,0 +1,63 @@
+"""The columns of questions, passages and answers, and what stands in the last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import DataError
+from ..columns import listing, resolve
+from ..placed import Rows
+from ..task import Row
+
+
+def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], list[Any]]:
+    """A row's answers and where they are said to begin; both empty where there is none.
+
+    Raises:
+        DataError: the column is missing, or does not hold answers as SQuAD writes them.
+    """
+    value = row.get(column)
+    if isinstance(value, str):
+        return ([value], [None]) if value else ([], [])
+    if isinstance(value, Mapping):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            starts = starts if isinstance(starts, list) else [None] * len(texts)
+            if len(starts) == len(texts):
+                return texts, starts
+    raise DataError(
+        f"the column {column!r} holds no answers",
+        where=where,
+        fix='It must be a text, or {"text": [...], "answer_start": [...]}.',
+    )
+
+
+def find_answering_columns(
+    rows: Rows, named: tuple[str | None, str | None, str | None], *, labelled: bool
+) -> dict[str, str]:
+    """The columns of questions, passages and answers.
+
+    Raises:
+        DataError: one is not there.
+    """
+    known = {
+        "question": ("question", "query"),
+        "context": ("context", "passage"),
+        "answers": ("answers", "answer"),
+    }
+    found: dict[str, str] = {}
+    for name, (role, names) in zip(named, known.items(), strict=True):
+        if name is not None:
+            found[role] = resolve(rows.columns, name, rows.name)
+            continue
+        guess = next((one for one in names if one in rows.columns), None)
+        if guess is not None:
+            found[role] = guess
+        elif role != "answers" or labelled:
+            raise DataError(
+                f"cannot tell which column is the {role}; {listing(rows.columns)}",
+                where=rows.name,
+                fix=f"Name it with {role}_column=NAME.",
+            )
+    return found

@@ -1,0 +1,86 @@
+"""The network of question answering: an encoder with the start and end vectors of spans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from ...model.encoder import Encoder
+from ...model.heads import TokenHead
+from ...packed import Batch, Padded
+from ..task import Network, by_row
+
+if TYPE_CHECKING:
+    from ...model.config import EncoderConfig
+
+SpanLoss = Literal["mean", "sum"]
+Softmax = Literal["sequence", "passage"]
+
+
+class AnsweringNetwork(Network):
+    """An encoder with the start and end vectors of spans.
+
+    Args:
+        config: the geometry.
+        dropout: before the output layer; none, if left out, as in the original.
+        span_loss: the mean or the sum of the two log-likelihoods.
+        softmax: over all tokens of a sequence, or over `[CLS]` and the passage.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        dropout: float | None = None,
+        span_loss: SpanLoss = "mean",
+        softmax: Softmax = "sequence",
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=False)
+        self.span_head = TokenHead(config, 2, dropout or 0.0)
+        self._share = 0.5 if span_loss == "mean" else 1.0
+        self._softmax = softmax
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed losses of the windows: `answering`."""
+        loss = answering_loss_sum(self._logits(batch), batch, self._softmax) * self._share
+        return {"answering": loss}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """`logits` `[tokens, 2]`: of an answer's beginning and end at each token."""
+        return {"logits": self._logits(batch)}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`start_logits` and `end_logits` `[rows, length]`."""
+        start, end = by_row(self.span_head(self.encoder(padded)), padded).unbind(-1)
+        return {"start_logits": start, "end_logits": end}
+
+    def _logits(self, batch: Batch) -> Float[Tensor, "tokens 2"]:
+        logits: Tensor = self.span_head(self.encoder(batch.packed))
+        return logits
+
+
+def answering_loss_sum(
+    logits: Float[Tensor, "tokens 2"], batch: Batch, softmax: Softmax = "sequence"
+) -> Float[Tensor, ""]:
+    """The sum over windows of the two cross-entropies, of the beginning and of the end."""
+    sums = torch.promote_types(logits.dtype, torch.float32)
+    packed = batch.packed
+    lengths = packed.cu_seqlens.diff().long()
+    sequence = torch.repeat_interleave(
+        torch.arange(packed.num_sequences, device=logits.device), lengths
+    )
+    padded = logits.new_full(
+        (packed.num_sequences, packed.max_seqlen, 2), -torch.inf, dtype=sums
+    ).index_put((sequence, packed.position_ids), logits.to(sums))
+    if softmax == "passage":
+        outside = padded.new_ones(padded.shape[:2], dtype=torch.bool).index_put(
+            (sequence, packed.position_ids), ~batch.targets["may_answer"]
+        )
+        padded = padded.masked_fill(outside[..., None], -torch.inf)
+    targets = batch.targets["spans"]
+    start = F.cross_entropy(padded[..., 0], targets[:, 0], reduction="sum")
+    return start + F.cross_entropy(padded[..., 1], targets[:, 1], reduction="sum")

@@ -1,0 +1,61 @@
+"""How good the tags are, and the spans that they mark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ...errors import DataError
+from ...model.heads import cross_entropy_sum
+from ...packed import Batch
+from ..task import Evaluator
+from .metrics import macro_f1, span_scores, word_scores
+
+if TYPE_CHECKING:
+    from .task import TaggingTask
+
+
+class TaggingEvaluator(Evaluator):
+    """`loss` a piece, `majority` and `accuracy` of words; and of spans `precision`, `recall` and
+    `f1`, or else the tags' `macro_f1`."""
+
+    def __init__(self, task: TaggingTask) -> None:
+        self._task = task
+        self._true: list[list[str]] = []
+        self._told: list[list[str]] = []
+        self._loss, self._pieces = 0.0, 0
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        labels = batch.targets["labels"]
+        self._loss += cross_entropy_sum(outputs["logits"], labels).item()
+        self._pieces += len(labels)
+        names = self._task.settings.labels
+        for example, path, _ in self._task.paths(outputs, batch):
+            assert example.tags is not None, "tags are known where they are measured"
+            self._true.append([names[number] for number in example.tags.tolist()])
+            self._told.append([names[number] for number in path])
+
+    def result(self) -> dict[str, float]:
+        if not self._pieces:
+            raise DataError("there is not a single word to measure on")
+        result = {"loss": self._loss / self._pieces, **word_scores(self._true, self._told)}
+        if not self._task.settings.spans:
+            return {**result, "macro_f1": macro_f1(self._true, self._told)}
+        precision, recall, f1, _ = span_scores(self._true, self._told)[""]
+        return {**result, "precision": precision, "recall": recall, "f1": f1}
+
+    def remarks(self) -> list[str]:
+        """One line for each type of span, and a word where nothing has been learned."""
+        told = {tag for tags in self._told for tag in tags}
+        if len(told) == 1 and len({tag for tags in self._true for tag in tags}) > 1:
+            return [f"every word is told to be {told.pop()!r}: nothing has been learned yet"]
+        if not self._task.settings.spans:
+            return []
+        scores = span_scores(self._true, self._told)
+        return [
+            f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {count:,} spans"
+            for kind, (p, r, f1, count) in scores.items()
+            if kind
+        ]
