@@ -9,6 +9,7 @@ Face's models name it.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import warnings
 from pathlib import Path
@@ -80,7 +81,9 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
         for name in ("model.safetensors", "bertworks.json"):
             (directory / name).unlink(missing_ok=True)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's, about itself
+            # The exporter's, about itself and about packages that nobody asked for.
+            warnings.simplefilter("ignore")
+            logging.getLogger("torch.onnx").setLevel(logging.ERROR)
             torch.onnx.export(
                 network,
                 kwargs=inputs,
