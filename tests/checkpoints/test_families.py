@@ -36,7 +36,15 @@ def test_every_layer_and_the_logits(family, name, dtype):
     )
 
 
-@IN_GEOMETRIES
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        # A large vocabulary takes a second each and says nothing new: the slow tests have it.
+        pytest.param(family, name, marks=[pytest.mark.slow] * name.startswith("large-vocabulary"))
+        for family in ALL
+        for name in measures.geometries_of(family)
+    ],
+)
 def test_bfloat16_is_as_good_as_the_reference_in_bfloat16(family, name):
     found = measures.outputs_in_bfloat16(family, **measures.geometries_of(family)[name])
     assert found.is_good, found
