@@ -15,6 +15,17 @@ from .checkpoints.store import read_tensors
 from .text.definition import WordPieceDefinition
 from .text.tree import TreeDefinition
 
+_HEADS = {
+    "encoder.pooler": "pooler",
+    "mlm_head": "masked language model",
+    "nsp_head": "next sentence",
+    "rtd_head": "replaced tokens",
+    "head": "classifier",
+    "tag_head": "tags",
+    "span_head": "spans",
+    "choice_head": "choices",
+}
+
 
 @dataclass(frozen=True)
 class Inspection:
@@ -27,6 +38,7 @@ class Inspection:
         parameters: how many there are, by part: `embeddings`, `layers`, `each layer`, `heads`,
             `total`.
         vocabulary: its kind, size, casing, special pieces.
+        heads: what stands on top of the encoder.
         dtypes: how many tensors of each type the files hold.
         license: as its README or a file of that name says; None if nothing does.
         used: the network's tensors that were filled.
@@ -38,6 +50,7 @@ class Inspection:
     geometry: Mapping[str, Any]
     parameters: Mapping[str, int]
     vocabulary: Mapping[str, Any]
+    heads: tuple[str, ...]
     dtypes: Mapping[str, int]
     license: str | None
     used: tuple[str, ...]
@@ -58,12 +71,14 @@ def inspect(name: str | Path) -> Inspection:
     tensors, _ = read_tensors(directory, family_of(model.encoder.config))
     dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     assert model.report is not None
+    parts = {name for name, _ in model.network.named_modules()}
     return Inspection(
         family=model.encoder.config.family,
         task=None if model.task is None else model.task.name,
         geometry=model.encoder.config.model_dump(mode="json"),
         parameters=_count(model),
         vocabulary=_vocabulary(model),
+        heads=tuple(name for part, name in _HEADS.items() if part in parts),
         dtypes=dict(dtypes),
         license=_license(directory),
         used=model.report.used,

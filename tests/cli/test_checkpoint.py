@@ -16,6 +16,7 @@ def test_inspect_tells_what_is_there(bertworks: Bertworks, world: World) -> None
     text = bertworks("inspect", world.finetuned).stdout
     assert "family      bert" in text
     assert "task        classification" in text
+    assert "heads       pooler, classifier" in text
     assert "16 wide, 2 heads" in text
     assert max(map(len, text.splitlines())) <= 80
     found = json.loads(bertworks("inspect", world.pretrained, "--json").stdout)

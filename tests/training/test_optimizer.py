@@ -144,3 +144,37 @@ def test_without_warm_up_the_first_step_has_the_whole_rate() -> None:
 def test_impossible_betas_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"betas"):
         OptimizerSettings.parse({"betas": [0.9, 1.0]})
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_lower_layers_learn_at_a_lower_rate(name: str) -> None:
+    """With one step of equal gradients each parameter moves by its own share."""
+    config = EncoderConfig.of_size("tiny").with_values(vocab_size=11, num_hidden_layers=3)
+    network = nn.ModuleDict({"encoder": Encoder(config), "head": nn.Linear(128, 2)})
+    settings = OptimizerSettings.parse(
+        {"name": name, "lr": 0.1, "layer_decay": 0.5, "weight_decay": 0, "warmup": 0}
+    )
+    optimizer = build_optimizer(network, settings)
+    set_step(optimizer, settings, 0, 10)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(rates) == len(list(network.parameters()))
+    expected = {
+        "head": 1,
+        "encoder.pooler": 1,
+        "encoder.layers.2": 1 / 2,
+        "encoder.layers.1": 1 / 4,
+        "encoder.layers.0": 1 / 8,
+        "encoder.embeddings": 1 / 16,
+    }
+    for key, parameter in network.named_parameters():
+        (share,) = [share for prefix, share in expected.items() if key.startswith(prefix + ".")]
+        assert rates[id(parameter)] == pytest.approx(0.1 * share), key
+    if name == "lamb":
+        return
+    before = {key: p.detach().clone() for key, p in network.named_parameters()}
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    for key, parameter in network.named_parameters():
+        moved = (before[key] - parameter.detach()).abs().max().item()
+        assert moved == pytest.approx(rates[id(parameter)], rel=1e-3), key

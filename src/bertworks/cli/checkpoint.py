@@ -51,6 +51,7 @@ def inspect(
         {
             "family": found.family,
             "task": found.task or "none: a bare encoder",
+            "heads": ", ".join(found.heads) or "none",
             "geometry": f"{geometry['num_hidden_layers']} layers, "
             f"{geometry['hidden_size']} wide, {geometry['num_attention_heads']} heads, "
             f"feed-forward {geometry['intermediate_size']}, {geometry['hidden_act']}",

@@ -26,6 +26,9 @@ class FinetuneSettings(Settings):
     warmup: float = Field(0.1, ge=0, description="steps; below 1: share of all steps")
     schedule: Literal["linear", "linear-from-peak", "constant"] = "linear"
     weight_decay: float = Field(0.01, ge=0)
+    layer_decay: float = Field(
+        1.0, gt=0, le=1, description="each layer learns at this share of the rate of the one above"
+    )
     bias_correction: bool = True
     max_grad_norm: float = Field(1.0, gt=0)
     seed: int = 0
@@ -60,6 +63,7 @@ class FinetuneSettings(Settings):
             optimizer=OptimizerSettings(
                 lr=self.learning_rate,
                 weight_decay=self.weight_decay,
+                layer_decay=self.layer_decay,
                 warmup=self.warmup,
                 schedule=self.schedule,
                 bias_correction=self.bias_correction,

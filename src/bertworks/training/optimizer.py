@@ -14,6 +14,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..model.encoder import Encoder
 from ..settings import Settings
 
 
@@ -25,6 +26,13 @@ class OptimizerSettings(Settings):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-6, gt=0)
     weight_decay: float = Field(0.01, ge=0)
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="each layer learns at this share of the rate of the layer above it; heads at "
+        "the full rate (Howard and Ruder 2018, §3.2; Clark et al. 2020)",
+    )
     bias_correction: bool = Field(
         True, description="false: Adam's averages are used as they are, as the original code does"
     )
@@ -56,7 +64,9 @@ class OptimizerSettings(Settings):
         return self.lr * max(0.0, (total - step) / max(1.0, total - warmup))
 
 
-def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(
+    network: nn.Module, weight_decay: float, layer_decay: float = 1.0
+) -> list[dict[str, Any]]:
     """Trainable parameters, each once: those that decay, and biases and norms, that do not."""
     decayed: list[Tensor] = []
     plain: list[Tensor] = []
@@ -67,16 +77,36 @@ def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, 
             if parameter.requires_grad and parameter not in seen:
                 seen.add(parameter)
                 (plain if is_norm or name == "bias" else decayed).append(parameter)
-    groups = [
-        {"params": decayed, "weight_decay": weight_decay, "layer_adaptation": True},
-        {"params": plain, "weight_decay": 0.0, "layer_adaptation": False},
+    scales = _scales(network, layer_decay)
+    return [
+        {**group, "params": own, "lr_scale": scale}
+        for scale in sorted(set(scales.values()), reverse=True)
+        for group, parameters in (
+            ({"weight_decay": weight_decay, "layer_adaptation": True}, decayed),
+            ({"weight_decay": 0.0, "layer_adaptation": False}, plain),
+        )
+        if (own := [parameter for parameter in parameters if scales[parameter] == scale])
     ]
-    return [group for group in groups if group["params"]]
+
+
+def _scales(network: nn.Module, layer_decay: float) -> dict[Tensor, float]:
+    """What each parameter's learning rate is multiplied by.
+
+    Heads and poolers learn at the full rate, the top layer at `layer_decay` of it, each layer below
+    at as much of the one above, and the embeddings at as much of the lowest layer.
+    """
+    scales = dict.fromkeys(network.parameters(), 1.0)
+    for module in network.modules():
+        if isinstance(module, Encoder):
+            parts = [module.embeddings, *module.layers]
+            for above, part in enumerate(reversed(parts), 1):
+                scales |= dict.fromkeys(part.parameters(), layer_decay**above)
+    return scales
 
 
 def build_optimizer(network: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """The optimizer of a network's trainable parameters, on their device."""
-    groups = parameter_groups(network, settings.weight_decay)
+    groups = parameter_groups(network, settings.weight_decay, settings.layer_decay)
     for group in groups:
         group["base_weight_decay"] = group["weight_decay"]
     if settings.name == "lamb":
@@ -103,7 +133,7 @@ def set_step(
         eps_factor = 1 / math.sqrt(1 - beta2 ** (step + 1))
         lr_factor = (1 - beta1 ** (step + 1)) * eps_factor
     for group in optimizer.param_groups:
-        group["lr"] = lr * lr_factor
+        group["lr"] = lr * lr_factor * group["lr_scale"]
         group["eps"] = settings.eps * eps_factor
         group["weight_decay"] = group["base_weight_decay"] / lr_factor
         group["number"] = step + 1
