@@ -95,7 +95,7 @@ def _scales(network: nn.Module, layer_decay: float) -> dict[Tensor, float]:
     Heads and poolers learn at the full rate, the top layer at `layer_decay` of it, each layer below
     at as much of the one above, and the embeddings at as much of the lowest layer.
     """
-    scales = dict.fromkeys(network.parameters(), 1.0)
+    scales: dict[Tensor, float] = dict.fromkeys(network.parameters(), 1.0)
     for module in network.modules():
         if isinstance(module, Encoder):
             parts = [module.embeddings, *module.layers]
