@@ -110,10 +110,14 @@ def test_killed_at_twenty_random_moments(prepared: Path, unbroken: Path, tmp_pat
     rng = random.Random(seed)
     seconds = list(RunDirectory(unbroken).sessions())[-1]["seconds"]
     kills = writing = trial = 0
-    while kills < 20:
+
+    def enough() -> bool:
+        return kills >= 20 and (writing > 0 or kills >= 60)
+
+    while not enough():
         trial += 1
         out = tmp_path / f"run-{trial}"
-        while kills < 20:
+        while not enough():
             slowness = rng.choice([0.0, 0.03])
             delay = rng.uniform(0, seconds + 8 * 6 * slowness)
             if not killed(prepared, out, after_start(out, delay), slowness):
@@ -122,4 +126,4 @@ def test_killed_at_twenty_random_moments(prepared: Path, unbroken: Path, tmp_pat
             writing += any((out / "checkpoints").glob(".step-*.new"))
         tiny_run(prepared, out)
         assert_same(unbroken, out)
-    assert writing, f"no kill of 20 came while a checkpoint was written (seed {seed})"
+    assert writing, f"no kill of {kills} came while a checkpoint was written (seed {seed})"
