@@ -23,9 +23,9 @@ from bertworks.tasks.tagging.tags import (
     converted,
     labels_of,
     legal,
+    mark_spans,
     spans_of,
     write_spans,
-    written_as,
 )
 from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
 from bertworks.text.tokenizer import Tokenizer
@@ -72,16 +72,19 @@ def as_iob1(spans, length):
     return tags
 
 
+def as_bilou(spans, length):
+    return [
+        tag.replace("E-", "L-").replace("S-", "U-") for tag in write_spans(spans, length, "bioes")
+    ]
+
+
 @given(spans())
 def test_every_scheme_says_the_same_spans(made):
     wanted, length = made
     for scheme in ("bio", "bioes"):
         tags = write_spans(wanted, length, scheme)
         assert spans_of(tags) == wanted
-    bilou = [
-        t.replace("E-", "L-").replace("S-", "U-") for t in write_spans(wanted, length, "bioes")
-    ]
-    assert spans_of(bilou) == wanted
+    assert spans_of(as_bilou(wanted, length)) == wanted
     iob1 = as_iob1(wanted, length)
     assert spans_of(iob1) == wanted
     assert converted(iob1, "bio") == write_spans(wanted, length, "bio")
@@ -90,19 +93,12 @@ def test_every_scheme_says_the_same_spans(made):
         assert [Span(*one) for one in read] == wanted
 
 
-@given(spans())
-def test_the_scheme_of_tags_is_seen(made):
-    wanted, length = made
-    if not wanted:
-        return
-    assert written_as([as_iob1(wanted, length)]) == "iob1"
-    assert written_as([write_spans(wanted, length, "bioes")]) in (
-        ("bioes",)
-        if any(True for tag in write_spans(wanted, length, "bioes") if tag[0] in "ES")
-        else ("bio",)
-    )
-    assert written_as([write_spans(wanted, length, "bio")]) == "bio"
-    assert written_as([["NOUN", "VERB"]]) == "plain"
+def test_tags_that_mark_spans_are_known_from_others():
+    assert mark_spans(["O", "I-PER", "B-LOC"])
+    assert mark_spans(["U-PER"])
+    assert not mark_spans(["NOUN", "VERB"])
+    assert not mark_spans(["O", "B-PER", "NOUN"])
+    assert not mark_spans(["O"])
 
 
 TAGS = st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), min_size=1, max_size=12)
@@ -260,6 +256,52 @@ def test_bad_rows(row, says):
         task.example(row, 0, where="f:3")
 
 
+@pytest.mark.parametrize("tag", ["NOUN", "B-ORG", "o"])
+def test_an_unknown_tag_among_those_of_spans_is_an_error(tag):
+    task = TaggingTask.from_dict(
+        {
+            "labels": labels_of(["PER"], "bio"),
+            "spans": True,
+            "columns": {"word": "words", "tag": "tags"},
+        },
+        Tokenizer.from_vocabulary(PIECES),
+    )
+    with pytest.raises(DataError, match=f"f:3: the tag '{tag}' is none of those of the training"):
+        task.example({"words": ["ab", "cd"], "tags": ["B-PER", tag]}, 0, where="f:3")
+
+
+@pytest.mark.parametrize("scheme", ["bio", "bioes"])
+@given(made=spans())
+def test_training_tags_of_any_scheme_are_learned_as_the_task_has_them(scheme, made):
+    wanted, length = made
+    if not wanted:
+        return
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    columns = {"word_column": "words", "tag_column": "tags"}
+    for tags in (
+        as_iob1(wanted, length),
+        write_spans(wanted, length, "bio"),
+        write_spans(wanted, length, "bioes"),
+        as_bilou(wanted, length),
+    ):
+        rows = read_rows([{"words": ["ab"] * length, "tags": tags}])
+        options = TaggingOptions(scheme=scheme, **columns)
+        task = TaggingTask.from_table(tokenizer, rows, options)
+        (example,) = task.examples([rows.sample[0]], 0)
+        learned = [task.settings.labels[number] for number in example.tags]
+        assert learned == write_spans(wanted, length, scheme)
+
+
+def test_a_row_without_words_teaches_nothing():
+    columns = {"word": "words", "tag": "tags"}
+    task = TaggingTask.from_dict(
+        {"labels": ("X", "Y"), "spans": False, "columns": columns},
+        Tokenizer.from_vocabulary(PIECES),
+    )
+    example = task.example({"words": [], "tags": []}, 0)
+    assert list(task.training_examples(example)) == []
+
+
 def test_files_of_conll_and_conllu(tmp_path):
     conll = tmp_path / "a.conll"
     conll.write_text("-DOCSTART- -X- O\n\nab NN I-PER\ncd NN I-PER\n\n\nef VB O\n")
@@ -267,8 +309,7 @@ def test_files_of_conll_and_conllu(tmp_path):
     assert [row.where.removeprefix(str(tmp_path)) for row in rows] == ["/a.conll:3", "/a.conll:7"]
     task = TaggingTask.from_table(Tokenizer.from_vocabulary(PIECES), rows, TaggingOptions())
     assert task.settings.labels == ("O", "B-PER", "I-PER")
-    reader = task.for_table(rows, labelled=True)
-    examples = reader.examples([row.values for row in rows], 0)
+    examples = task.examples([row.values for row in rows], 0)
     assert [example.tags.tolist() for example in examples] == [[1, 2], [0]]
     conll.write_text("ab O\ncd\n")
     with pytest.raises(DataError, match=r"a.conll:2: 1 field\(s\), where the first line has 2"):

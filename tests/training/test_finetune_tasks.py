@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bertworks.api import Model, load
-from bertworks.errors import SettingsError
+from bertworks.errors import DataError, SettingsError
 from bertworks.tasks import LABELLED, labelled_task
 from bertworks.tasks.classification import ClassificationSettings
 from bertworks.tasks.columns import Columns
@@ -108,6 +108,22 @@ def test_a_run_goes_on_with_windows(tmp_path: Path) -> None:
     assert whole.data.train.rows == 60
     again = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "a", **given)
     assert again.metrics == whole.metrics
+
+
+def test_rows_that_teach_nothing_are_an_error(tmp_path: Path) -> None:
+    row = {"question": "x", "context": "a b", "answers": {"text": ["h"], "answer_start": [0]}}
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(PIECES))
+    with pytest.raises(DataError, match="the rows given: no row teaches anything"):
+        finetune(model, "answering", train=[row], out=tmp_path / "run", max_seq_length=16)
+
+
+@pytest.mark.parametrize("task", LABELLED)
+def test_columns_can_be_called_by_their_numbers(task: str) -> None:
+    options = labelled_task(task).options
+    columns = [name for name in options.model_fields if name.endswith("_column")]
+    assert columns
+    for number, name in enumerate(columns, 1):
+        assert getattr(settings_of(labelled_task(task)).parse({name: number}), name) == str(number)
 
 
 @pytest.mark.parametrize("task", LABELLED)

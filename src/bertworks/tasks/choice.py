@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor
 
 from ..errors import DataError
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead, cross_entropy_sum
 from ..packed import Batch, Packed, Padded
-from ..settings import Settings
 from .columns import listing, resolve
-from .labelled import LabelledTask, TaskOptions, check_length
+from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from .labels import label_name
 from .placed import Rows, text_of
 from .task import Evaluator, Network, Prediction, Row, Task
@@ -50,13 +49,8 @@ class ChoiceOptions(TaskOptions):
     label_column: str | None = Field(None, description="name or number; guessed if left out")
     truncation: Literal["longest_first", "first", "second", "error"] = "longest_first"
 
-    @field_validator("choice_columns", "prompt_column", "label_column", mode="before")
-    @classmethod
-    def _numbers_are_names(cls, value: Any) -> Any:
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
-
-class ChoiceSettings(Settings):
+class ChoiceSettings(TaskSettings):
     """What multiple choice is, beside its weights."""
 
     prompt: str = Field("prompt", description="the column of prompts")
@@ -65,9 +59,7 @@ class ChoiceSettings(Settings):
     )
     label: str | None = Field("label", description="the column of the right choices' numbers")
     first_number: int = Field(0, description="the number of the first choice in tables")
-    max_seq_length: int = Field(128, ge=4)
     truncation: Literal["longest_first", "first", "second", "error"] = "longest_first"
-    dropout: float | None = Field(None, ge=0, lt=1)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -150,12 +142,11 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
     """
 
     name: ClassVar[str] = "choice"
-    best_metric: ClassVar[str] = "accuracy"
+    best_metric = "accuracy"
     options: ClassVar[type[TaskOptions]] = ChoiceOptions
     metrics: ClassVar[tuple[str, ...]] = ("loss", "majority", "accuracy")
-
-    def __init__(self, tokenizer: Tokenizer, settings: ChoiceSettings) -> None:
-        self.tokenizer, self.settings = tokenizer, settings
+    settings_class: ClassVar[type[TaskSettings]] = ChoiceSettings
+    settings: ChoiceSettings
 
     @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
@@ -166,18 +157,6 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         # Numbers that never are 0 count from 1.
         first = int(0 not in numbers)
         return cls(tokenizer, ChoiceSettings.parse({**settings, **own, "first_number": first}))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
-        """The task that `to_dict` described."""
-        return cls(tokenizer, ChoiceSettings.parse(values))
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.settings.model_dump(mode="json")
-
-    @property
-    def model_class(self) -> str:
-        return "choice"
 
     def config_entries(self) -> dict[str, Any]:
         return {"classifier_dropout": self.settings.dropout}
@@ -200,10 +179,6 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         choices = ", ".join(map(repr, own.choices))
         return f"prompt = {own.prompt!r}, choices = {choices}, label = {own.label!r}"
 
-    @property
-    def max_seq_length(self) -> int:
-        return self.settings.max_seq_length
-
     def text_row(self, text: str, pair: str | None = None) -> Row:  # noqa: ARG002
         raise DataError(
             "multiple choice takes rows of a prompt and its choices, not texts",
@@ -219,19 +194,8 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         found = find_choice_columns(rows, ChoiceOptions(), labelled=labelled)
         return type(self)(self.tokenizer, own.with_values(**found))
 
-    def example(
-        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
-    ) -> ChoiceExample:
-        places = None if where is None else [where]
-        return self.examples([row], index, where=places, labelled=labelled)[0]
-
-    def examples(
-        self,
-        rows: Sequence[Row],
-        first_index: int,
-        *,
-        where: Sequence[str] | None = None,
-        labelled: bool = True,
+    def placed_examples(
+        self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[ChoiceExample]:
         """Tokenise the choices of many rows at once.
 
@@ -240,8 +204,6 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
                 is none of them.
         """
         own = self.settings
-        if where is None:
-            where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
         choices = [self._choices(row, at) for row, at in zip(rows, where, strict=True)]
         owner = [at for at, texts in enumerate(choices) for _ in texts]
         prompts = [text_of(row, own.prompt, at) for row, at in zip(rows, where, strict=True)]

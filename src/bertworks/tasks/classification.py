@@ -25,7 +25,7 @@ from ..errors import DataError, SettingsError, nearest
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead, cross_entropy_sum, next_piece_loss_sum
 from ..packed import Batch, Padded
-from .labelled import TaskOptions, check_length
+from .labelled import TaskOptions, TaskSettings, check_length
 from .labels import count_labels, label_name, label_names, sort_labels
 from .metrics import ClassificationEvaluator, MultiLabelEvaluator
 from .placed import Rows
@@ -193,8 +193,9 @@ class ClassificationTask(TextTask):
     """
 
     name: ClassVar[str] = "classification"
-    best_metric: ClassVar[str] = "accuracy"
+    best_metric = "accuracy"
     options: ClassVar[type[TaskOptions]] = ClassificationOptions
+    settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
 
     def __init__(self, tokenizer: Tokenizer, settings: ClassificationSettings) -> None:
@@ -231,15 +232,6 @@ class ClassificationTask(TextTask):
             }
         )
         return cls(tokenizer, settings)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
-        """The task that `to_dict` described."""
-        return cls(tokenizer, ClassificationSettings.parse(values))
-
-    @property
-    def model_class(self) -> str:
-        return "classification"
 
     def config_entries(self) -> dict[str, Any]:
         kind = "multi" if self.settings.multi_label else "single"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from ..errors import SettingsError
 from ..settings import Settings
-from .task import Example, Task
+from .task import Example, Row, Task
 
 if TYPE_CHECKING:
     from ..model.config import EncoderConfig
@@ -47,6 +47,16 @@ LabelledExampleT = TypeVar("LabelledExampleT", bound=LabelledExample)
 class TaskOptions(Settings):
     """What a user may say of a task when it is learned."""
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_are_names(cls, value: Any, info: ValidationInfo) -> Any:
+        """A column may be called by its number, which YAML reads as one."""
+        is_column = info.field_name is not None and info.field_name.endswith(
+            ("_column", "_columns")
+        )
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return str(value) if is_column and is_number else value
+
     header: bool | None = Field(None, description="whether files begin with column names")
     max_seq_length: int = Field(128, ge=4, description="the most tokens of a sequence")
     dropout: float | None = Field(None, ge=0, lt=1, description="before the output layer")
@@ -57,16 +67,80 @@ class TaskOptions(Settings):
         return [value for value in values if value is not None]
 
 
+class TaskSettings(Settings):
+    """What a task is, beside its weights."""
+
+    max_seq_length: int = Field(128, ge=4, description="the most tokens of a sequence")
+    dropout: float | None = Field(
+        None, ge=0, lt=1, description="before the output layer; the task's usual, if left out"
+    )
+
+
 class LabelledTask(Task[LabelledExampleT]):
     """A task that is learned from labelled rows.
 
+    Args:
+        tokenizer: the model's.
+        settings: of the class `settings_class`.
+
     Attributes:
         options: what a user may say of it.
+        settings_class: what it is, beside its weights.
         is_guessable: whether saying the commonest target always is a baseline worth telling.
     """
 
     options: ClassVar[type[TaskOptions]]
+    settings_class: ClassVar[type[TaskSettings]]
     is_guessable: ClassVar[bool] = True
+    settings: TaskSettings
+
+    def __init__(self, tokenizer: Tokenizer, settings: Any) -> None:
+        self.tokenizer, self.settings = tokenizer, settings
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
+        return cls(tokenizer, cls.settings_class.parse(values))
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.settings.model_dump(mode="json")
+
+    @property
+    def model_class(self) -> str:
+        return self.name
+
+    def example(
+        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
+    ) -> LabelledExampleT:
+        places = None if where is None else [where]
+        return self.examples([row], index, where=places, labelled=labelled)[0]
+
+    def examples(
+        self,
+        rows: Sequence[Row],
+        first_index: int,
+        *,
+        where: Sequence[str] | None = None,
+        labelled: bool = True,
+    ) -> list[LabelledExampleT]:
+        if where is None:
+            where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
+        return self.placed_examples(rows, first_index, where, labelled=labelled) if rows else []
+
+    @abstractmethod
+    def placed_examples(
+        self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
+    ) -> list[LabelledExampleT]:
+        """The examples of rows that follow one another; see `Task.example`.
+
+        Args:
+            rows: one at least.
+            first_index: the first one's number.
+            where: file and line of each, for errors.
+            labelled: whether targets are read.
+
+        Raises:
+            DataError: a row is not one of the task.
+        """
 
     @classmethod
     @abstractmethod
@@ -91,11 +165,6 @@ class LabelledTask(Task[LabelledExampleT]):
     @abstractmethod
     def columns_text(self) -> str:
         """Which columns are read as what, for people."""
-
-    @property
-    @abstractmethod
-    def max_seq_length(self) -> int:
-        """The most tokens of a sequence, special ones included."""
 
     @abstractmethod
     def count_targets(self, examples: Sequence[LabelledExampleT]) -> Mapping[str, int]:

@@ -20,7 +20,7 @@ from .pretraining.replaced_tokens import ReplacedTokensTask
 from .pretraining.task import PretrainingTask
 from .regression import RegressionTask
 from .tagging.columns import WordColumns
-from .tagging.tags import written_as
+from .tagging.tags import mark_spans
 from .tagging.task import TaggingSettings, TaggingTask
 from .task import Task
 from .texts import TextSettings
@@ -101,7 +101,7 @@ def _answering(of: Published) -> Task[Any]:
 
 def _tagging(of: Published) -> Task[Any]:
     labels = of.labels("tag_head.linear.weight")
-    spans = written_as([[label] for label in labels]) != "plain"
+    spans = mark_spans(labels)
     return TaggingTask(
         of.tokenizer,
         TaggingSettings(

@@ -69,7 +69,7 @@ class RegressionTask(TextTask):
     """
 
     name: ClassVar[str] = "regression"
-    best_metric: ClassVar[str] = "pearson"
+    best_metric = "pearson"
     options: ClassVar[type[TaskOptions]] = TextOptions
     is_guessable: ClassVar[bool] = False
     metrics: ClassVar[tuple[str, ...]] = RegressionEvaluator.metrics
@@ -79,11 +79,6 @@ class RegressionTask(TextTask):
         assert isinstance(options, TextOptions)
         own = options.model_dump(include={"max_seq_length", "truncation", "dropout", "both_orders"})
         return cls(tokenizer, TextSettings.parse({"columns": options.find_columns(rows), **own}))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
-        """The task that `to_dict` described."""
-        return cls(tokenizer, TextSettings.parse(values))
 
     @property
     def model_class(self) -> str:

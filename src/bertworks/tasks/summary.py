@@ -114,7 +114,7 @@ class DataSummary:
         return cls(
             columns=task.columns_text,
             guessable=task.is_guessable,
-            max_seq_length=task.max_seq_length,
+            max_seq_length=task.settings.max_seq_length,
             train=SplitSummary.of(*train, task.count_targets(train[1])),
             dev=SplitSummary.of(*dev, task.count_targets(dev[1])) if dev else None,
             shared=sum(example.content in known for example in dev[1]) if dev else 0,

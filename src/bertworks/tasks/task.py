@@ -133,7 +133,7 @@ class Task(ABC, Generic[ExampleT]):
 
     name: ClassVar[str]
     additive: ClassVar[bool] = True
-    best_metric: ClassVar[str]
+    best_metric: str
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
 
     @abstractmethod

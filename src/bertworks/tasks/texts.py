@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -18,15 +18,11 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..packed import Batch, Packed
-from ..settings import Settings
 from ..text.encoding import Encoding
 from .columns import Columns, find_columns
-from .labelled import LabelledTask, TaskOptions
+from .labelled import LabelledTask, TaskOptions, TaskSettings
 from .placed import Rows, text_of
 from .task import Row
-
-if TYPE_CHECKING:
-    from ..text.tokenizer import Tokenizer
 
 Truncation = Literal["longest_first", "first", "second", "error"]
 
@@ -60,15 +56,11 @@ class TextOptions(TaskOptions):
         )
 
 
-class TextSettings(Settings):
+class TextSettings(TaskSettings):
     """What a task on texts is, beside its weights."""
 
     columns: Columns = Field(description="the columns that rows are read from")
-    max_seq_length: int = Field(128, ge=4, description="the most tokens of a row, special ones too")
     truncation: Truncation = Field("longest_first", description="what becomes of a longer row")
-    dropout: float | None = Field(
-        None, ge=0, lt=1, description="before the output layer; the encoder's, if left out"
-    )
     both_orders: bool = Field(
         False, description="a pair is read in both orders, whose vectors are added"
     )
@@ -122,21 +114,12 @@ class TextTask(LabelledTask[TextExample]):
         settings: columns and limits.
     """
 
+    settings_class: ClassVar[type[TaskSettings]] = TextSettings
     settings: TextSettings
-
-    def __init__(self, tokenizer: Tokenizer, settings: TextSettings) -> None:
-        self.tokenizer, self.settings = tokenizer, settings
 
     @property
     def columns_text(self) -> str:
         return str(self.settings.columns)
-
-    @property
-    def max_seq_length(self) -> int:
-        return self.settings.max_seq_length
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.settings.model_dump(mode="json")
 
     @abstractmethod
     def label_of(self, row: Row, column: str, where: str) -> Any:
@@ -157,19 +140,8 @@ class TextTask(LabelledTask[TextExample]):
             else {columns.text: text, columns.pair: pair}
         )
 
-    def example(
-        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
-    ) -> TextExample:
-        places = None if where is None else [where]
-        return self.examples([row], index, where=places, labelled=labelled)[0]
-
-    def examples(
-        self,
-        rows: Sequence[Row],
-        first_index: int,
-        *,
-        where: Sequence[str] | None = None,
-        labelled: bool = True,
+    def placed_examples(
+        self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[TextExample]:
         """Tokenise many rows at once, on as many threads as the tokenizer takes.
 
@@ -177,11 +149,7 @@ class TextTask(LabelledTask[TextExample]):
             DataError: a column is missing; a label is empty or none of the task's; a text is no
                 text, or too long where `truncation` is "error".
         """
-        if not rows:
-            return []
         columns = self.settings.columns
-        if where is None:
-            where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
         pairs = None
         if columns.pair is not None:
             pairs = [text_of(row, columns.pair, at) for row, at in zip(rows, where, strict=True)]

@@ -17,6 +17,7 @@ import torch
 
 from ..api import Model, load
 from ..checkpoints.store import check_layout
+from ..errors import DataError
 from ..inference.engine import EngineSettings
 from ..inference.evaluate import Evaluation, evaluate
 from ..model.precision import Precision
@@ -139,6 +140,8 @@ def _finetune(
             _say(progress, f"newly initialised: {', '.join(initialized)}")
 
     pieces = [piece for example in data.train for piece in task.training_examples(example)]
+    if not pieces:
+        raise DataError("no row teaches anything", where=data.summary.train.name)
     examples = len(pieces)
     fit_settings = settings.fit_settings(math.ceil(examples / settings.batch_size))
     steps = math.ceil(settings.epochs * examples / settings.batch_size)

@@ -40,7 +40,7 @@ class AnsweringEvaluator(Evaluator):
         for example, spans, null in self._task.spans(outputs, batch):
             assert example.answers is not None, "answers are known where they are measured"
             told = example.context[spans[0].start : spans[0].end] if spans else ""
-            margin = null - spans[0].score if spans else np.inf
+            margin = null - spans[0].score if spans else 0.0  # none is told, whatever the threshold
             self._rows.append((margin, told, example.answers))
 
     def result(self) -> dict[str, float]:

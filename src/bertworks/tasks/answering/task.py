@@ -18,13 +18,13 @@ from pydantic import Field
 from torch import Tensor
 
 from ...errors import DataError
-from ...packed import Batch, Packed
-from ...settings import Settings
+from ...packed import Batch
 from ...text.encoding import Encoding, Segment
 from ...text.windows import segment_windows
-from ..labelled import LabelledTask, TaskOptions, check_length
+from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import Rows, text_of
 from ..task import Evaluator, Prediction, Row, Task
+from ..windowed import pack_windows
 from .columns import answers_of, find_answering_columns
 from .evaluator import AnsweringEvaluator
 from .network import AnsweringNetwork, Softmax, SpanLoss
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...text.tokenizer import Tokenizer
 
 
-class AnsweringSettings(Settings):
+class AnsweringSettings(TaskSettings):
     """What question answering is, beside its weights."""
 
     question: str = Field("question", description="the column of questions")
@@ -56,7 +56,6 @@ class AnsweringSettings(Settings):
     softmax: Softmax = Field(
         "sequence", description="over which tokens: all, as in the original, or the passage's"
     )
-    dropout: float | None = Field(None, ge=0, lt=1)
 
 
 class AnsweringOptions(TaskOptions):
@@ -119,12 +118,11 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     """
 
     name: ClassVar[str] = "answering"
-    best_metric: ClassVar[str] = "f1"
+    best_metric = "f1"
     options: ClassVar[type[TaskOptions]] = AnsweringOptions
     is_guessable: ClassVar[bool] = False
-
-    def __init__(self, tokenizer: Tokenizer, settings: AnsweringSettings) -> None:
-        self.tokenizer, self.settings = tokenizer, settings
+    settings_class: ClassVar[type[TaskSettings]] = AnsweringSettings
+    settings: AnsweringSettings
 
     @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
@@ -136,18 +134,6 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         settings = AnsweringSettings.parse({**own, **columns})
         unanswerable = any(not answers_of(row, settings.answers, where)[0] for where, row in rows)
         return cls(tokenizer, settings.with_values(unanswerable=unanswerable))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
-        """The task that `to_dict` described."""
-        return cls(tokenizer, AnsweringSettings.parse(values))
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.settings.model_dump(mode="json")
-
-    @property
-    def model_class(self) -> str:
-        return "answering"
 
     def network(self, config: EncoderConfig) -> AnsweringNetwork:
         """A fresh network.
@@ -167,10 +153,6 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         own = self.settings
         return f"question = {own.question!r}, passage = {own.context!r}, answers = {own.answers!r}"
 
-    @property
-    def max_seq_length(self) -> int:
-        return self.settings.max_seq_length
-
     def text_row(self, text: str, pair: str | None = None) -> Row:
         if pair is None:
             raise DataError("the model takes a question and a passage", where=repr(text))
@@ -184,27 +166,14 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         columns = find_answering_columns(rows, (None, None, None), labelled=labelled)
         return type(self)(self.tokenizer, own.with_values(**columns))
 
-    def example(
-        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
-    ) -> AnsweringExample:
-        places = None if where is None else [where]
-        return self.examples([row], index, where=places, labelled=labelled)[0]
-
-    def examples(
-        self,
-        rows: Sequence[Row],
-        first_index: int,
-        *,
-        where: Sequence[str] | None = None,
-        labelled: bool = True,
+    def placed_examples(
+        self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[AnsweringExample]:
         """Tokenise many rows at once; a passage that stands in several, once.
 
         Raises:
             DataError: a column is missing, or holds no text, or no answers as SQuAD writes them.
         """
-        if where is None:
-            where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
         own = self.settings
         questions = [text_of(row, own.question, at) for row, at in zip(rows, where, strict=True)]
         contexts = {text_of(row, own.context, at): at for row, at in zip(rows, where, strict=True)}
@@ -281,25 +250,13 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         window; `["may_answer"]` `[tokens]` bool: the passage's tokens and `[CLS]`;
         `counts["answering"]` the windows.
         """
-        windows = [
-            (window, number, example)
-            for example in examples
-            for number, window in enumerate(example.windows)
-        ]
-        windows.sort(key=lambda item: item[0].num_tokens)
-        packed = Packed.from_arrays(
-            [window.input_ids for window, _, _ in windows],
-            [window.token_type_ids for window, _, _ in windows],
-            rows=[example.index for _, _, example in windows],
-            numbers=[number for _, number, _ in windows],
-        )
+        packed, windows = pack_windows(examples)
         if any(example.targets is None for example in examples):
             return Batch(packed, examples=examples)
         may_answer = np.zeros(packed.num_tokens, bool)
         spans = []
-        for (window, number, example), start in zip(
-            windows, packed.cu_seqlens.tolist(), strict=False
-        ):
+        for (example, number), start in zip(windows, packed.cu_seqlens.tolist(), strict=False):
+            window = example.windows[number]
             may_answer[start + passage_tokens(window)] = True
             may_answer[start] = True
             assert example.targets is not None, "checked above"

@@ -100,7 +100,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
     """
 
     name: ClassVar[str] = "replaced-tokens"
-    best_metric: ClassVar[str] = "loss"
+    best_metric = "loss"
     lower_is_better: ClassVar[frozenset[str]] = PretrainingTask.lower_is_better | {"rtd_loss"}
 
     def __init__(

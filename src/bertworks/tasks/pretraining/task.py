@@ -182,7 +182,7 @@ class PretrainingTask(Task[PretrainingExample]):
     """
 
     name: ClassVar[str] = "pretraining"
-    best_metric: ClassVar[str] = "loss"
+    best_metric = "loss"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"loss", "mlm_loss", "mlm_perplexity", "lm_loss", "lm_perplexity", "nsp_loss"}
     )

@@ -7,7 +7,8 @@
 | bioes (BILOU) | B-X | I-X | E-X (L-X) | S-X (U-X) |
 
 Words outside any span are O. Whatever does not follow its scheme is read as `conlleval` does, the
-scorer of the CoNLL shared tasks: a span begins where one must.
+scorer of the CoNLL shared tasks: a span begins where one must. These rules read every scheme, so
+nobody has to say in which one a table is written.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 Scheme = Literal["bio", "bioes"]
-Written = Literal["plain", "bio", "iob1", "bioes"]
-"""What tags of a table look like; `plain` ones mark no spans, such as parts of speech."""
-
 _TAG = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
 _SAME = {"L": "E", "U": "S"}
 
@@ -43,24 +41,10 @@ def parts_of(tag: str) -> tuple[str, str]:
     return _SAME.get(letter, letter), kind
 
 
-def written_as(rows: Iterable[Sequence[str]]) -> Written:
-    """Which scheme tags are written in, as far as they show it."""
-    letters: set[str] = set()
-    begins_inside = False
-    for tags in rows:
-        before = ("O", "")
-        for tag in tags:
-            if tag != "O" and _TAG.fullmatch(tag) is None:
-                return "plain"
-            letter, kind = parts_of(tag)
-            letters.add(letter)
-            begins_inside |= letter == "I" and (before[0] == "O" or before[1] != kind)
-            before = letter, kind
-    if letters <= {"O"}:
-        return "plain"
-    if letters & {"E", "S"}:
-        return "bioes"
-    return "iob1" if begins_inside else "bio"
+def mark_spans(tags: Iterable[str]) -> bool:
+    """Whether tags mark spans; others are plain ones, such as parts of speech."""
+    kinds = set(tags) - {"O"}
+    return bool(kinds) and all(_TAG.fullmatch(tag) for tag in kinds)
 
 
 def spans_of(tags: Sequence[str]) -> list[Span]:

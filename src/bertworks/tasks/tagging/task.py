@@ -18,25 +18,23 @@ from pydantic import Field
 from torch import Tensor
 
 from ...errors import DataError, nearest
-from ...packed import Batch, Packed
-from ...settings import Settings
-from ..columns import SAMPLE_ROWS
-from ..labelled import LabelledTask, TaskOptions, check_length
+from ...packed import Batch
+from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import Rows
 from ..task import Evaluator, Prediction, Row, Task
+from ..windowed import pack_windows
 from .columns import WordColumns, find_word_columns, strings_of
 from .evaluator import TaggingEvaluator
 from .network import TaggingNetwork
 from .tags import (
     Scheme,
-    Written,
     best_path,
     converted,
     labels_of,
     legal,
+    mark_spans,
     parts_of,
     spans_of,
-    written_as,
 )
 from .words import LabelledPiece, Window, split_words, windows_of
 
@@ -65,15 +63,13 @@ class TaggingOptions(TaskOptions):
     )
 
 
-class TaggingSettings(Settings):
+class TaggingSettings(TaskSettings):
     """What a tagger is, beside its weights."""
 
     labels: tuple[str, ...] = Field(min_length=1, description="the tags, in order")
     spans: bool = Field(description="whether tags mark spans")
     columns: WordColumns = Field(description="the columns that rows are read from")
-    max_seq_length: int = Field(128, ge=4, description="the most tokens of a window")
     stride: int | None = Field(None, ge=1)
-    dropout: float | None = Field(None, ge=0, lt=1)
     labelled_piece: LabelledPiece = "first"
     decoding: Decoding = "constrained"
 
@@ -128,15 +124,18 @@ class TaggingTask(LabelledTask[TaggingExample]):
     """
 
     name: ClassVar[str] = "tagging"
+    best_metric = "accuracy"  # of spans, their F1
     options: ClassVar[type[TaskOptions]] = TaggingOptions
+    settings_class: ClassVar[type[TaskSettings]] = TaggingSettings
+    settings: TaggingSettings
 
     def __init__(self, tokenizer: Tokenizer, settings: TaggingSettings) -> None:
-        self.tokenizer, self.settings = tokenizer, settings
+        super().__init__(tokenizer, settings)
         self._numbers = {name: number for number, name in enumerate(settings.labels)}
         self._legal = None
         if settings.spans and settings.decoding == "constrained":
             self._legal = legal(settings.labels)
-        self._written: Written = settings.scheme if settings.spans else "plain"
+        self.best_metric = "f1" if settings.spans else "accuracy"
 
     @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
@@ -149,7 +148,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         counts = Counter(tag for tags in tagged for tag in tags)
         if not counts:
             raise DataError("there is not a single tag", where=rows.name)
-        spans = written_as(tagged) != "plain"
+        spans = mark_spans(counts)
         if spans:
             labels = labels_of((parts_of(tag)[1] for tag in counts if tag != "O"), options.scheme)
         else:
@@ -161,22 +160,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
             {"labels": labels, "spans": spans, "columns": columns, **own}
         )
         return cls(tokenizer, settings)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
-        """The task that `to_dict` described."""
-        return cls(tokenizer, TaggingSettings.parse(values))
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.settings.model_dump(mode="json")
-
-    @property
-    def best_metric(self) -> str:  # type: ignore[override]  # of spans, if there are any
-        return "f1" if self.settings.spans else "accuracy"
-
-    @property
-    def model_class(self) -> str:
-        return "tagging"
 
     def config_entries(self) -> dict[str, Any]:
         return {
@@ -201,10 +184,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
     def columns_text(self) -> str:
         return str(self.settings.columns)
 
-    @property
-    def max_seq_length(self) -> int:
-        return self.settings.max_seq_length
-
     def text_row(self, text: str, pair: str | None = None) -> Row:
         if pair is not None:
             raise DataError("the model takes single texts", where=repr(text))
@@ -217,27 +196,10 @@ class TaggingTask(LabelledTask[TaggingExample]):
         found = own
         if own.word not in rows.columns or (labelled and own.tag not in rows.columns):
             found = find_word_columns(rows, labelled=labelled)
-        same = type(self)(self.tokenizer, self.settings.with_values(columns=found))
-        if labelled and self.settings.spans:
-            assert found.tag is not None, "tags were asked for"
-            same._written = written_as(
-                strings_of(row, found.tag, rows.name) for row in rows.sample[:SAMPLE_ROWS]
-            )
-        return same
+        return type(self)(self.tokenizer, self.settings.with_values(columns=found))
 
-    def example(
-        self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
-    ) -> TaggingExample:
-        places = None if where is None else [where]
-        return self.examples([row], index, where=places, labelled=labelled)[0]
-
-    def examples(
-        self,
-        rows: Sequence[Row],
-        first_index: int,
-        *,
-        where: Sequence[str] | None = None,
-        labelled: bool = True,
+    def placed_examples(
+        self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[TaggingExample]:
         """Tokenise many rows at once.
 
@@ -249,8 +211,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
                 words; a tag is none of the task's.
         """
         own = self.settings
-        if where is None:
-            where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
         words: list[Sequence[str]] = []
         offsets: list[list[tuple[int, int]] | None] = []
         for row, at in zip(rows, where, strict=True):
@@ -291,25 +251,23 @@ class TaggingTask(LabelledTask[TaggingExample]):
         tags = strings_of(row, column, where)
         if len(tags) != len(words):
             raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
-        if self.settings.spans and self._written != "bio":
-            tags = converted(tags, self.settings.scheme)
-        elif self.settings.spans and self.settings.scheme == "bioes":
-            tags = converted(tags, "bioes")
-        for tag in tags:
-            if tag not in self._numbers:
+        own = converted(tags, self.settings.scheme) if self.settings.spans else tags
+        for tag, label in zip(tags, own, strict=True):
+            marks_nothing = label == "O" and tag != "O"
+            if label not in self._numbers or marks_nothing:
                 raise DataError(
                     f"the tag {tag!r} is none of those of the training data",
                     where=where,
                     fix=f"{nearest(tag, self._numbers)}.",
                 )
-        return np.array([self._numbers[tag] for tag in tags], np.int64)
+        return np.array([self._numbers[label] for label in own], np.int64)
 
     def training_examples(self, example: TaggingExample) -> Sequence[TaggingExample]:
-        if len(example.windows) == 1:
-            return [example]
+        """Each window that tells a word by itself."""
         return [
             TaggingExample(example.index, example.words, None, None, example.tags, [window], 0)
             for window in example.windows
+            if len(window.words)
         ]
 
     def collate(self, examples: Sequence[TaggingExample]) -> Batch:
@@ -318,24 +276,14 @@ class TaggingTask(LabelledTask[TaggingExample]):
         `targets["positions"]` is `[pieces]` int64, the tokens that tell a tag; `["labels"]`, if
         tags are known, the like; `counts["tagging"]` how many there are.
         """
-        windows = [
-            (window, number, example)
-            for example in examples
-            for number, window in enumerate(example.windows)
-        ]
-        windows.sort(key=lambda item: len(item[0].input_ids))
-        packed = Packed.from_arrays(
-            [window.input_ids for window, _, _ in windows],
-            [window.token_type_ids for window, _, _ in windows],
-            rows=[example.index for _, _, example in windows],
-            numbers=[number for _, number, _ in windows],
-        )
+        packed, places = pack_windows(examples)
+        windows = [(example, example.windows[number]) for example, number in places]
         starts = packed.cu_seqlens.tolist()
         targets = {
             "positions": np.concatenate(
                 [
                     window.positions + start
-                    for (window, _, _), start in zip(windows, starts, strict=False)
+                    for (_, window), start in zip(windows, starts, strict=False)
                 ]
             )
         }
@@ -344,7 +292,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             targets["labels"] = np.concatenate(
                 [
                     example.tags[window.words]
-                    for window, _, example in windows
+                    for example, window in windows
                     if example.tags is not None
                 ]
             )
@@ -403,7 +351,8 @@ class TaggingTask(LabelledTask[TaggingExample]):
         names = self.settings.labels
         counts = np.zeros(len(names), np.int64)
         for example in examples:
-            counts += np.bincount(example.tags, minlength=len(names))  # type: ignore[arg-type]
+            assert example.tags is not None, "tags are known where they are counted"
+            counts += np.bincount(example.tags, minlength=len(names))
         return dict(zip(names, counts.tolist(), strict=True))
 
     @property
