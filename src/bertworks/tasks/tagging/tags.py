@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ class Span(NamedTuple):
     end: int
 
 
+@lru_cache(maxsize=4096)
 def parts_of(tag: str) -> tuple[str, str]:
     """A tag's letter (B, I, E, S or O) and its type; of no span's tag, `O` and nothing."""
     found = _TAG.fullmatch(tag)

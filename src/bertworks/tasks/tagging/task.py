@@ -367,7 +367,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
 def _entity(
     example: TaggingExample, kind: str, first: int, past: int, sure: Sequence[float]
 ) -> Prediction:
-    probability = float(np.mean(sure[first:past]))
+    probability = sum(sure[first:past]) / (past - first)
     if example.offsets is None or example.text is None:
         text = " ".join(example.words[first:past])
         return {"type": kind, "text": text, "start": first, "end": past, "probability": probability}

@@ -1,0 +1,265 @@
+"""What a plain Hugging Face script does for each task: features, padded batches, a measurement.
+
+Rows come from the same files by the same columns as ours; everything after that is the reference's:
+its tokenizer, its head, its loss. Each class is as short as the library's own examples allow.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import transformers
+from scipy.stats import pearsonr
+from seqeval.metrics import f1_score
+from sklearn.metrics import matthews_corrcoef
+from torch import Tensor
+
+from bertworks.tasks.answering.columns import answers_of
+from bertworks.tasks.answering.metrics import best_threshold, f1
+from bertworks.tasks.labels import label_name
+
+Row = Mapping[str, Any]
+Batch = dict[str, Tensor]
+MEASURED_AT_ONCE = 64
+
+
+class PeerTask(ABC):
+    """A task as the reference's examples do it.
+
+    Args:
+        tokenizer: the reference's.
+        settings: our task's, for columns and limits.
+        metric: what is measured.
+    """
+
+    model_class: ClassVar[str]
+
+    def __init__(self, tokenizer: Any, settings: Any, metric: str) -> None:
+        self.tokenizer, self.settings, self.metric = tokenizer, settings, metric
+
+    def model(self, name: str) -> Any:
+        """The reference's model, its head freshly initialised."""
+        return getattr(transformers, self.model_class).from_pretrained(name, **self.head())
+
+    def head(self) -> dict[str, Any]:
+        return {}
+
+    def features(self, rows: Sequence[Row]) -> list[Any]:
+        """What is trained on, one by one; the rows, if nothing has to be done before."""
+        return list(rows)
+
+    @abstractmethod
+    def batch(self, features: Sequence[Any]) -> Batch:
+        """The model's inputs, padded to the longest, with labels."""
+
+    @abstractmethod
+    def measure(self, model: Any, rows: Sequence[Row]) -> float:
+        """The metric on rows."""
+
+    def outputs(
+        self, model: Any, rows: Sequence[Row]
+    ) -> Iterator[tuple[Sequence[Any], Batch, Any]]:
+        """The model's answers to features of rows, batch by batch."""
+        features = self.features(rows)
+        for at in range(0, len(features), MEASURED_AT_ONCE):
+            part = features[at : at + MEASURED_AT_ONCE]
+            inputs = self.batch(part)
+            yield part, inputs, model(**inputs)
+
+
+class Texts(PeerTask):
+    """Classes and values of texts and pairs."""
+
+    model_class = "AutoModelForSequenceClassification"
+
+    def head(self) -> dict[str, Any]:
+        return {"num_labels": len(getattr(self.settings, "labels", [None]))}
+
+    def batch(self, features: Sequence[Any]) -> Batch:
+        columns = self.settings.columns
+        pairs = None if columns.pair is None else [row[columns.pair] for row in features]
+        inputs = self.tokenizer(
+            [row[columns.text] for row in features],
+            pairs,
+            padding=True,
+            truncation=True,
+            max_length=self.settings.max_seq_length,
+            return_tensors="pt",
+        )
+        return {**inputs, "labels": torch.tensor([self._label(row) for row in features])}
+
+    def _label(self, row: Row) -> int | float:
+        column = self.settings.columns.label
+        if hasattr(self.settings, "labels"):
+            return int(self.settings.labels.index(label_name(row, column, None)))
+        return float(row[column])
+
+    def measure(self, model: Any, rows: Sequence[Row]) -> float:
+        labels, logits = [], []
+        for _, inputs, outputs in self.outputs(model, rows):
+            labels.append(inputs["labels"])
+            logits.append(outputs.logits)
+        own, told = torch.cat(labels).numpy(), torch.cat(logits)
+        if self.metric == "pearson":
+            return float(pearsonr(own, told[:, 0]).statistic)
+        classes = told.argmax(-1).numpy()
+        if self.metric == "matthews_correlation":
+            return float(matthews_corrcoef(own, classes))
+        return float((own == classes).mean())
+
+
+class Tagging(PeerTask):
+    """Tags of words: the first piece of each has the label, the others -100."""
+
+    model_class = "AutoModelForTokenClassification"
+
+    def head(self) -> dict[str, Any]:
+        return {"num_labels": len(self.settings.labels)}
+
+    def batch(self, features: Sequence[Any]) -> Batch:
+        columns, names = self.settings.columns, self.settings.labels
+        inputs = self.tokenizer(
+            [list(row[columns.word]) for row in features],
+            is_split_into_words=True,
+            padding=True,
+            truncation=True,
+            max_length=self.settings.max_seq_length,
+            return_tensors="pt",
+        )
+        labels = torch.full(inputs["input_ids"].shape, -100)
+        for at, row in enumerate(features):
+            before = None
+            for place, word in enumerate(inputs.word_ids(at)):
+                if word is not None and word != before:
+                    labels[at, place] = names.index(row[columns.tag][word])
+                before = word
+        return {**inputs, "labels": labels}
+
+    def measure(self, model: Any, rows: Sequence[Row]) -> float:
+        names, column = self.settings.labels, self.settings.columns.tag
+        own, told = [], []
+        for part, inputs, outputs in self.outputs(model, rows):
+            classes = outputs.logits.argmax(-1)
+            for at, row in enumerate(part):
+                found = [names[n] for n in classes[at][inputs["labels"][at] >= 0]]
+                own.append(list(row[column]))
+                told.append(found + ["O"] * (len(own[-1]) - len(found)))  # what the limit cut off
+        if self.settings.spans:
+            return float(f1_score(own, told))
+        pairs = zip(chain(*own), chain(*told), strict=True)
+        return float(np.mean([a == b for a, b in pairs]))
+
+
+class Answering(PeerTask):
+    """Spans of passages, by windows; the best of the 20 best beginnings and ends."""
+
+    model_class = "AutoModelForQuestionAnswering"
+
+    def features(self, rows: Sequence[Row]) -> list[Any]:
+        own = self.settings
+        found = []
+        for number, row in enumerate(rows):
+            answers, starts = answers_of(row, own.answers, None)
+            room = own.max_seq_length - len(self.tokenizer.tokenize(row[own.question])) - 3
+            encoded = self.tokenizer(
+                row[own.question],
+                row[own.context],
+                truncation="only_second",
+                max_length=own.max_seq_length,
+                stride=room - own.stride,  # what neighbouring windows share
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+            )
+            for at, offsets in enumerate(encoded["offset_mapping"]):
+                sides = encoded.sequence_ids(at)
+                places = [
+                    span if side == 1 else None for span, side in zip(offsets, sides, strict=True)
+                ]
+                span = (0, 0)
+                if answers and starts:
+                    start, end = starts[0], starts[0] + len(answers[0])
+                    first = [n for n, p in enumerate(places) if p and p[0] <= start < p[1]]
+                    last = [n for n, p in enumerate(places) if p and p[0] < end <= p[1]]
+                    span = (first[0], last[0]) if first and last else span
+                ids = {k: encoded[k][at] for k in ("input_ids", "attention_mask", "token_type_ids")}
+                found.append({**ids, "span": span, "places": places, "row": number})
+        return found
+
+    def batch(self, features: Sequence[Any]) -> Batch:
+        keys = ("input_ids", "attention_mask", "token_type_ids")
+        inputs = self.tokenizer.pad(
+            [{key: one[key] for key in keys} for one in features], return_tensors="pt"
+        )
+        spans = torch.tensor([one["span"] for one in features])
+        return {**inputs, "start_positions": spans[:, 0], "end_positions": spans[:, 1]}
+
+    def measure(self, model: Any, rows: Sequence[Row]) -> float:
+        own = self.settings
+        best = [(-np.inf, "")] * len(rows)
+        null = [np.inf] * len(rows)
+        for part, _, outputs in self.outputs(model, rows):
+            for at, one in enumerate(part):
+                start, end = outputs.start_logits[at].numpy(), outputs.end_logits[at].numpy()
+                row = one["row"]
+                null[row] = min(null[row], float(start[0] + end[0]))
+                for first in np.argsort(-start)[:20]:
+                    for last in np.argsort(-end)[:20]:
+                        if not self._is_span(one["places"], first, last, own.max_answer_tokens):
+                            continue
+                        score = float(start[first] + end[last])
+                        if score > best[row][0]:
+                            begin, past = one["places"][first][0], one["places"][last][1]
+                            best[row] = score, rows[row][own.context][begin:past]
+        answers = [answers_of(row, own.answers, None)[0] for row in rows]
+        scores = [f1(text, true) for (_, text), true in zip(best, answers, strict=True)]
+        if not own.unanswerable:
+            return float(np.mean(scores))
+        margins = [n - score for n, (score, _) in zip(null, best, strict=True)]
+        return best_threshold(margins, scores, [f1("", true) for true in answers])[1]
+
+    @staticmethod
+    def _is_span(places: Sequence[Any], first: int, last: int, longest: int) -> bool:
+        inside = max(first, last) < len(places) and places[first] and places[last]
+        return bool(inside) and first <= last < first + longest
+
+
+class Choice(PeerTask):
+    """The right one of several endings."""
+
+    model_class = "AutoModelForMultipleChoice"
+
+    def batch(self, features: Sequence[Any]) -> Batch:
+        own = self.settings
+        count = len(own.choices)
+        inputs = self.tokenizer(
+            [row[own.prompt] for row in features for _ in own.choices],
+            [row[name] for row in features for name in own.choices],
+            padding=True,
+            truncation=True,
+            max_length=own.max_seq_length,
+            return_tensors="pt",
+        )
+        shaped = {key: value.view(len(features), count, -1) for key, value in inputs.items()}
+        labels = [int(row[own.label]) - own.first_number for row in features]
+        return {**shaped, "labels": torch.tensor(labels)}
+
+    def measure(self, model: Any, rows: Sequence[Row]) -> float:
+        right = [
+            (outputs.logits.argmax(-1) == inputs["labels"])
+            for _, inputs, outputs in self.outputs(model, rows)
+        ]
+        return float(torch.cat(right).double().mean())
+
+
+PEERS: dict[str, type[PeerTask]] = {
+    "classification": Texts,
+    "regression": Texts,
+    "tagging": Tagging,
+    "answering": Answering,
+    "choice": Choice,
+}

@@ -1,0 +1,312 @@
+"""Every task on real data, ours and the peer's plain loop with the same settings and seeds.
+
+    python benchmarks/finetuning/results.py run MODEL [TASK…] [--seeds 0 1 2]
+        [--who ours peer random] [--set learning_rate=5e-5 …]
+    python benchmarks/finetuning/results.py table
+
+Each run, on one thread, adds a line to `results.jsonl` (`--out`); what stands there is not done
+again. Told are the metric of the best evaluation on dev, and the processor's seconds of the whole
+command, so that ours and the peer's may run beside other work. `random` is ours from random
+weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parent
+DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A task of the table.
+
+    Attributes:
+        label: what the table calls it.
+        task: ours.
+        train: its file under the data's folder.
+        dev: the like; None: a part of `train` (`_split`).
+        metric: what is told.
+        settings: of `bertworks finetune`.
+    """
+
+    label: str
+    task: str
+    train: str
+    dev: str | None
+    metric: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+_SMALL = {"learning_rate": 1e-4, "epochs": 3, "batch_size": 32}
+_PAIR = {"text_column": "sentence1", "pair_column": "sentence2"}
+MEASURED = {
+    "sst2": Measured(
+        "SST-2",
+        "classification",
+        "glue/sst2/train.tsv",
+        "glue/sst2/dev.tsv",
+        "accuracy",
+        {**_SMALL, "eval_every": 700},
+    ),
+    "mrpc": Measured(
+        "MRPC",
+        "classification",
+        "glue/mrpc/train.tsv",
+        "glue/mrpc/dev.tsv",
+        "accuracy",
+        {
+            **_SMALL,
+            "text_column": "#1 String",
+            "pair_column": "#2 String",
+            "label_column": "Quality",
+        },
+    ),
+    "cola": Measured(
+        "CoLA",
+        "classification",
+        "glue/cola/train.tsv",
+        "glue/cola/dev.tsv",
+        "matthews_correlation",
+        {**_SMALL, "header": False, "text_column": 4, "label_column": 2},
+    ),
+    "rte": Measured(
+        "RTE",
+        "classification",
+        "glue/rte/train.tsv",
+        "glue/rte/dev.tsv",
+        "accuracy",
+        {**_SMALL, **_PAIR, "max_seq_length": 256},
+    ),
+    "stsb": Measured(
+        "STS-B",
+        "regression",
+        "glue/stsb/train.tsv",
+        "glue/stsb/dev.tsv",
+        "pearson",
+        {**_SMALL, **_PAIR, "label_column": "score"},
+    ),
+    "qnli": Measured(
+        "QNLI, dev in two",
+        "classification",
+        "glue/qnli/dev.tsv",
+        None,
+        "accuracy",
+        {**_SMALL, "text_column": "question", "pair_column": "sentence"},
+    ),
+    "ewt": Measured(
+        "UD-EWT, parts of speech",
+        "tagging",
+        "ud-ewt/en_ewt-ud-train.conllu",
+        "ud-ewt/en_ewt-ud-dev.conllu",
+        "accuracy",
+        {"learning_rate": 2e-4, "epochs": 2, "batch_size": 16},
+    ),
+    "wnut": Measured(
+        "WNUT17, names",
+        "tagging",
+        "wnut17/train.conll",
+        "wnut17/dev.conll",
+        "f1",
+        {"learning_rate": 2e-4, "epochs": 4, "batch_size": 16},
+    ),
+    "squad": Measured(
+        "SQuAD 1.1, dev by article",
+        "answering",
+        "squad/train.json",
+        "squad/dev.json",
+        "f1",
+        {"learning_rate": 2e-4, "epochs": 2, "batch_size": 16},
+    ),
+    "squad2": Measured(
+        "SQuAD 2.0, half of dev by article",
+        "answering",
+        "squad/dev-v2.0-half.json",
+        None,
+        "best_f1",
+        {"learning_rate": 2e-4, "epochs": 2, "batch_size": 16},
+    ),
+    "codah": Measured(
+        "CODAH",
+        "choice",
+        "codah/train.tsv",
+        "codah/dev.tsv",
+        "accuracy",
+        {
+            **_SMALL,
+            "header": False,
+            "prompt_column": 2,
+            "choice_columns": "3,4,5,6",
+            "label_column": 7,
+        },
+    ),
+}
+
+
+def tables(one: Measured, folder: Path) -> tuple[Path, Path]:
+    """The files of rows to learn from and to measure on."""
+    whole = DATA / one.train
+    if one.dev is not None:
+        return whole, DATA / one.dev
+    return _split(whole, folder)
+
+
+def _split(whole: Path, folder: Path) -> tuple[Path, Path]:
+    """A table in two: the halves of its rows, or four fifths and a fifth of its articles."""
+    parts = folder / f"train{whole.suffix}", folder / f"dev{whole.suffix}"
+    if whole.suffix == ".json":
+        document = json.loads(whole.read_text(encoding="utf-8"))
+        articles = document["data"]
+        cut = len(articles) * 4 // 5
+        for path, part in zip(parts, (articles[:cut], articles[cut:]), strict=True):
+            path.write_text(json.dumps({**document, "data": part}), encoding="utf-8")
+        return parts
+    header, *lines = whole.read_text(encoding="utf-8").splitlines(keepends=True)
+    half = len(lines) // 2
+    for path, part in zip(parts, (lines[:half], lines[half:]), strict=True):
+        path.write_text(header + "".join(part), encoding="utf-8")
+    return parts
+
+
+def processor_seconds(command: Sequence[str]) -> tuple[float, str]:
+    """Run a command; the processor's seconds it took, and what it printed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return round(used, 1), told
+
+
+def run_ours(
+    one: Measured, model: str, settings: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    """One run of `bertworks finetune`, and the best evaluation in its journal."""
+    train, dev = tables(one, folder)
+    out = folder / "run"
+    seconds, _ = processor_seconds(
+        [
+            *(sys.executable, "-m", "bertworks", "finetune", one.task, "--model", model),
+            *("--train", str(train), "--dev", str(dev), "--out", str(out), "--threads", "1"),
+            *(f"{name}={value}" for name, value in settings.items()),
+        ]
+    )
+    journal = (out / "journal.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [
+        line["metrics"][one.metric] for line in map(json.loads, journal) if line["kind"] == "eval"
+    ]
+    return {one.metric: max(found), "processor_seconds": seconds}
+
+
+def run_peer(one: Measured, model: str, settings: Path, folder: Path) -> dict[str, Any]:
+    """One run of the peer's loop, and what it prints."""
+    train, dev = tables(one, folder)
+    seconds, told = processor_seconds(
+        [
+            *(sys.executable, str(HERE / "peer.py"), model, str(settings), str(train), str(dev)),
+            *("--threads", "1"),
+        ]
+    )
+    return {**json.loads(told.splitlines()[-1]), "processor_seconds": seconds}
+
+
+def run(options: argparse.Namespace) -> None:
+    """Do what is not done yet."""
+    model = str(options.model)
+    for name in options.tasks or MEASURED:
+        one = MEASURED[name]
+        for seed in options.seeds:
+            settings = {"best_metric": one.metric, **one.settings, **options.set, "seed": seed}
+            for who in options.who:
+                this = {"task": name, "who": who, "settings": settings}
+                done = [{key: line[key] for key in this} for line in read_results(options.out)]
+                if this in done:
+                    continue
+                with tempfile.TemporaryDirectory() as folder:
+                    if who == "peer":
+                        file = Path(folder) / "settings.yaml"
+                        file.write_text(yaml.safe_dump({"task": one.task, **settings}))
+                        found = run_peer(one, model, file, Path(folder))
+                    else:
+                        more = {"reinitialize": "true"} if who == "random" else {}
+                        found = run_ours(one, model, {**settings, **more}, Path(folder))
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({**this, **found}) + "\n")
+                print(name, who, found, flush=True)
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_table(options: argparse.Namespace) -> None:
+    """The table of what stands in the results, each task at its own settings."""
+    print("| task | metric | ours | peer | seeds | processor time, ours : peer |")
+    print("|---|---|---|---|---|---|")
+    for name, one in MEASURED.items():
+        usual = {"best_metric": one.metric, **one.settings}
+        lines = [
+            line
+            for line in read_results(options.out)
+            if line["task"] == name
+            and {k: v for k, v in line["settings"].items() if k != "seed"} == usual
+        ]
+        cells, minutes = [], []
+        for who in ("ours", "peer"):
+            found = [line for line in lines if line["who"] == who]
+            cells.append(_mean([100 * line[one.metric] for line in found]))
+            minutes.append(_mean([line["processor_seconds"] / 60 for line in found]))
+        seeds = ", ".join(sorted({str(line["settings"]["seed"]) for line in lines}))
+        times = " : ".join(f"{cell} min" for cell in minutes)
+        print(f"| {one.label} | {one.metric} | {' | '.join(cells)} | {seeds} | {times} |")
+
+
+def _mean(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{mean(values):.1f}{spread}"
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    return name, yaml.safe_load(value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=HERE / "results.jsonl")
+    verbs = parser.add_subparsers(required=True)
+    runs = verbs.add_parser("run")
+    runs.add_argument("model", type=Path)
+    runs.add_argument("tasks", nargs="*", choices=[[], *MEASURED])
+    runs.add_argument("--seeds", type=int, nargs="+", default=[0])
+    runs.add_argument(
+        "--who", nargs="+", choices=("ours", "peer", "random"), default=["ours", "peer"]
+    )
+    runs.add_argument("--set", type=_assignment, nargs="+", action="extend", default=[])
+    runs.set_defaults(do=run)
+    verbs.add_parser("table").set_defaults(do=write_table)
+    options = parser.parse_args()
+    if hasattr(options, "set"):
+        options.set = dict(options.set)
+    options.do(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What is at the edge of each task: nothing, one word, far too much, and what cannot be learned.
+
+`docs/edges.md` says the same in words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bertworks.api import Model
+from bertworks.errors import DataError
+from bertworks.model.config import EncoderConfig
+from bertworks.tasks import LABELLED, labelled_task
+from bertworks.text.tokenizer import Tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+LONG = "ab " * 100_000
+COLUMNS = {"text": "text", "label": "label"}
+TASKS: dict[str, dict[str, Any]] = {
+    "classification": {"labels": ["n", "p"], "columns": COLUMNS},
+    "regression": {"columns": COLUMNS},
+    "tagging": {
+        "labels": ["O", "B-PER", "I-PER"],
+        "spans": True,
+        "columns": {"word": "words", "tag": "tags"},
+    },
+    "answering": {"stride": 32, "unanswerable": True},
+    "choice": {},
+}
+
+
+def repr_short(value: object) -> str:
+    return repr(value)[:12]
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Model]:
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    config = EncoderConfig(
+        vocab_size=len(PIECES),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=64,
+    )
+    made = {}
+    for name, values in TASKS.items():
+        task = labelled_task(name).from_dict({**values, "max_seq_length": 64}, tokenizer)
+        made[name] = Model(tokenizer, task, task.network(config).eval())
+    return made
+
+
+def test_every_task_is_here() -> None:
+    assert set(TASKS) == set(LABELLED)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_any_text_has_one_answer(models: dict[str, Model], task: str, text: str) -> None:
+    (answer,) = models[task].predict([{"text": text}])
+    number = answer["value"] if task == "regression" else answer["probabilities"]["p"]
+    assert abs(number) < 10
+
+
+@pytest.mark.parametrize("words", [[], [""], [" ", "\x00"], ["a"], ["a" * 100_000]], ids=repr_short)
+def test_every_word_has_one_tag(models: dict[str, Model], words: list[str]) -> None:
+    (answer,) = models["tagging"].predict([{"words": words}])
+    assert answer["words"] == words
+    assert len(answer["tags"]) == len(words)
+
+
+def test_a_hundred_thousand_words_have_a_tag_each(models: dict[str, Model]) -> None:
+    (answer,) = models["tagging"].predict([{"text": LONG}])
+    assert len(answer["tags"]) == 100_000
+    (answer,) = models["tagging"].predict([{"text": ""}])
+    assert answer["tags"] == answer["entities"] == []
+
+
+@pytest.mark.parametrize("passage", ["", " ", "\x00", "a", LONG], ids=repr_short)
+@pytest.mark.parametrize("question", ["", "a"])
+def test_any_passage_has_an_answer_or_none(
+    models: dict[str, Model], question: str, passage: str
+) -> None:
+    (answer,) = models["answering"].predict([{"question": question, "context": passage}])
+    assert answer["answer"] == passage[answer["start"] : answer["end"]]
+    if not passage.strip(" \x00"):
+        assert (answer["answer"], answer["probability"]) == ("", 1.0)
+
+
+def test_a_long_question_is_cut_and_leaves_room_for_the_passage(models: dict[str, Model]) -> None:
+    own = models["answering"]
+    row = {"question": LONG, "context": "a b"}
+    with pytest.raises(DataError, match=r"row 1: .*no room for a window"):
+        own.predict([row])  # 64 tokens of a question are all that 64 have room for
+
+
+@pytest.mark.parametrize("choices", [["", ""], ["a"], [LONG, "a"], ["b"] * 200], ids=repr_short)
+def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> None:
+    (answer,) = models["choice"].predict([{"prompt": "", "choices": choices}])
+    assert len(answer["probabilities"]) == len(choices)
+    assert sum(answer["probabilities"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "says"),
+    [
+        ("classification", {"text": "a", "label": "q"}, "label 'q' is none of those of the train"),
+        ("classification", {"text": "a", "label": None}, r"label \(column 'label'\) is empty"),
+        ("classification", {"text": "a", "label": float("nan")}, "label nan .* is no name"),
+        ("classification", {"text": None, "label": "p"}, "the column 'text' holds nothing"),
+        ("regression", {"text": "a", "label": float("nan")}, "nan .* is no finite number"),
+        ("regression", {"text": "a", "label": "inf"}, "'inf' .* is no finite number"),
+        ("regression", {"text": "a", "label": True}, "True .* is no finite number"),
+        ("tagging", {"words": ["a"], "tags": ["B-LOC"]}, "tag 'B-LOC' is none of those of the tra"),
+        ("tagging", {"words": ["a"], "tags": []}, "1 words, but 0 tags"),
+        ("answering", {"question": "a", "context": "a", "answers": float("nan")}, "no answers"),
+        ("choice", {"prompt": "a", "choices": [], "label": 0}, "there are no choices"),
+        (
+            "choice",
+            {"prompt": "a", "choices": ["b"], "label": 1},
+            "number of none of the 1 choices",
+        ),
+        ("choice", {"prompt": "a", "choices": ["b"], "label": float("nan")}, "nan .* is no name"),
+    ],
+)
+def test_what_cannot_be_learned_is_said(
+    models: dict[str, Model], task: str, row: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(DataError, match=f"row 1: .*{says}"):
+        models[task].evaluate([row])
+
+
+@pytest.mark.parametrize("task", LABELLED)
+def test_no_rows_are_an_error(models: dict[str, Model], task: str) -> None:
+    for use in (models[task].predict, models[task].evaluate):
+        with pytest.raises(DataError, match="there are no rows"):
+            use([])
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "metrics"),
+    [
+        ("classification", {"text": "a", "label": "p"}, {"majority": 1, "matthews_correlation": 0}),
+        ("regression", {"text": "a", "label": 2.0}, {"pearson": 0, "spearman": 0}),
+        ("tagging", {"words": ["a"], "tags": ["O"]}, {"majority": 1, "recall": 0}),
+        ("choice", {"prompt": "", "choices": ["a"], "label": 0}, {"majority": 1, "accuracy": 1}),
+    ],
+)
+def test_a_table_of_one_class_can_be_measured(
+    models: dict[str, Model], task: str, row: dict[str, Any], metrics: dict[str, float]
+) -> None:
+    found = models[task].evaluate([row] * 3).metrics
+    assert {name: found[name] for name in metrics} == metrics
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_answered"),
+    [
+        ({"text": [], "answer_start": []}, False),
+        ({"text": [""], "answer_start": [0]}, False),
+        ({"text": ["h"], "answer_start": [0]}, True),  # not in the passage: measured all the same
+        ({"text": ["b"], "answer_start": [-7]}, True),
+        ("", False),
+        ("b", True),
+    ],
+)
+def test_answers_at_the_edge(models: dict[str, Model], answers: object, is_answered: bool) -> None:
+    row = {"question": "a", "context": "a b", "answers": answers}
+    own = models["answering"]
+    told = own.predict([row])[0]["answer"]
+    found = own.evaluate([row]).metrics
+    assert found["unanswered_accuracy" if is_answered else "answered_f1"] == 0
+    if not is_answered:
+        assert found["f1"] == found["unanswered_accuracy"] == (told == "")
