@@ -51,7 +51,10 @@ def classification_metrics(
     if positive is not None:
         result["f1"] = float(f1[positive])
     result["macro_f1"] = float(np.mean(f1))
-    result["matthews_correlation"] = float(metrics.matthews_corrcoef(labels, predicted))
+    varies = len(np.unique([labels, predicted])) > 1
+    result["matthews_correlation"] = (
+        float(metrics.matthews_corrcoef(labels, predicted)) if varies else 0.0
+    )
     return result
 
 
