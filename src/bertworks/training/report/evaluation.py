@@ -144,19 +144,16 @@ def _verdict(mistake: Mistake) -> str:
         if mistake.error is not None
         else _percent(mistake.probability or 0)
     )
-    lines = (("told", ' class="wrong"', mistake.told, how),)
-    lines += (("true", "", mistake.truth, f"row {mistake.row:,}"),)
-    return "".join(
-        (
-            '<dl class="verdict">',
-            *(
-                f"<dt>{name}</dt><dd><b{kind}>{escape(answer)}</b> "
-                f'<span class="soft small">{note}</span></dd>'
-                for name, kind, answer, note in lines
-            ),
-            "</dl>",
-        )
+    lines = (
+        ("told", ' class="wrong"', mistake.told, how),
+        ("true", "", mistake.truth, f"row {mistake.row:,}"),
     )
+    shown = "".join(
+        f"<dt>{name}</dt><dd><b{kind}>{escape(answer)}</b> "
+        f'<span class="soft small">{note}</span></dd>'
+        for name, kind, answer, note in lines
+    )
+    return f'<dl class="verdict">{shown}</dl>'
 
 
 def _percent(share: float) -> str:
