@@ -139,6 +139,11 @@ def test_models_that_are_none_or_of_another_task(
     _fails(bertworks, "predict", gone, "text", says="no such directory")
     _fails(bertworks, "predict", "the text first", world.finetuned, says="no such directory")
     _fails(bertworks, "evaluate", world.dev, "--data", world.finetuned, says="is a file")
+    missing = world.dev.parent / "missing" / "page.html"
+    _fails(
+        *(bertworks, "evaluate", world.finetuned, "--data", world.dev, "--report", missing),
+        says="missing: no such directory",
+    )
     _fails(bertworks, "fill-mask", world.finetuned, "a [MASK]", says="trained for classification")
     _fails(bertworks, "next-sentence", world.finetuned, "a", "b", says="classification")
     _fails(bertworks, "tokenize", gone, "text", says="no such file")

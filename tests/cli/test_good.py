@@ -134,6 +134,17 @@ def test_evaluate(bertworks: Bertworks, world: World) -> None:
     assert f"{values['accuracy']:.4f}" in table.stdout
 
 
+def test_evaluate_writes_a_page(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    page = tmp_path / "errors.html"
+    told = bertworks("evaluate", world.finetuned, "--data", world.dev, "--report", page)
+    assert told.exit_code == 0
+    assert "% sure on average" in told.stdout
+    assert "report" in told.stdout
+    lines = [line for line in told.stdout.splitlines() if str(page) not in line]
+    assert max(map(len, lines)) <= 80
+    assert "Calibration" in page.read_text(encoding="utf-8")
+
+
 def test_predict_texts(bertworks: Bertworks, world: World) -> None:
     result = bertworks("predict", world.finetuned, "the river rose", "a door", "--json")
     first, second = map(json.loads, result.stdout.splitlines())

@@ -239,6 +239,9 @@ def test_summary_counts_what_is_cut(tokenizer: Tokenizer) -> None:
     assert summary.train.lengths == {"min": 6, "p50": 7, "p90": 9, "p95": 9, "p99": 9, "max": 9}
     assert (summary.train.cut_rows, summary.train.cut_tokens, summary.train.tokens) == (1, 1, 28)
     assert summary.shared == 3
+    assert (summary.train.bin_width, sum(summary.train.bins)) == (1, 4)
+    assert summary.train.bins == [0, 0, 0, 0, 0, 1, 2, 0, 1]
+    assert summary.train.cut_bins == [0, 0, 0, 0, 0, 0, 0, 0, 1]
     text = "\n".join(summary.lines())
     assert "cuts 1 rows (25.0%), 1 tokens in all" in text
     assert "majority baseline: 66.7%" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ import torch
 from bertworks.api import Model, load
 from bertworks.errors import DataError, SettingsError
 from bertworks.tasks import LABELLED, labelled_task
+from bertworks.tasks.breakdown import Breakdown
 from bertworks.tasks.classification import ClassificationSettings
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.distilled import DistilledTask
 from bertworks.training.finetune import finetune
 from bertworks.training.finetune_settings import settings_of
+from bertworks.training.report import write_report
 from tests.training.test_finetune import CONFIG, FAST, LETTERS, Tokenizer, make_rows
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{c}" for c in LETTERS)]
@@ -70,6 +74,14 @@ def number(random: np.random.Generator) -> dict[str, Any]:
     return {"text": " ".join(random.permutation(words)), "score": float(count)}
 
 
+SECTIONS = {
+    "tagging": ("Confusions", "By type", "Calibration", "Rows of train, by tokens"),
+    "answering": ("By length of the answer", "By first word", "The most confident mistakes"),
+    "choice": ("Calibration", "Rows of dev, by tokens"),
+    "regression": ("True and told", "The largest errors"),
+}
+"""What the report on a run of the task has."""
+
 TASKS = {
     "tagging": (tagged, "f1", 0.9, {}),
     "answering": (question, "f1", 0.8, {"stride": 4, "max_seq_length": 20, "epochs": 16}),
@@ -92,7 +104,16 @@ def test_learns_and_is_saved(task: str, tmp_path: Path) -> None:
     assert again.task.name == task
     assert again.predict(dev) == result.model.predict(dev)
     assert again.evaluate(dev).metrics[metric] >= least
-    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
+    # What the metrics are made of is kept, and the report is made of it without the model.
+    kept = json.loads((tmp_path / "run" / "evaluation.json").read_bytes())
+    assert kept["metrics"] == result.metrics
+    assert Breakdown.parse(kept["breakdown"], where="here") == result.breakdown
+    copy = tmp_path / "copy"
+    ignored = shutil.ignore_patterns("model", "best", "checkpoints")
+    shutil.copytree(tmp_path / "run", copy, ignore=ignored)
+    text = write_report(copy).read_text(encoding="utf-8")
+    for section in SECTIONS[task]:
+        assert section in text, section
     # Going on from the result keeps its head.
     given["epochs"] = 0.1
     more = finetune(again, task, train=train, dev=dev, out=tmp_path / "more", **given)

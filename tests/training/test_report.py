@@ -15,7 +15,9 @@ import pytest
 import yaml
 
 from bertworks.errors import DataError
-from bertworks.training.report import write_report
+from bertworks.inference.evaluate import Evaluation
+from bertworks.tasks.breakdown import Breakdown
+from bertworks.training.report import write_evaluation_report, write_report
 from bertworks.training.report.page import label, value
 from bertworks.training.report.series import smoothed
 
@@ -191,6 +193,109 @@ def test_fine_tuning_data_are_told(run: Path) -> None:
     words = _Page(write_report(run).read_text(encoding="utf-8")).words
     for said in ("3,000 (75.0%)", "1,000 (25.0%)", "301", "777", "71,234", NASTY):
         assert said in words, said
+    # Earlier versions wrote no lengths but the percentiles.
+    assert "Rows of train, by tokens" not in words
+    table |= {"bin_width": 8, "bins": [3000, 900, 100], "cut_bins": [0, 0, 13]}
+    (run / "data.json").write_text(json.dumps(data))
+    words = _Page(write_report(run).read_text(encoding="utf-8")).words
+    for said in ("Rows of train, by tokens", "13 rows are cut, by 777 tokens in all"):
+        assert said in words, said
+
+
+def _told(run: Path, **parts: Any) -> _Page:
+    """The page of a run whose evaluation has these parts."""
+    tree = {"data": NASTY, "rows": 250, "metrics": {}, "remarks": [], "breakdown": parts}
+    (run / "evaluation.json").write_text(json.dumps(tree))
+    return _Page(write_report(run).read_text(encoding="utf-8"))
+
+
+MISTAKE = {"row": 37, "text": f"so {NASTY}", "truth": NASTY, "told": f"not {NASTY}"}
+
+
+def test_mistakes_are_shown_with_their_text(run: Path) -> None:
+    mark = [3, 3 + len(NASTY)]
+    page = _told(run, mistakes=[{**MISTAKE, "probability": 0.875, "mark": mark}])
+    for said in ("The most confident mistakes", f"so {NASTY}", f"not {NASTY}", "87.5 %", "row 37"):
+        assert said in page.words, said
+    tags = [tag for tag, _ in page.tags]
+    assert "mark" in tags
+    assert "script" not in tags
+
+
+def test_errors_of_numbers(run: Path) -> None:
+    page = _told(run, mistakes=[{**MISTAKE, "error": 2.5}], values=[[1.0, 2.0], [3.0, 2.5]])
+    for said in ("The largest errors", "off by 2.5", "Told, by true"):
+        assert said in page.words, said
+    assert sum(tag == "svg" for tag, _ in page.tags) == 7
+
+
+def test_confusions_are_a_heat_map(run: Path) -> None:
+    cells = [[0, 0, 30], [0, 1, 10], [1, 1, 1234]]
+    page = _told(run, confusion={"counted": "words", "labels": [NASTY, "b"], "cells": cells})
+    styles = [given["style"] for tag, given in page.tags if tag == "td" and "style" in given]
+    assert styles == ["--share:0.750", "--share:0.250", "--share:1.000"]
+    assert "1,234" in page.words
+    assert f"the kept weights on {NASTY}, 250 rows" in page.words
+
+
+def test_confusions_of_many_labels_are_a_list(run: Path) -> None:
+    labels = [f"label {at}" for at in range(150)]
+    cells = [[at, (at + 1) % 150, at + 1] for at in range(150)] + [[7, 7, 8]]
+    page = _told(run, confusion={"counted": "rows", "labels": labels, "cells": cells})
+    assert "The commonest of 150 confusions" in page.words
+    assert "label 149label 0150100.0 %" in page.words
+    assert "label 7label 88" not in page.words, "a rare one"
+
+
+def test_scores_by_label_and_the_lowest_of_many(run: Path) -> None:
+    rows = [
+        {"name": f"kind {at}", "count": 10, "metrics": {"precision": 1, "f1": at / 100}}
+        for at in range(60)
+    ]
+    table = {"by": "type", "counted": "spans", "rows": rows[:2]}
+    page = _told(run, tables=[table, {**table, "rows": rows}])
+    assert "By type" in page.words
+    assert "kind 110100.0 %1.0 %" in page.words
+    assert "The 25 of 60 with the lowest F1" in page.words
+    assert "kind 24" in page.words
+    assert "kind 25" not in page.words
+
+
+CALIBRATION = {
+    "counted": "rows",
+    "expected_error": 0.125,
+    "confidence": 0.9,
+    "accuracy": 0.775,
+    "bins": [{"low": 0.8, "high": 0.9, "count": 44, "confidence": 0.85, "accuracy": 0.7}],
+}
+
+
+def test_calibration(run: Path) -> None:
+    page = _told(run, calibration=CALIBRATION)
+    for said in ("90.0 % sure", "77.5 % right", "12.5 %", "80 to 90 %4485.0 %70.0 %"):
+        assert said in page.words, said
+    assert sum(tag == "svg" for tag, _ in page.tags) == 8
+
+
+def test_calibration_without_matplotlib(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "80 to 90 %" in _told(run, calibration=CALIBRATION, values=[[1.0, 2.0]]).words
+
+
+def test_a_page_about_one_evaluation(tmp_path: Path) -> None:
+    mistake = {**MISTAKE, "probability": 0.875}
+    breakdown = Breakdown.parse({"mistakes": [mistake], "calibration": CALIBRATION}, where="here")
+    found = Evaluation({"accuracy": 0.775, "majority": 0.5}, 250, [f"look: {NASTY}"], breakdown)
+    file = write_evaluation_report(tmp_path / "page.html", found, model=NASTY, data="dev.tsv")
+    page = _Page(file.read_text(encoding="utf-8"))
+    for said in ("77.5 %", "majority 50.0 %", "dev.tsv, 250 rows", "row 37", f"look: {NASTY}"):
+        assert said in page.words, said
+    assert "script" not in {tag for tag, _ in page.tags}
+
+
+def test_an_evaluation_of_another_version(run: Path) -> None:
+    with pytest.raises(DataError, match=r"evaluation\.json: holds no breakdown .*mistakes"):
+        _told(run, mistakes="none")
 
 
 def test_no_run(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..corpus.lines import ReadCounts
+    from ..tasks.breakdown import Breakdown
 
 Update = Callable[[int, int], None]
 """Told of progress: how much is done, and how much there is (0 if unknown)."""
@@ -68,6 +70,16 @@ def metrics(values: Mapping[str, float | None]) -> None:
     """A table of metrics."""
     if values:
         table(("metric", "value"), list(values.items()), right="value")
+
+
+def evaluated(breakdown: Breakdown, report: Path | None) -> dict[str, Any]:
+    """What is worth saying of an evaluation beside its metrics, for `facts`."""
+    found: dict[str, Any] = {}
+    if breakdown.calibration is not None:
+        found["calibration"] = breakdown.calibration
+    if report is not None:
+        found["report"] = report
+    return found
 
 
 def predictions(rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:

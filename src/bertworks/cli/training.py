@@ -140,4 +140,6 @@ def finetune(
         show.metrics(result.metrics)
         for remark in result.remarks:
             typer.echo(f"  {remark}")
-        show.facts({"model": result.run.model, "report": result.run.report})
+        show.facts(
+            {"model": result.run.model, **show.evaluated(result.breakdown, result.run.report)}
+        )

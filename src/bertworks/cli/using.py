@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import DataError
 from . import show
 from .app import (
     AsJson,
@@ -23,23 +24,40 @@ from .app import (
 )
 
 
-@verb("evaluate", "bertworks evaluate runs/tickets --data dev.tsv")
+@verb(
+    "evaluate",
+    "bertworks evaluate runs/tickets --data dev.tsv",
+    "bertworks evaluate runs/tickets --data dev.tsv --report errors.html",
+)
 def evaluate(
     model: ModelPath,
     data: Annotated[str, typer.Option(metavar="FILE", help="Rows whose answers are known.")],
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a page: confusions, calibration, the worst mistakes."
+        ),
+    ] = None,
     json: AsJson = False,
     device: Device = DeviceName.AUTO,
     threads: Threads = None,
     precision: Precision = PrecisionName.FP32,
 ) -> None:
     """Measure a fine-tuned model on labelled rows."""
+    if report is not None and not report.parent.is_dir():
+        raise DataError("no such directory", where=str(report.parent))
     found = load_model(model, device, threads).evaluate(data, precision=precision.value)
+    if report is not None:
+        from ..training.report import write_evaluation_report
+
+        write_evaluation_report(report, found, model=model, data=data)
     if json:
         show.as_json({"rows": found.rows, **found.metrics, "remarks": found.remarks})
         return
     show.metrics({"rows": found.rows, **found.metrics})
     for remark in found.remarks:
-        typer.echo(remark)
+        typer.echo(f"  {remark}")
+    show.facts(show.evaluated(found.breakdown, report))
 
 
 @verb(

@@ -23,7 +23,9 @@ from ..errors import DataError
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead, cross_entropy_sum
 from ..packed import Batch, Packed, Padded
+from .breakdown import Breakdown
 from .columns import listing, resolve
+from .counters import CalibrationCounter, Worst
 from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from .labels import label_name
 from .placed import Rows, text_of
@@ -68,6 +70,7 @@ class ChoiceExample:
 
     Attributes:
         index: the row's number.
+        prompt: its text.
         choices: their texts.
         input_ids: of each choice, `[tokens]` int32.
         token_type_ids: of each choice, `[tokens]` int8.
@@ -76,6 +79,7 @@ class ChoiceExample:
     """
 
     index: int
+    prompt: str
     choices: Sequence[str]
     input_ids: Sequence[np.ndarray]
     token_type_ids: Sequence[np.ndarray]
@@ -222,6 +226,7 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
             examples.append(
                 ChoiceExample(
                     first_index + at,
+                    prompts[at],
                     texts,
                     [encoding.input_ids for encoding in part],
                     [encoding.token_type_ids for encoding in part],
@@ -314,12 +319,20 @@ class ChoiceEvaluator(Evaluator):
         self._labels: list[int] = []
         self._told: list[int] = []
         self._loss = 0.0
+        self._calibration, self._worst = CalibrationCounter(), Worst()
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        labels = batch.targets["labels"]
-        self._loss += cross_entropy_sum(outputs["logits"], labels).item()
-        self._labels += labels.tolist()
-        self._told += outputs["logits"].argmax(-1).tolist()
+        logits, labels = outputs["logits"], batch.targets["labels"]
+        self._loss += cross_entropy_sum(logits, labels).item()
+        true, told = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
+        self._labels += true.tolist()
+        self._told += told.tolist()
+        sure = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
+        self._calibration.add(sure, true == told)
+        for at in np.flatnonzero(true != told).tolist():
+            example: ChoiceExample = batch.examples[at]
+            names = example.choices[true[at]], example.choices[told[at]]
+            self._worst.add(float(sure[at]), example.index, example.prompt, *names)
 
     def result(self) -> dict[str, float]:
         assert self._labels, "nothing was evaluated"
@@ -329,6 +342,11 @@ class ChoiceEvaluator(Evaluator):
             "majority": Counter(self._labels).most_common(1)[0][1] / len(self._labels),
             "accuracy": float(np.mean([own == other for own, other in pairs])),
         }
+
+    def breakdown(self) -> Breakdown:
+        return Breakdown(
+            calibration=self._calibration.result("rows"), mistakes=self._worst.result()
+        )
 
 
 def find_choice_columns(rows: Rows, options: ChoiceOptions, *, labelled: bool) -> dict[str, Any]:

@@ -339,7 +339,7 @@ class ClassificationTask(TextTask):
     def evaluator(self) -> Evaluator:
         names = self.settings.labels
         if self.settings.multi_label:
-            return MultiLabelEvaluator()
+            return MultiLabelEvaluator(names)
         positive = None
         if len(names) == 2:
             chosen = self.settings.positive_label

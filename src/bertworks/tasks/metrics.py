@@ -1,8 +1,9 @@
-"""Metrics of classification and regression, counted by scikit-learn and SciPy."""
+"""How good classification and regression are, counted by scikit-learn and SciPy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,8 @@ from torch import Tensor
 from ..errors import need
 from ..model.heads import cross_entropy_sum
 from ..packed import Batch
+from .breakdown import MOST_POINTS, Breakdown, Confusion, ScoreTable
+from .counters import CalibrationCounter, Worst
 from .task import Evaluator
 
 EXTRA = "metrics"
@@ -58,6 +61,26 @@ def classification_metrics(
     return result
 
 
+def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray) -> ScoreTable:
+    """Precision, recall, F1 and rows of each label; what is undefined is 0.
+
+    Args:
+        names: of the labels.
+        labels: `[rows]` the numbers of the true ones, or `[rows, labels]` whether each is.
+        predicted: the like.
+
+    Raises:
+        BertworksError: scikit-learn is not installed.
+    """
+    metrics: Any = need("sklearn.metrics", EXTRA, "Measuring a classifier")
+    counted = metrics.precision_recall_fscore_support(
+        labels, predicted, labels=list(range(len(names))), zero_division=0.0
+    )
+    columns = [column.tolist() for column in counted]
+    rates = dict(zip(names, zip(*columns, strict=True), strict=True))
+    return ScoreTable.of_rates("label", "rows", rates)
+
+
 class ClassificationEvaluator(Evaluator):
     """`loss`, and the metrics of `classification_metrics`, over all rows.
 
@@ -73,12 +96,20 @@ class ClassificationEvaluator(Evaluator):
         self._labels: list[np.ndarray] = []
         self._predicted: list[np.ndarray] = []
         self._loss = 0.0
+        self._calibration, self._worst = CalibrationCounter(), Worst()
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         logits, labels = outputs["logits"], batch.targets["labels"]
         self._loss += cross_entropy_sum(logits, labels).item()
-        self._labels.append(np.asarray(labels.cpu()))
-        self._predicted.append(np.asarray(logits.argmax(-1).cpu()))
+        true, told = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
+        self._labels.append(true)
+        self._predicted.append(told)
+        sure = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
+        self._calibration.add(sure, true == told)
+        for at in np.flatnonzero(true != told).tolist():
+            example = batch.examples[at]
+            names = self._names[true[at]], self._names[told[at]]
+            self._worst.add(float(sure[at]), example.index, example.shown, *names)
 
     def result(self) -> dict[str, float]:
         assert self._labels, "nothing was evaluated"
@@ -96,6 +127,15 @@ class ClassificationEvaluator(Evaluator):
         name = self._names[predicted[0]]
         return [f"every row is predicted to be {name!r}: nothing has been learned yet"]
 
+    def breakdown(self) -> Breakdown:
+        labels, predicted = np.concatenate(self._labels), np.concatenate(self._predicted)
+        return Breakdown(
+            confusion=Confusion.of("rows", self._names, labels, predicted),
+            tables=(label_scores(self._names, labels, predicted),),
+            calibration=self._calibration.result("rows"),
+            mistakes=self._worst.result(),
+        )
+
 
 class MultiLabelEvaluator(Evaluator):
     """Metrics of rows that may have any number of labels, a label being told over one half.
@@ -109,14 +149,27 @@ class MultiLabelEvaluator(Evaluator):
 
     metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "micro_f1", "macro_f1")
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         require_metrics()
+        self._names = names
         self._labels: list[np.ndarray] = []
         self._logits: list[np.ndarray] = []
+        self._worst = Worst()
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        self._labels.append(np.asarray(batch.targets["labels"].cpu()))
-        self._logits.append(np.asarray(outputs["logits"].double().cpu()))
+        logits = outputs["logits"].double().cpu()
+        true, told = np.asarray(batch.targets["labels"].cpu()) > 0.5, np.asarray(logits > 0)
+        self._labels.append(true)
+        self._logits.append(np.asarray(logits))
+        # How sure each wrong decision is, for a label or against it.
+        sure = np.where(true != told, np.asarray(logits.abs().sigmoid()), 0.0).max(1)
+        for at in np.flatnonzero(sure).tolist():
+            example = batch.examples[at]
+            names = self._joined(true[at]), self._joined(told[at])
+            self._worst.add(float(sure[at]), example.index, example.shown, *names)
+
+    def _joined(self, is_one: np.ndarray) -> str:
+        return ", ".join(compress(self._names, is_one)) or "none"
 
     def result(self) -> dict[str, float]:
         assert self._labels, "nothing was evaluated"
@@ -130,6 +183,12 @@ class MultiLabelEvaluator(Evaluator):
             "micro_f1": float(metrics.f1_score(average="micro", **told)),
             "macro_f1": float(metrics.f1_score(average="macro", **told)),
         }
+
+    def breakdown(self) -> Breakdown:
+        labels, predicted = np.concatenate(self._labels), np.concatenate(self._logits) > 0
+        return Breakdown(
+            tables=(label_scores(self._names, labels, predicted),), mistakes=self._worst.result()
+        )
 
 
 class RegressionEvaluator(Evaluator):
@@ -147,10 +206,16 @@ class RegressionEvaluator(Evaluator):
         self._stats: Any = need("scipy.stats", EXTRA, "Measuring a regression")
         self._labels: list[np.ndarray] = []
         self._values: list[np.ndarray] = []
+        self._worst = Worst()
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         self._labels.append(np.asarray(batch.targets["labels"].double().cpu()))
         self._values.append(np.asarray(outputs["values"].double().cpu()))
+        pairs = zip(self._labels[-1].tolist(), self._values[-1].tolist(), strict=True)
+        for example, (true, told) in zip(batch.examples, pairs, strict=True):
+            names = f"{true:.4g}", f"{told:.4g}"
+            off = abs(true - told)
+            self._worst.add(off, example.index, example.shown, *names, is_number=True)
 
     def result(self) -> dict[str, float]:
         labels, values = np.concatenate(self._labels), np.concatenate(self._values)
@@ -168,3 +233,9 @@ class RegressionEvaluator(Evaluator):
         if np.ptp(values) == 0 and np.ptp(labels) > 0:
             return [f"every row is predicted to be {values[0]:.3g}: nothing has been learned yet"]
         return []
+
+    def breakdown(self) -> Breakdown:
+        labels, values = np.concatenate(self._labels), np.concatenate(self._values)
+        some = np.linspace(0, len(labels) - 1, min(len(labels), MOST_POINTS)).astype(int)
+        pairs = zip(labels[some].tolist(), values[some].tolist(), strict=True)
+        return Breakdown(values=tuple(pairs), mistakes=self._worst.result())

@@ -11,6 +11,7 @@ import numpy as np
 from .labelled import LabelledExample, LabelledTask
 
 PERCENTILES = (50, 90, 95, 99)
+MOST_BINS = 40
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,9 @@ class SplitSummary:
         labels: how often each target occurs; empty where targets are numbers.
         lengths: tokens of a row, special ones included, before anything is cut: `min`, `p50`,
             `p90`, `p95`, `p99`, `max`.
+        bin_width: tokens that a bin of `bins` spans.
+        bins: rows by length: of 1 to `bin_width` tokens, of one more to twice as many, and so on.
+        cut_bins: those of them that are over the limit.
         cut_rows: rows over the limit.
         cut_tokens: tokens that the limit cuts off.
         tokens: tokens that are left.
@@ -32,6 +36,9 @@ class SplitSummary:
     rows: int
     labels: Mapping[str, int]
     lengths: Mapping[str, int]
+    bin_width: int
+    bins: Sequence[int]
+    cut_bins: Sequence[int]
     cut_rows: int
     cut_tokens: int
     tokens: int
@@ -43,6 +50,8 @@ class SplitSummary:
         """The summary of a table's examples; `labels` are the counts of their targets."""
         cut = np.array([example.truncated_tokens for example in examples])
         lengths = cut + [example.num_tokens for example in examples]
+        bin_width = max(1, -(-int(lengths.max()) // MOST_BINS))
+        bins = np.maximum(lengths - 1, 0) // bin_width
         ranks = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
         return cls(
             name=name,
@@ -53,6 +62,9 @@ class SplitSummary:
                 **{f"p{at}": int(rank) for at, rank in zip(PERCENTILES, ranks, strict=True)},
                 "max": int(lengths.max()),
             },
+            bin_width=bin_width,
+            bins=np.bincount(bins).tolist(),
+            cut_bins=np.bincount(bins[cut > 0], minlength=int(bins.max()) + 1).tolist(),
             cut_rows=int((cut > 0).sum()),
             cut_tokens=int(cut.sum()),
             tokens=int((lengths - cut).sum()),

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 
 from torch import Tensor, nn
 
+from .breakdown import Breakdown
+
 if TYPE_CHECKING:
     from ..model.config import EncoderConfig
     from ..model.encoder import Encoder
@@ -118,6 +120,10 @@ class Evaluator(ABC):
     def remarks(self) -> list[str]:
         """What people should know beside the metrics, such as that one class is never predicted."""
         return []
+
+    def breakdown(self) -> Breakdown:
+        """What the metrics are made of: confusions, calibration, mistakes; empty if not kept."""
+        return Breakdown()
 
 
 class Task(ABC, Generic[ExampleT]):

@@ -84,6 +84,7 @@ class TextExample:
             it is not known.
         truncated_tokens: how many tokens the limit cut off.
         turned: the pair the other way round, as ids and token types; None if one order is read.
+        texts: the text, and the second one if there is one.
     """
 
     index: int
@@ -92,6 +93,12 @@ class TextExample:
     label: Any
     truncated_tokens: int
     turned: tuple[np.ndarray, np.ndarray] | None = None
+    texts: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The texts for people."""
+        return " | ".join(self.texts)
 
     @property
     def num_tokens(self) -> int:
@@ -167,6 +174,7 @@ class TextTask(LabelledTask[TextExample]):
                 self._label(row, where[at]) if labelled else None,
                 encoding.truncated_tokens,
                 turned[at],
+                (texts[at],) if pairs is None else (texts[at], pairs[at]),
             )
             for at, (row, encoding) in enumerate(zip(rows, encodings, strict=True))
         ]
@@ -212,8 +220,10 @@ class TextTask(LabelledTask[TextExample]):
             raise DataError(f"the model takes {takes}, and the table has {has}", where=rows.name)
         return type(self)(self.tokenizer, self.settings.with_values(columns=found))
 
-    def pack(self, examples: Sequence[TextExample]) -> tuple[Packed, list[Any] | None]:
-        """Rows in order of length, and their labels; None if one is not known.
+    def pack(
+        self, examples: Sequence[TextExample]
+    ) -> tuple[Packed, list[Any] | None, list[TextExample]]:
+        """Rows in order of length, their labels (None if one is not known), and themselves.
 
         With `both_orders` a row is two sequences that follow one another.
         """
@@ -233,7 +243,7 @@ class TextTask(LabelledTask[TextExample]):
             numbers=[number for _, number, _, _ in sequences],
         )
         labels = [example.label for example in order]
-        return packed, None if any(label is None for label in labels) else labels
+        return packed, None if any(label is None for label in labels) else labels, order
 
 
 def rows_of(batch: Batch) -> list[int]:
@@ -254,9 +264,16 @@ def in_one(logits: Tensor, packed: Packed) -> Tensor:
 
 
 def labelled_batch(
-    packed: Packed, labels: Sequence[Any] | None, dtype: type[np.generic], name: str
+    packed: Packed,
+    labels: Sequence[Any] | None,
+    examples: Sequence[TextExample],
+    dtype: type[np.generic],
+    name: str,
 ) -> Batch:
-    """A batch with `targets["labels"]`, and as many rows as there are to count for a loss."""
+    """A batch with `targets["labels"]`, and as many rows as there are to count for a loss.
+
+    Its examples are in the order of the answers.
+    """
     if labels is None:
-        return Batch(packed)
-    return Batch(packed, {"labels": np.array(labels, dtype)}, {name: len(labels)})
+        return Batch(packed, examples=examples)
+    return Batch(packed, {"labels": np.array(labels, dtype)}, {name: len(labels)}, examples)

@@ -22,6 +22,7 @@ from ..inference.engine import EngineSettings
 from ..inference.evaluate import Evaluation, evaluate
 from ..model.precision import Precision
 from ..tasks import labelled_task
+from ..tasks.breakdown import Breakdown
 from ..tasks.labelled import LabelledExample, LabelledTask
 from ..tasks.rows import Table
 from ..tasks.summary import DataSummary
@@ -30,7 +31,7 @@ from .checkpoint import load_weights
 from .distributed import Team, team
 from .finetune_settings import FinetuneSettings, settings_of
 from .fit import fit
-from .journal import RunDirectory
+from .journal import RunDirectory, write_atomically
 from .labelled_data import LabelledData
 from .plan import Best, Phase
 from .progress import Progress
@@ -53,6 +54,7 @@ class FinetuneResult:
         best_step: the step whose weights these are; None without dev: the last.
         remarks: what people should know beside the metrics.
         initialized: the parameters that the given model did not have, newly initialised.
+        breakdown: what the metrics are made of.
     """
 
     model: Model
@@ -62,6 +64,7 @@ class FinetuneResult:
     best_step: int | None = None
     remarks: list[str] = field(default_factory=list)
     initialized: tuple[str, ...] = ()
+    breakdown: Breakdown = field(default_factory=Breakdown)
 
 
 def finetune(
@@ -168,6 +171,9 @@ def _finetune(
     if members.is_main and data.dev is not None:
         load_weights(run.best / "weights.safetensors", network)
         final = evaluate(network, task, data.dev)
+        assert data.summary.dev is not None
+        text = final.to_json(data.summary.dev.name)
+        write_atomically(run.evaluation, text.encode())
         task = task.tuned(final.metrics)
     network.eval()
     made = Model(start.tokenizer, task, network)
@@ -182,6 +188,7 @@ def _finetune(
         best_step=result.state.best_step,
         remarks=final.remarks if final else [],
         initialized=initialized,
+        breakdown=final.breakdown if final else Breakdown(),
     )
 
 

@@ -8,6 +8,7 @@ run/
   checkpoints/       to go on from
   best/              the weights with the best metric so far, where one is asked for
   tensorboard/       the journal again, for TensorBoard
+  evaluation.json    of a fine-tuned model on dev: metrics, and what they are made of
   model/             the trained model
   report.html        the whole as one page
 """
@@ -69,6 +70,10 @@ class RunDirectory:
     @property
     def model(self) -> Path:
         return self.path / "model"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "evaluation.json"
 
     @property
     def report(self) -> Path:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
 from ...packed import Batch
-from ..task import Evaluator
-from .metrics import best_threshold, exact_match, f1
+from ..breakdown import Breakdown, excerpt
+from ..counters import Worst, means_by
+from ..task import Evaluator, Prediction
+from .metrics import best_threshold, exact_match, f1, normalized
 from .network import answering_loss_sum
 
 if TYPE_CHECKING:
-    from .task import AnsweringTask
+    from .task import AnsweringExample, AnsweringTask
+
+NO_ANSWER = "no answer"
+LENGTHS = (NO_ANSWER, "1 word", "2 words", "3 to 5 words", "6 to 10 words", "more words")
+LONGEST = (0, 1, 2, 5, 10)
+"""The most words of each of `LENGTHS` but the last."""
 
 
 class AnsweringEvaluator(Evaluator):
@@ -30,6 +37,8 @@ class AnsweringEvaluator(Evaluator):
         self._loss, self._windows = 0.0, 0
         self._rows: list[tuple[float, str, tuple[str, ...]]] = []
         """How much better no answer scores than the best span, that span, the true answers."""
+        self._beginnings: list[str] = []
+        self._worst = Worst()
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         own = self._task.settings
@@ -42,23 +51,41 @@ class AnsweringEvaluator(Evaluator):
             told = example.context[spans[0].start : spans[0].end] if spans else ""
             margin = null - spans[0].score if spans else 0.0  # none is told, whatever the threshold
             self._rows.append((margin, told, example.answers))
+            self._beginnings.append(_beginning(example.question))
+            answer = self._task.answer(example, spans, null)
+            if not exact_match(answer["answer"], example.answers):
+                self._note_mistake(example, answer)
+
+    def _note_mistake(self, example: AnsweringExample, answer: Prediction) -> None:
+        """The question, and what of the passage stands around the answer that was told."""
+        true = " / ".join(dict.fromkeys(example.answers or ())) or NO_ANSWER
+        self._worst.add(
+            answer["probability"],
+            example.index,
+            example.context,
+            true,
+            answer["answer"] or NO_ANSWER,
+            mark=(answer["start"], answer["end"]),
+            before=f"{excerpt(example.question)[0]} | ",
+        )
+
+    def _pairs(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The answer told to each question, and the true ones."""
+        own = self._task.settings
+        return [
+            ("" if own.unanswerable and margin > own.null_threshold else text, answers)
+            for margin, text, answers in self._rows
+        ]
 
     def result(self) -> dict[str, float]:
-        own = self._task.settings
-        says_none = [
-            own.unanswerable and margin > own.null_threshold for margin, _, _ in self._rows
-        ]
-        told = [
-            "" if none else text for none, (_, text, _) in zip(says_none, self._rows, strict=True)
-        ]
-        pairs = [(text, row[2]) for text, row in zip(told, self._rows, strict=True)]
+        pairs = self._pairs()
         scores = [f1(text, answers) for text, answers in pairs]
         result = {
             "loss": self._loss / self._windows,
             "exact_match": float(np.mean([exact_match(*pair) for pair in pairs])),
             "f1": float(np.mean(scores)),
         }
-        if not own.unanswerable:
+        if not self._task.settings.unanswerable:
             return result
         answered = [score for score, (_, answers) in zip(scores, pairs, strict=True) if answers]
         others = [score for score, (_, answers) in zip(scores, pairs, strict=True) if not answers]
@@ -74,3 +101,30 @@ class AnsweringEvaluator(Evaluator):
             "best_f1": best,
             "best_null_threshold": threshold,
         }
+
+    def breakdown(self) -> Breakdown:
+        """Scores by the length of the answer and by how the question begins."""
+        pairs = self._pairs()
+        metrics = {
+            "exact_match": [exact_match(*pair) for pair in pairs],
+            "f1": [f1(*pair) for pair in pairs],
+        }
+        lengths = [_length(answers) for _, answers in pairs]
+        kinds = (("length of the answer", lengths, LENGTHS), ("first word", self._beginnings, None))
+        return Breakdown(
+            tables=tuple(
+                means_by(by, "questions", names, metrics, order) for by, names, order in kinds
+            ),
+            mistakes=self._worst.result(),
+        )
+
+
+def _beginning(question: str) -> str:
+    """The first word of a question."""
+    return next(iter(normalized(question).split()), "")
+
+
+def _length(answers: Sequence[str]) -> str:
+    """How many words the first true answer has."""
+    words = len(answers[0].split()) if answers else 0
+    return LENGTHS[int(np.searchsorted(LONGEST, words))]

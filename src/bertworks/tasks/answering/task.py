@@ -10,7 +10,7 @@ with the most context around it has the say (the original `run_squad.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -79,6 +79,7 @@ class AnsweringExample:
 
     Attributes:
         index: the row's number.
+        question: its text.
         context: the passage.
         windows: the sequences.
         answers: the true answers, none where there is no answer; None where they are not known.
@@ -89,6 +90,7 @@ class AnsweringExample:
     """
 
     index: int
+    question: str
     context: str
     windows: Sequence[Encoding]
     answers: tuple[str, ...] | None
@@ -217,6 +219,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             targets = [self._target(window, start, end) for window in windows]
         return AnsweringExample(
             index,
+            row[own.question],
             row[own.context],
             windows,
             answers,
@@ -237,8 +240,8 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             return []
         assert example.targets is not None, "answers are known where they are learned"
         return [
-            AnsweringExample(
-                example.index, example.context, [window], example.answers, [target], "as given", 0
+            replace(
+                example, windows=[window], targets=[target], found="as given", truncated_tokens=0
             )
             for window, target in zip(example.windows, example.targets, strict=True)
         ]
@@ -270,27 +273,33 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
 
         Probabilities are shared out among the `n_best` spans, and no answer if there may be none.
         """
-        found: dict[int, Prediction] = {}
-        for example, spans, null in self.spans(outputs, batch):
-            every = [*spans, Candidate(null, 0, 0)] if self.settings.unanswerable else spans
-            scores = np.array([span.score for span in every])
-            shares = np.exp(scores - scores.max(initial=-np.inf))
-            told: list[Prediction] = [
-                {
-                    "answer": example.context[span.start : span.end],
-                    "start": span.start,
-                    "end": span.end,
-                    "probability": float(share),
-                }
-                for span, share in zip(every, shares / max(shares.sum(), 1e-300), strict=True)
-            ]
-            nothing: Prediction = {"answer": "", "start": 0, "end": 0, "probability": 0.0}
-            best = told[0] if told else nothing
-            if self.settings.unanswerable and self._is_null(spans, null):
-                best = told[-1]
-            told.sort(key=lambda one: one["probability"], reverse=True)
-            found[example.index] = {**best, "alternatives": told}
-        return found
+        return {
+            example.index: self.answer(example, spans, null)
+            for example, spans, null in self.spans(outputs, batch)
+        }
+
+    def answer(
+        self, example: AnsweringExample, spans: Sequence[Candidate], null: float
+    ) -> Prediction:
+        """What is told of a row: see `decode`."""
+        every = [*spans, Candidate(null, 0, 0)] if self.settings.unanswerable else spans
+        scores = np.array([span.score for span in every])
+        shares = np.exp(scores - scores.max(initial=-np.inf))
+        told: list[Prediction] = [
+            {
+                "answer": example.context[span.start : span.end],
+                "start": span.start,
+                "end": span.end,
+                "probability": float(share),
+            }
+            for span, share in zip(every, shares / max(shares.sum(), 1e-300), strict=True)
+        ]
+        nothing: Prediction = {"answer": "", "start": 0, "end": 0, "probability": 0.0}
+        best = told[0] if told else nothing
+        if self.settings.unanswerable and self._is_null(spans, null):
+            best = told[-1]
+        told.sort(key=lambda one: one["probability"], reverse=True)
+        return {**best, "alternatives": told}
 
     def _is_null(self, spans: Sequence[Candidate], null: float) -> bool:
         return not spans or null - spans[0].score > self.settings.null_threshold

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
 from ...errors import DataError
 from ...model.heads import cross_entropy_sum
 from ...packed import Batch
+from ..breakdown import Breakdown, Confusion, ScoreTable
+from ..counters import CalibrationCounter, Worst
 from ..task import Evaluator
-from .metrics import macro_f1, span_scores, word_scores
+from .metrics import macro_f1, span_scores, tag_scores, word_scores
+from .tags import parts_of
 
 if TYPE_CHECKING:
-    from .task import TaggingTask
+    from .task import TaggingExample, TaggingTask
 
 
 class TaggingEvaluator(Evaluator):
@@ -26,16 +30,31 @@ class TaggingEvaluator(Evaluator):
         self._true: list[list[str]] = []
         self._told: list[list[str]] = []
         self._loss, self._pieces = 0.0, 0
+        self._calibration, self._worst = CalibrationCounter(), Worst()
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         labels = batch.targets["labels"]
         self._loss += cross_entropy_sum(outputs["logits"], labels).item()
         self._pieces += len(labels)
         names = self._task.settings.labels
-        for example, path, _ in self._task.paths(outputs, batch):
+        for example, path, chances in self._task.paths(outputs, batch):
             assert example.tags is not None, "tags are known where they are measured"
             self._true.append([names[number] for number in example.tags.tolist()])
             self._told.append([names[number] for number in path])
+            told = np.array(path, np.int64)
+            sure = chances[np.arange(len(told)), told]
+            is_right = told == example.tags
+            self._calibration.add(sure, is_right)
+            if not is_right.all():
+                self._note_mistake(example, int(np.where(is_right, 0.0, sure).argmax()), sure)
+
+    def _note_mistake(self, example: TaggingExample, at: int, sure: np.ndarray) -> None:
+        """Of a row, the word that was told wrongly with the highest probability."""
+        start = sum(len(word) + 1 for word in example.words[:at])
+        mark = start, start + len(example.words[at])
+        tags = self._true[-1][at], self._told[-1][at]
+        text = " ".join(example.words)
+        self._worst.add(float(sure[at]), example.index, text, *tags, mark=mark)
 
     def result(self) -> dict[str, float]:
         if not self._pieces:
@@ -59,3 +78,26 @@ class TaggingEvaluator(Evaluator):
             for kind, (p, r, f1, count) in scores.items()
             if kind
         ]
+
+    def breakdown(self) -> Breakdown:
+        """Scores by type of span, and which type a word is told to be of; or the like of tags."""
+        spans = self._task.settings.spans
+        if spans:
+            scores = span_scores(self._true, self._told)
+            del scores[""]
+            table = ScoreTable.of_rates("type", "spans", scores)
+        else:
+            table = ScoreTable.of_rates("tag", "words", tag_scores(self._true, self._told))
+        every = self._task.settings.labels
+        kinds = {tag: (parts_of(tag)[1] or "O") if spans else tag for tag in every}
+        names = list(dict.fromkeys(kinds.values()))
+        true, told = (
+            np.array([names.index(kinds[tag]) for tags in rows for tag in tags], np.int64)
+            for rows in (self._true, self._told)
+        )
+        return Breakdown(
+            confusion=Confusion.of("words", names, true, told),
+            tables=(table,),
+            calibration=self._calibration.result("words"),
+            mistakes=self._worst.result(),
+        )

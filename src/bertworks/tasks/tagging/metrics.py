@@ -58,8 +58,13 @@ def word_scores(
     }
 
 
-def macro_f1(true: Sequence[Sequence[str]], told: Sequence[Sequence[str]]) -> float:
-    """The mean of the tags' F1, of those that occur or are told."""
+def tag_scores(
+    true: Iterable[Sequence[str]], told: Iterable[Sequence[str]]
+) -> dict[str, tuple[float, float, float, int]]:
+    """Precision, recall, F1 and number of words, of each tag that occurs or is told.
+
+    What is undefined is 0.
+    """
     right: Counter[str] = Counter()
     wanted: Counter[str] = Counter()
     found: Counter[str] = Counter()
@@ -67,5 +72,13 @@ def macro_f1(true: Sequence[Sequence[str]], told: Sequence[Sequence[str]]) -> fl
         wanted.update(own_tags)
         found.update(other_tags)
         right.update(own for own, other in zip(own_tags, other_tags, strict=True) if own == other)
-    kinds = {*wanted} | {*found}
-    return sum(_rates(right[k], found[k], wanted[k])[2] for k in kinds) / len(kinds)
+    return {
+        kind: (*_rates(right[kind], found[kind], wanted[kind]), wanted[kind])
+        for kind in sorted({*wanted} | {*found})
+    }
+
+
+def macro_f1(true: Sequence[Sequence[str]], told: Sequence[Sequence[str]]) -> float:
+    """The mean of the tags' F1, of those that occur or are told."""
+    scores = tag_scores(true, told).values()
+    return sum(f1 for _, _, f1, _ in scores) / len(scores)

@@ -1,4 +1,5 @@
-"""One self-contained page about a run, made from nothing but its run directory.
+"""One self-contained page about a run, made from nothing but its run directory; or about a single
+evaluation.
 
 The page needs no network and no program: styles and curves stand in it. Curves are drawn by
 matplotlib (`pip install "bertworks[plots]"`); without it the page says so, and has tables alone.
@@ -6,18 +7,19 @@ matplotlib (`pip install "bertworks[plots]"`); without it the page says so, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ...inference.evaluate import Evaluation
 from ...wording import duration, short
 from ..journal import read_run, write_atomically
-from . import charts, page
+from . import charts, evaluation, page
 from .facts import RunFacts
 from .labelled import is_labelled, labelled_data
 from .samples import fill_ins
 from .series import charts_of
 
-__all__ = ["write_report"]
+__all__ = ["write_evaluation_report", "write_report"]
 
 _MAX_ROWS = 30
 
@@ -28,7 +30,7 @@ def write_report(run_directory: str | Path) -> Path:
     It can be written at any moment of a run, and again.
 
     Raises:
-        DataError: there is no run.
+        DataError: there is no run, or a file in it is another version's.
         TrainingError: the page cannot be written.
     """
     run = read_run(run_directory)
@@ -36,6 +38,7 @@ def write_report(run_directory: str | Path) -> Path:
     body = [
         page.headline(list(_headline(facts))),
         page.section("Curves", _curves(facts)),
+        *evaluation.sections(facts.breakdown, f"the kept weights on {facts.measured}"),
         page.section("Fill-ins", fill_ins(facts.samples)),
         page.section("Evaluations", _evaluations(facts)),
         page.section("Data", _data(facts)),
@@ -46,6 +49,33 @@ def write_report(run_directory: str | Path) -> Path:
     text = page.page(facts.name, _subtitle(facts), filter(None, body), footer)
     write_atomically(run.report, text.encode())
     return run.report
+
+
+def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, data: str) -> Path:
+    """Write a page about one evaluation, and return its path.
+
+    Args:
+        file: the page; replaced if it is there.
+        found: the evaluation.
+        model: what was measured.
+        data: the table that it was measured on.
+
+    Raises:
+        TrainingError: the page cannot be written.
+    """
+    body = [
+        page.headline(list(_metrics(found.metrics, ""))),
+        "".join(map(page.paragraph, found.remarks)),
+        *evaluation.sections(found.breakdown, f"{data}, {found.rows:,} rows"),
+    ]
+    text = page.page(
+        model,
+        f"Measured on {data}, {found.rows:,} rows",
+        filter(None, body),
+        "Made by bertworks.",
+    )
+    write_atomically(Path(file), text.encode())
+    return Path(file)
 
 
 def _subtitle(facts: RunFacts) -> str:
@@ -62,17 +92,7 @@ def _subtitle(facts: RunFacts) -> str:
 def _headline(facts: RunFacts) -> Iterator[page.Figure]:
     """The metrics of the weights that were kept, and what the run took."""
     kept = facts.kept or {"step": 0, "metrics": {}}
-    metrics = kept["metrics"]
-    for name, number in metrics.items():
-        if name.endswith("majority") or (
-            name == "loss" and {"mlm_loss", "lm_loss"} & metrics.keys()
-        ):
-            continue
-        note = f"held out, step {kept['step']:,}"
-        majority = metrics.get(page.majority_of(name))
-        if majority is not None:
-            note = f"majority {page.metric('majority', majority)}"
-        yield page.Figure(page.label(name), page.metric(name, number), note)
+    yield from _metrics(kept["metrics"], f"held out, step {kept['step']:,}")
     if facts.train:
         last = facts.train[-1]
         yield page.Figure("Tokens", short(last["tokens"]), f"{last['examples']:,} rows")
@@ -82,6 +102,18 @@ def _headline(facts: RunFacts) -> Iterator[page.Figure]:
         peak = peaks[len(peaks) // 2]
         note = f"median; {peak:.0%} of peak" if peak else "median"
         yield page.Figure("Tokens a second", short(speeds[len(speeds) // 2]), note)
+
+
+def _metrics(metrics: Mapping[str, float | None], note: str) -> Iterator[page.Figure]:
+    """Figures of metrics; of an accuracy with a majority, that is the note."""
+    for name, number in metrics.items():
+        if name.endswith("majority") or (
+            name == "loss" and {"mlm_loss", "lm_loss"} & metrics.keys()
+        ):
+            continue
+        majority = metrics.get(page.majority_of(name))
+        said = note if majority is None else f"majority {page.metric('majority', majority)}"
+        yield page.Figure(page.label(name), page.metric(name, number), said)
 
 
 def _curves(facts: RunFacts) -> str:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ...errors import BertworksError, need
 
-_COLOURS = {
+COLOURS = {
     "ink": "#010101",
     "grid": "#020202",
     "first": "#030303",
     "second": "#040404",
     "third": "#050505",
     "faint": "#060606",
+    "card": "#070707",
 }
 """Stand-ins, each of which becomes `var(--NAME)` in the SVG: the page says what they look like."""
+
+DASHED = (0, (4, 3))
 
 Colour = Literal["first", "second", "third", "faint"]
 
@@ -52,17 +55,10 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
         percent: whether the values are shares, written in percent.
         zero: whether the axis of values begins at zero.
     """
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter
 
-    with matplotlib.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "bertworks", "font.size": 9}
-    ):
-        figure = Figure(figsize=(5.2, 2.9), layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = figure.add_subplot()
+    def paint(axes: Any) -> None:
+        from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+
         for curve in curves:
             points = [
                 (step, value)
@@ -72,41 +68,61 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
             axes.plot(
                 [step for step, _ in points],
                 [value for _, value in points],
-                color=_COLOURS[curve.colour],
+                color=COLOURS[curve.colour],
                 linewidth=1.0 if curve.colour == "faint" else 1.8,
-                linestyle=(0, (4, 3)) if curve.dashed else "solid",
+                linestyle=DASHED if curve.dashed else "solid",
                 marker="o" if curve.dots else None,
                 markersize=3.5,
                 label=curve.name,
                 solid_capstyle="round",
             )
-        axes.grid(axis="y", color=_COLOURS["grid"], linewidth=0.8)
-        axes.set_axisbelow(True)
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
-        axes.spines["bottom"].set_color(_COLOURS["grid"])
-        axes.tick_params(length=0, colors=_COLOURS["ink"])
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         low, high = axes.get_ylim()
-        span = high - low
         if percent:
-            axes.yaxis.set_major_formatter(
-                PercentFormatter(1.0, decimals=0 if span > 0.05 else 1, symbol=" %")
-            )
+            in_percent(axes.yaxis, decimals=0 if high - low > 0.05 else 1)
         elif high >= 1000:
             axes.yaxis.set_major_formatter(EngFormatter(sep=""))
         elif high < 0.01:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         if zero:
             axes.set_ylim(bottom=0)
-        if len(curves) > 1:
+
+    return svg(paint, legend=len(curves))
+
+
+def svg(paint: Callable[[Any], None], *, legend: int = 0) -> str:
+    """An inline `<svg>` of what `paint` draws on matplotlib's axes, in the style of the page.
+
+    Args:
+        paint: draws, in colours of `COLOURS`.
+        legend: how many things have a name; below two, none is told.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "bertworks", "font.size": 9}
+    ):
+        figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        axes.grid(axis="y", color=COLOURS["grid"], linewidth=0.8)
+        axes.set_axisbelow(True)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.spines["bottom"].set_color(COLOURS["grid"])
+        axes.tick_params(length=0, colors=COLOURS["ink"])
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        paint(axes)
+        if legend > 1:
             figure.legend(
                 loc="outside upper left",
-                ncols=len(curves),
+                ncols=legend,
                 frameon=False,
-                labelcolor=_COLOURS["ink"],
+                labelcolor=COLOURS["ink"],
                 handlelength=1.4,
                 columnspacing=1.6,
                 borderaxespad=0.2,
@@ -118,6 +134,13 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
     return _inline(buffer.getvalue())
 
 
+def in_percent(axis: Any, decimals: int = 0) -> None:
+    """Write the shares of an axis in percent."""
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=decimals, symbol=" %"))
+
+
 def _inline(svg: str) -> str:
     """Strip what a stand-alone file needs, and hand the colours to the page."""
     svg = svg[svg.index("<svg") :]
@@ -125,6 +148,6 @@ def _inline(svg: str) -> str:
     svg = re.sub(
         r'<svg [^>]*viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1
     )
-    for name, stand_in in _COLOURS.items():
+    for name, stand_in in COLOURS.items():
         svg = svg.replace(stand_in, f"var(--{name})")
     return svg

@@ -11,6 +11,7 @@ from typing import Any, Self
 import yaml
 
 from ...tasks import task_class
+from ...tasks.breakdown import Breakdown
 from ..journal import RunDirectory
 
 
@@ -26,6 +27,8 @@ class RunFacts:
         sessions: the lines of `sessions.jsonl`.
         data: the data's counts, from `data.json`; empty if there are none.
         samples: sample fill-ins, from `samples.json`; empty if there are none.
+        measured: what `evaluation.json` is of; "" if there is none.
+        breakdown: what the metrics in it are made of.
         is_finished: whether the trained model was saved.
     """
 
@@ -36,12 +39,19 @@ class RunFacts:
     sessions: Sequence[Mapping[str, Any]]
     data: Mapping[str, Any]
     samples: Sequence[Mapping[str, Any]]
+    measured: str
+    breakdown: Breakdown
     is_finished: bool
 
     @classmethod
     def read(cls, run: RunDirectory) -> Self:
-        """Read a run directory; what a run has not come to yet is empty."""
+        """Read a run directory; what a run has not come to yet is empty.
+
+        Raises:
+            DataError: `evaluation.json` is another version's.
+        """
         lines = list(run.lines())
+        evaluation = _read_json(run.evaluation) or {}
         return cls(
             name=run.path.resolve().name,
             settings=run.settings_file.read_text(encoding="utf-8"),
@@ -50,6 +60,8 @@ class RunFacts:
             sessions=list(run.sessions()),
             data=_read_json(run.path / "data.json") or {},
             samples=_read_json(run.path / "samples.json") or [],
+            measured=f"{evaluation['data']}, {evaluation['rows']:,} rows" if evaluation else "",
+            breakdown=Breakdown.parse(evaluation.get("breakdown", {}), where=str(run.evaluation)),
             is_finished=run.model.is_dir(),
         )
 

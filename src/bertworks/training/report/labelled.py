@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import page
+from . import charts, diagrams, page
 
 _LENGTHS = ("min", "p50", "p90", "p95", "p99", "max")
 
@@ -43,11 +43,29 @@ def labelled_data(data: Mapping[str, Any]) -> str:
         (
             page.table(columns, sizes, numbers=len(columns) - 1),
             page.paragraph("min to max: tokens of a row, before anything is cut."),
-            page.subheading("Labels"),
-            page.table(("", *tables), balance, numbers=len(tables)),
+            _histograms(tables),
+            page.subheading("Labels") if balance else "",
+            page.table(("", *tables), balance, numbers=len(tables)) if balance else "",
             page.facts(rest),
         )
     )
+
+
+def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Rows by length; runs of earlier versions have only the percentiles."""
+    if not charts.can_draw() or not all("bins" in table for table in tables.values()):
+        return ""
+    drawn = (
+        page.chart(
+            f"Rows of {name}, by tokens",
+            diagrams.lengths(table["bin_width"], table["bins"], table["cut_bins"]),
+            f"{table['cut_rows']:,} rows are cut, by {table['cut_tokens']:,} tokens in all"
+            if table["cut_rows"]
+            else "no row is cut",
+        )
+        for name, table in tables.items()
+    )
+    return f'<div class="charts">{"".join(drawn)}</div>'
 
 
 def _share(table: Mapping[str, Any], label: str) -> str:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any, NamedTuple
 
-_SHARES = ("accuracy", "f1", "majority", "share", "rate", "precision", "recall")
+_SHARES = ("accuracy", "f1", "majority", "share", "rate", "precision", "recall", "match")
 _SPELLED = {
     "lm": "LM",
     "mlm": "MLM",
