@@ -30,7 +30,9 @@ SETTINGS: dict[str, Any] = {
 }
 ROWS = read_rows(TRAIN[:40])
 TASK = ClassificationTask.from_table(
-    Tokenizer.from_vocabulary(PIECES), ROWS, ClassificationTask.options.parse({"max_seq_length": 32})
+    Tokenizer.from_vocabulary(PIECES),
+    ROWS,
+    ClassificationTask.options.parse({"max_seq_length": 32}),
 )
 
 Weights = dict[str, Tensor]
@@ -38,6 +40,10 @@ Weights = dict[str, Tensor]
 
 class StopError(Exception):
     """Stands for a kill: nothing after it is run."""
+
+
+def examples() -> list[Any]:
+    return list(labelled_examples(TASK, ROWS))
 
 
 def letters_network(seed: int = 0, **geometry: Any) -> ClassificationNetwork:
@@ -84,7 +90,7 @@ def fit_letters(
         return {"loss": 1.0}
 
     resolved = FitSettings.parse({**SETTINGS, **settings})
-    source = RowSource(list(labelled_examples(TASK, ROWS)), seed=0, batch_size=8)
+    source = RowSource(examples(), seed=0, batch_size=8)
     run = RunDirectory.open(path, resolved)
     try:
         phases = [Phase(source, steps)]

@@ -1,7 +1,8 @@
-"""What is frozen does not change by a bit; what thaws learns from its step on, as if begun there."""
+"""What is frozen does not change by a bit; what thaws learns from its step on."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_a_layer_more_learns_each_time(
     seen = [weights_of(network)]
     seen += fit_letters(tmp_path / "run", network, freezing={"unfreeze_every": 2, **more})[0]
     for name in seen[0]:
-        changes = [not torch.equal(a[name], b[name]) for a, b in zip(seen, seen[1:], strict=False)]
+        changes = [not torch.equal(a[name], b[name]) for a, b in pairwise(seen)]
         start = starts[part_of(name)]
         assert changes == [step >= start for step in range(10)], name
 
