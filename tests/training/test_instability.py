@@ -71,7 +71,8 @@ def test_the_advice_is_about_this_run() -> None:
 
     assert "bias_correction=true; " in advice(bias_correction=False)
     assert "warmup=0.1; " in advice(warmup=0)
-    assert "epochs=20 learning_rate=2e-5" in advice(learning_rate=5e-5)
+    assert "epochs=20 learning_rate=2e-5" in advice(learning_rate=1e-4)
+    assert "learning_rate" not in advice(learning_rate=5e-5)
     assert "epochs" not in advice(epochs=20)
     assert "learning_rate=3e-4, since the encoder is small" in advice(hidden_size=128)
     assert "learning_rate" not in advice(lora_rank=8, learning_rate=2e-4)

@@ -13,6 +13,7 @@ from typing import Any
 from .finetune_settings import FinetuneSettings
 
 _SMALL = 256  # hidden_size of an encoder that wants a higher rate than the paper's
+_HIGH = 5e-5  # the highest of the paper's rates
 _LESS = 0.98  # of the loss of guessing: what a run that learns gets below
 _CORRELATION = 0.1  # one above it is not that of guessing, whatever the accuracy is
 
@@ -79,7 +80,7 @@ def _advice(settings: FinetuneSettings, hidden_size: int) -> str:
         tries.append("learning_rate=3e-4, since the encoder is small")
     elif settings.epochs < 20:
         rate = ""
-        if settings.lora_rank is None and settings.learning_rate > 2e-5:
+        if settings.lora_rank is None and settings.learning_rate > _HIGH:
             rate = " learning_rate=2e-5"
         tries.append(f"longer training, epochs=20{rate}")
     tries.append(f"another seed={settings.seed + 1}")
