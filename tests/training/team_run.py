@@ -1,4 +1,5 @@
-"""The toy task on several processes; rank 1 asks to stop on the way, and then all go on.
+"""The toy task on several processes; rank 1 asks to stop on the way, and then all go on. Then a
+classifier whose layers learn one after the other, until rank 0 sees that it gets no better.
 
 Run it by: torchrun --nproc-per-node 2 -m tests.training.team_run OUT
 """
@@ -14,10 +15,13 @@ from pathlib import Path
 import torch
 
 from bertworks.training.distributed import team
-from bertworks.training.fit import FitResult, FitSettings, Phase, fit
+from bertworks.training.fit import Best, FitResult, FitSettings, Phase, fit
 from bertworks.training.journal import RunDirectory
+from bertworks.training.row_source import RowSource
 from bertworks.training.signals import Interrupted
 
+from .letters import SETTINGS as LETTERS
+from .letters import TASK, examples, letters_network
 from .toy import ToyNetwork, ToySource, ToyTask, measure, toy_network
 from .toy_source import ToyExample
 
@@ -61,6 +65,33 @@ def team_run(out: Path, blocks: int = -1, dropout: float = 0.0) -> tuple[ToyNetw
         return network, result
 
 
+def thawing_run(out: Path) -> FitResult:
+    network = letters_network(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    settings = FitSettings.parse(
+        {
+            **LETTERS,
+            "micro_batch_size": 3,
+            "freezing": {"embeddings": True, "unfreeze_every": 2},
+            "ema": 0.5,
+            "gradient_checkpointing": True,
+        }
+    )
+    scores = iter([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.5, 0.4, 0.3])
+    with team("cpu") as members:
+        run = RunDirectory.open(out, settings, is_main=members.is_main)
+        result = fit(
+            network,
+            TASK,
+            [Phase(RowSource(examples(), seed=0, batch_size=8), steps=20)],
+            settings=settings,
+            run=run,
+            evaluate=lambda network: {"score": next(scores)},
+            best=Best("score", patience=3),
+        )
+        run.close()
+        return result
+
+
 if __name__ == "__main__":
     warnings.simplefilter("error")
     torch.set_num_threads(1)
@@ -71,3 +102,5 @@ if __name__ == "__main__":
             print(stopped.status, stopped)
         _, result = team_run(Path(sys.argv[1]))
         print("went on from", result.resumed_from)
+        result = thawing_run(Path(sys.argv[1]) / "thawing")
+        print("thawed until", result.state.step)

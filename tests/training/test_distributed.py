@@ -17,7 +17,7 @@ from bertworks.training.distributed import Team, team
 from bertworks.training.fit import FitSettings
 from bertworks.training.journal import RunDirectory
 
-from .team_run import team_run
+from .team_run import team_run, thawing_run
 from .toy import ToyNegatives, ToyTask
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +62,22 @@ def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path)
             assert one["grad_norm"] == pytest.approx(two["grad_norm"], rel=1e-3)
         else:
             assert one["metrics"] == pytest.approx(two["metrics"], rel=1e-4)
+
+    # What thaws, is averaged, is computed again and ends early does so on both alike.
+    result = thawing_run(tmp_path / "thawing")
+    assert result.state.step == 9
+    assert re.findall(r"thawed until (\d+)", told) == ["9", "9"]
+    found = load_newest(tmp_path / "two" / "thawing" / "checkpoints")
+    alone_found = load_newest(tmp_path / "thawing" / "checkpoints")
+    assert found is not None and alone_found is not None
+    assert found.optimizer.keys() == alone_found.optimizer.keys()
+    assert "average/encoder.layers.0.attention.output.weight" in found.optimizer
+    for ours, theirs in (
+        (found.weights, alone_found.weights),
+        (found.optimizer, alone_found.optimizer),
+    ):
+        for name, tensor in theirs.items():
+            torch.testing.assert_close(ours[name], tensor, rtol=1e-4, atol=1e-6)
 
 
 def test_a_team_of_one_needs_no_process_group() -> None:

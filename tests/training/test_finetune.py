@@ -151,6 +151,42 @@ def test_a_classifier_goes_on_with_its_head(model: Model, tmp_path: Path) -> Non
     assert fourth.initialized == ("head.linear.weight", "head.linear.bias")
 
 
+def test_accumulation_gives_the_update_of_the_whole_batch(tmp_path: Path) -> None:
+    config = CONFIG.with_values(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = Model.fresh(config, Tokenizer.from_vocabulary(PIECES))
+    options: dict[str, Any] = {"dropout": 0.0, "learning_rate": 1e-3, "epochs": 1, "dev": None}
+    whole = run(model, tmp_path / "whole", **options)
+    parts = run(model, tmp_path / "parts", micro_batch_tokens=25, **options)
+    theirs = whole.model.network.state_dict()
+    start = model.network.state_dict()
+    for name, value in parts.model.network.state_dict().items():
+        torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5)
+        assert name not in start or not torch.equal(value, start[name]), name
+
+
+def test_it_ends_early_where_it_gets_no_better(model: Model, tmp_path: Path) -> None:
+    progress = Lines()
+    options: dict[str, Any] = {"learning_rate": 5e-2, "early_stopping": 2, "eval_every": 7}
+    result = run(model, tmp_path / "run", epochs=40, progress=progress, **options)
+    steps = [line["step"] for line in result.run.lines() if line["kind"] == "eval"]
+    assert result.best_step == steps[-3]
+    assert steps[-1] < 500
+    assert any("stopped early after step" in line for line in progress.lines)
+    with pytest.raises(SettingsError, match="early_stopping=2: there are no rows to measure on"):
+        run(model, tmp_path / "other", dev=None, early_stopping=2)
+
+
+def test_gradual_unfreezing_counts_in_epochs(model: Model, tmp_path: Path) -> None:
+    progress = Lines()
+    before = model.encoder.state_dict(prefix="encoder.")
+    result = run(model, tmp_path / "run", unfreeze_epochs=1, epochs=2, dev=None, progress=progress)
+    now = result.model.network.state_dict()
+    for name in ("embeddings.word_embeddings.weight", "layers.0.attention.output.weight"):
+        same = torch.equal(now[f"encoder.{name}"], before[f"encoder.{name}"])
+        assert same == name.startswith("embeddings")
+    assert "gradual unfreezing: the top 1 of 1 layers come to learn" in progress.lines
+
+
 def test_one_class_for_all_is_said(model: Model, tmp_path: Path) -> None:
     progress = Lines()
     lopsided = [*TRAIN[:2], *TRAIN[::2]]

@@ -24,6 +24,7 @@ from bertworks.training.checkpoint import ResumeWarning, list_checkpoints, load_
 from bertworks.training.fit import Best, FitResult, FitSettings, Phase, fit
 from bertworks.training.journal import RunDirectory
 from bertworks.training.optimizer import OptimizerSettings
+from bertworks.training.progress import Progress
 from bertworks.training.signals import Interrupted
 from bertworks.training.stream import BatchSize, stream
 
@@ -273,6 +274,77 @@ def test_the_best_weights_are_kept(tmp_path: Path) -> None:
     assert Best("loss", lower_is_better=True).is_better(0.4, 0.5)
     assert Best("matthews").is_better(0.1, math.nan)
     assert not Best("matthews").is_better(math.nan, 0.1)
+
+
+def scores(*values: float, die_after: int | None = None) -> Callable[[Network], dict[str, float]]:
+    """An evaluation with these outcomes, by the network's step; it may end in a kill."""
+    calls = itertools.count()
+
+    def evaluate(network: Network) -> dict[str, float]:
+        at = next(calls)
+        if at == die_after:
+            raise StopError
+        return {"score": values[at]}
+
+    return evaluate
+
+
+@pytest.mark.parametrize(
+    ("values", "patience", "end"),
+    [
+        ((0.5, 0.4, 0.5, 0.4), 2, 15),  # an equal one is no better
+        ((0.5, 0.4, 0.6, 0.4), 2, 20),
+        ((0.5, 0.4, 0.3, 0.2), 1, 10),
+        ((0.5, 0.4, 0.3, 0.2), 3, 20),  # the last step is no early one
+        ((0.1, 0.2, 0.3, 0.4), 1, 20),
+        ((math.nan, 0.2, 0.1, 0.4), 1, 15),
+    ],
+)
+def test_a_run_that_gets_no_better_ends(
+    tmp_path: Path, values: tuple[float, ...], patience: int, end: int
+) -> None:
+    best = Best("score", patience=patience)
+    network, result = train(tmp_path / "run", evaluate=scores(*values), best=best)
+    assert result.state.step == end
+    lines = journal(tmp_path / "run")
+    assert [line["step"] for line in lines if line["kind"] == "stop"] == ([end] if end < 20 else [])
+    whole, _ = train(tmp_path / "whole", evaluate=scores(*values), best=Best("score"))
+    assert torch.equal(weights(whole), weights(network)) == (end == 20)
+    trained = [line for line in lines if line["kind"] == "train"]
+    assert trained[-1]["step"] == end
+    rates = {line["step"]: line["lr"] for line in journal(tmp_path / "whole") if "lr" in line}
+    assert all(line["lr"] == rates.get(line["step"], line["lr"]) for line in trained)
+
+
+def test_an_early_end_is_the_same_after_a_kill_and_stays(tmp_path: Path) -> None:
+    values, settings = (0.1, 0.5, 0.4, 0.3), SETTINGS.with_values(checkpoint_every=7)
+    options: dict[str, Any] = {
+        "best": Best("score", patience=2),
+        "phases": [Phase(ToySource(1), steps=50)],
+    }
+    whole, _ = train(tmp_path / "whole", settings, evaluate=scores(*values), **options)
+    run = tmp_path / "run"
+    dying = scores(*values, die_after=3)  # at step 20, with a checkpoint of step 14
+    with pytest.raises(StopError):
+        train(run, settings, evaluate=dying, **options)
+    again, result = train(run, settings, evaluate=scores(*values[2:]), **options)
+    assert (result.resumed_from, result.state.step, result.state.best_step) == (14, 20, 10)
+    assert torch.equal(weights(whole), weights(again))
+    assert journal(tmp_path / "whole") == journal(run)
+    told: list[str] = []
+
+    class Lines(Progress):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    last, result = train(run, settings, evaluate=scores(), progress=Lines(), **options)
+    assert result.resumed_from == result.state.step == 20
+    assert torch.equal(weights(whole), weights(last))
+    assert journal(tmp_path / "whole") == journal(run)
+    assert told == [
+        "stopped early after step 20 of 50: score was best at step 10, and no better in 2 "
+        "evaluations since"
+    ]
 
 
 def test_metrics_that_are_not_finite_stop_nothing(tmp_path: Path) -> None:

@@ -78,6 +78,28 @@ def test_updates_are_those_of_the_formula(name: str, corrects: bool) -> None:
         torch.testing.assert_close(parameter.detach(), copies[key], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+@pytest.mark.parametrize("corrects", [True, False])
+def test_what_begins_later_begins_anew(name: str, corrects: bool) -> None:
+    """Its averages count from its own first gradient."""
+    torch.manual_seed(0)
+    network = nn.Linear(5, 3, bias=False).double()
+    options = {"name": name, "lr": 0.02, "weight_decay": 0.1, "bias_correction": corrects}
+    settings = OptimizerSettings.parse(options)
+    optimizer = build_optimizer(network, settings, {network.weight: 4})
+    copy = network.weight.detach().clone()
+    averages = torch.zeros_like(copy), torch.zeros_like(copy)
+    formula = plain_adamw if name == "adamw" else plain_lamb
+    for step in range(12):
+        lr = set_step(optimizer, settings, step, TOTAL)
+        if step >= 4:
+            gradient = network.weight.grad = torch.randn_like(copy) * 1e-3
+            own = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "decay": 0.1}
+            formula(copy, gradient, *averages, step - 3, lr, **own, corrects=corrects, adapts=True)
+        optimizer.step()
+        torch.testing.assert_close(network.weight.detach(), copy, rtol=1e-10, atol=1e-12)
+
+
 def test_parameters_without_a_gradient_stay() -> None:
     network = nn.Linear(3, 3)
     before = network.weight.detach().clone()
@@ -127,6 +149,10 @@ def test_biases_and_norms_do_not_decay_and_shared_weights_come_once() -> None:
         ("linear-from-peak", 100, 0.0),
         ("constant", 5, 0.5),
         ("constant", 99, 1.0),
+        ("slanted-triangular", 0, 1 / 32),
+        ("slanted-triangular", 10, 1.0),
+        ("slanted-triangular", 55, (1 + 31 / 2) / 32),
+        ("slanted-triangular", 100, 1 / 32),
     ],
 )
 def test_the_learning_rate_is_a_function_of_the_step(
@@ -135,6 +161,26 @@ def test_the_learning_rate_is_a_function_of_the_step(
     for warmup in (10, 0.1):
         settings = OptimizerSettings.parse({"lr": 1.0, "warmup": warmup, "schedule": schedule})
         assert settings.learning_rate(step, 100) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("cut_frac", "total"), [(0.1, 200), (0.25, 40)])
+def test_slanted_triangular_rates_are_those_of_the_paper(cut_frac: float, total: int) -> None:
+    """Howard and Ruder (2018), equation 3, with their ratio."""
+    values = {"lr": 0.01, "warmup": cut_frac, "schedule": "slanted-triangular"}
+    settings = OptimizerSettings.parse(values)
+    for t in range(total):
+        cut = math.floor(total * cut_frac)
+        p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_frac - 1))
+        expected = 0.01 * (1 + p * (32 - 1)) / 32
+        assert settings.learning_rate(t, total) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("warmup", [0, 0.1, 0.99, 5, 50])
+@pytest.mark.parametrize("total", [1, 7, 25])
+def test_slanted_triangular_rates_stay_between_their_bounds(warmup: float, total: int) -> None:
+    values = {"lr": 1.0, "warmup": warmup, "schedule": "slanted-triangular"}
+    rates = [OptimizerSettings.parse(values).learning_rate(t, total) for t in range(total)]
+    assert all(1 / 32 <= rate <= 1 for rate in rates)
 
 
 def test_without_warm_up_the_first_step_has_the_whole_rate() -> None:

@@ -90,6 +90,12 @@ def pretrain(
     "finetune",
     "bertworks finetune classification --model runs/tiny \\\n"
     "      --train train.tsv --dev dev.tsv --out runs/tickets learning_rate=3e-4",
+    "bertworks finetune classification --model bert-base-uncased \\\n"
+    "      --train few.tsv --dev dev.tsv --out runs/few \\\n"
+    "      epochs=20 early_stopping=3 reinitialize_layers=1",
+    "bertworks finetune classification --model bert-base-uncased \\\n"
+    "      --train train.tsv --dev dev.tsv --out runs/lora \\\n"
+    "      lora_rank=8 learning_rate=3e-4",
 )
 def finetune(
     task: Annotated[

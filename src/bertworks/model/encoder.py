@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..packed import Packed, Padded, Sequences
 from .attention import Layout, PaddedLayout, attention
@@ -166,18 +167,27 @@ class Encoder(nn.Module):
     Attributes:
         compute_dtype: the precision that hidden states are computed in; that of the parameters, if
             None.
+        gradient_checkpointing: whether layers keep nothing for the backward pass, and are computed
+            again there (Chen et al. 2016); dropout is the same both times.
     """
 
     def __init__(self, config: EncoderConfig, *, pooler: bool = True) -> None:
         super().__init__()
         self.config = config
         self.compute_dtype: torch.dtype | None = None
+        self.gradient_checkpointing = False
         self.embeddings = Embeddings(config)
         numbers = range(len(set(config.layer_groups)))
         self.layers = nn.ModuleList(Layer(config, number) for number in numbers)
         self.final_norm = _norm(config) if config.norm_first else None
         self.pooler = Pooler(config) if pooler else None
         initialize(self, config.initializer_range)
+
+    @property
+    def parts(self) -> list[nn.Module]:
+        """What is stacked, from the bottom: the embeddings, then the layers that have weights of
+        their own."""
+        return [self.embeddings, *self.layers]
 
     def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
         """The last layer's vector of each token, in the order of the pack.
@@ -218,7 +228,11 @@ class Encoder(nn.Module):
         far, near = self._sights(packed, hidden)
         for number, group in enumerate(config.layer_groups):
             sight = near if config.is_local(number) else far
-            hidden = self.layers[group](hidden, sight._replace(memory=memory, layer=number))
+            sight = sight._replace(memory=memory, layer=number)
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                hidden = checkpoint(self.layers[group], hidden, sight, use_reentrant=False)
+            else:
+                hidden = self.layers[group](hidden, sight)
             if number == last and self.final_norm is not None:
                 hidden = self.final_norm(hidden)
             yield hidden[: packed.num_tokens]

@@ -328,6 +328,14 @@ class ClassificationTask(TextTask):
         counts = Counter(example.label for example in examples)
         return {name: counts[number] for number, name in enumerate(names)}
 
+    def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
+        """The entropy of the labels' shares, where the loss is the plain cross-entropy."""
+        own = self.settings
+        if own.multi_label or own.class_weights is not None or own.label_smoothing:
+            return {}
+        shares = np.array([count for count in counts.values() if count]) / sum(counts.values())
+        return {"classification": -float((shares * np.log(shares)).sum())}
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """What the evaluator measures."""

@@ -170,6 +170,17 @@ class LabelledTask(Task[LabelledExampleT]):
     def count_targets(self, examples: Sequence[LabelledExampleT]) -> Mapping[str, int]:
         """How often each target stands in examples, for people; empty where it is a number."""
 
+    def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
+        """By loss, its mean where each row is told how often each target occurs.
+
+        Args:
+            counts: those of `count_targets`, of the training rows.
+
+        Returns:
+            None of the losses for which there is no such value.
+        """
+        return {}
+
     @abstractmethod
     def same_head(self, other: Task[LabelledExampleT]) -> bool:
         """Whether another task's output layer can be gone on with."""

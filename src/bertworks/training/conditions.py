@@ -1,4 +1,4 @@
-"""Under what conditions a run computes: determinism, whether batches may be split."""
+"""Under what conditions a run computes: determinism, memory, whether batches may be split."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..errors import SettingsError
+from ..model.encoder import Encoder
 from ..tasks.task import Task
 from .distributed import Team
 from .plan import FitSettings
@@ -26,6 +28,19 @@ def determinism(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def recomputing(network: nn.Module, wanted: bool) -> Iterator[None]:
+    """Have the layers of every encoder keep nothing for the backward pass until the block ends."""
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    for encoder in encoders:
+        encoder.gradient_checkpointing = wanted
+    try:
+        yield
+    finally:
+        for encoder in encoders:
+            encoder.gradient_checkpointing = False
 
 
 def check_can_split(task: Task[Any], settings: FitSettings, team: Team) -> None:

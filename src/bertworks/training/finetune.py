@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from ..api import Model, load
-from ..checkpoints.store import check_layout
-from ..errors import DataError
+from ..errors import DataError, SettingsError
 from ..inference.engine import EngineSettings
 from ..inference.evaluate import Evaluation, evaluate
 from ..model.precision import Precision
@@ -31,13 +30,15 @@ from .checkpoint import load_weights
 from .distributed import Team, team
 from .finetune_settings import FinetuneSettings, settings_of
 from .fit import fit
+from .instability import failures, no_better_than_guessing
 from .journal import RunDirectory, write_atomically
 from .labelled_data import LabelledData
-from .plan import Best, Phase
+from .plan import Best, FitSettings, Phase
 from .progress import Progress
 from .random_state import seed_everything
 from .report import write_report
 from .row_source import RowSource
+from .start import Start
 
 __all__ = ["FinetuneResult", "FinetuneSettings", "finetune"]
 
@@ -98,11 +99,16 @@ def finetune(
     """
     kind = labelled_task(task)
     resolved = settings_of(kind).parse(settings)
+    if resolved.early_stopping is not None and dev is None:
+        raise SettingsError(
+            f"early_stopping={resolved.early_stopping}: there are no rows to measure on",
+            fix="Give dev.",
+        )
     with team(device) as members:
         tables = {"train": _name_of(train), "dev": None if dev is None else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
-        start = model if isinstance(model, Model) else load(model)
-        data = LabelledData.read(kind, start.tokenizer, train, dev, resolved, members.device)
+        given = model if isinstance(model, Model) else load(model)
+        data = LabelledData.read(kind, given.tokenizer, train, dev, resolved, members.device)
         description = {
             "task": task,
             "model": str(name),
@@ -111,11 +117,10 @@ def finetune(
             "best_metric": resolved.best_metric or data.task.best_metric,
         }
         seed_everything(resolved.seed)  # every rank begins with the same weights
-        network = data.task.network(start.encoder.config)
-        check_layout(network, start.encoder.config, data.task.model_class)
+        start = Start.of(given, data.task, resolved)
         run = RunDirectory.open(out, description, is_main=members.is_main)
         try:
-            return _finetune(start, network, data, resolved, run, members, progress)
+            return _finetune(start, data, resolved, run, members, progress)
         finally:
             run.close()
 
@@ -125,22 +130,20 @@ def _name_of(table: Table) -> str:
 
 
 def _finetune(
-    start: Model,
-    network: Network,
+    start: Start,
     data: LabelledData,
     settings: FinetuneSettings,
     run: RunDirectory,
     members: Team,
     progress: Progress | None,
 ) -> FinetuneResult:
-    task = data.task
-    initialized = () if settings.reinitialize else _take_over(start, task, network)
+    task, network = data.task, start.network
     if members.is_main:
         data.note_in(run)
         for line in data.summary.lines():
             _say(progress, line)
-        if initialized:
-            _say(progress, f"newly initialised: {', '.join(initialized)}")
+        if start.initialized:
+            _say(progress, f"newly initialised: {', '.join(start.fresh)}")
 
     pieces = [piece for example in data.train for piece in task.training_examples(example)]
     if not pieces:
@@ -154,7 +157,10 @@ def _finetune(
         batch_size=settings.batch_size,
         bucket_batches=settings.bucket_batches,
     )
+    if members.is_main and (note := _thaw_note(fit_settings, network, steps)):
+        _say(progress, note)
     metric = settings.best_metric or task.best_metric
+    best = Best(metric, metric in task.lower_is_better, settings.early_stopping)
     measure = _Measure(task, data.dev, settings.precision, progress)
     result = fit(
         network,
@@ -163,20 +169,32 @@ def _finetune(
         settings=fit_settings,
         run=run,
         evaluate=measure if data.dev is not None else None,
-        best=Best(metric, metric in task.lower_is_better) if data.dev is not None else None,
+        best=None if data.dev is None else best,
         device=members.device,
         progress=progress if members.is_main else None,
     )
-    final: Evaluation | None = None
     if members.is_main and data.dev is not None:
         load_weights(run.best / "weights.safetensors", network)
-        final = evaluate(network, task, data.dev)
-        assert data.summary.dev is not None
-        text = final.to_json(data.summary.dev.name)
-        write_atomically(run.evaluation, text.encode())
-        task = task.tuned(final.metrics)
+    if start.adapters is not None:
+        start.adapters.merge()
+    final: Evaluation | None = None
+    remarks: list[str] = []
+    if members.is_main:
+        if data.dev is not None:
+            final = evaluate(network, task, data.dev)
+            assert data.summary.dev is not None
+            text = final.to_json(data.summary.dev.name)
+            write_atomically(run.evaluation, text.encode())
+            task = task.tuned(final.metrics)
+        metrics = final.metrics if final else {}
+        prior = task.guessing_losses(data.summary.train.labels)
+        width = network.encoder.config.hidden_size
+        failed = failures(metrics, run.lines(), prior, settings, width)
+        for sign in failed:
+            run.note_session("note", text=sign)
+        remarks = [*(final.remarks if final else []), *failed]
     network.eval()
-    made = Model(start.tokenizer, task, network)
+    made = Model(task.tokenizer, task, network)
     if members.is_main:
         made.save(run.model)
         write_report(run.path)
@@ -186,25 +204,18 @@ def _finetune(
         data=data.summary,
         metrics=final.metrics if final else {},
         best_step=result.state.best_step,
-        remarks=final.remarks if final else [],
-        initialized=initialized,
+        remarks=remarks,
+        initialized=start.initialized,
         breakdown=final.breakdown if final else Breakdown(),
     )
 
 
-def _take_over(start: Model, task: LabelledTask[Any], network: Network) -> tuple[str, ...]:
-    """Copy the encoder's weights, and the head's if it tells the same apart.
-
-    Returns:
-        The parameters that keep their fresh values.
-    """
-    is_same = start.task is not None and task.same_head(start.task)
-    theirs = start.network.state_dict() if is_same else start.encoder.state_dict(prefix="encoder.")
-    if network.encoder.pooler is None:  # the head has a layer of its own instead, or none
-        theirs = {k: v for k, v in theirs.items() if not k.startswith("encoder.pooler.")}
-    keys = network.load_state_dict(theirs, strict=False)
-    assert not keys.unexpected_keys, keys.unexpected_keys
-    return tuple(keys.missing_keys)
+def _thaw_note(settings: FitSettings, network: Network, steps: int) -> str | None:
+    """What to say where gradual unfreezing does not come to the embeddings."""
+    every, layers = settings.freezing.unfreeze_every, len(network.encoder.layers)
+    if every is None or (steps - 1) // every > layers:
+        return None
+    return f"gradual unfreezing: the top {(steps - 1) // every} of {layers} layers come to learn"
 
 
 class _Measure:
@@ -224,7 +235,8 @@ class _Measure:
     def __call__(self, network: Network) -> Mapping[str, float]:
         assert self._examples is not None
         found = evaluate(network, self._task, self._examples, self._settings)
-        for remark in found.remarks:
+        guessing = no_better_than_guessing(found.metrics)
+        for remark in found.remarks or filter(None, [guessing]):
             _say(self._progress, remark)
         return found.metrics
 

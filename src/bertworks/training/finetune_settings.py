@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Self, cast
 
-from pydantic import Field, create_model
+from pydantic import Field, create_model, model_validator
 
 from ..model.precision import Precision
 from ..settings import Settings
 from ..tasks.labelled import LabelledTask
-from .optimizer import OptimizerSettings
+from .adapters import AdapterSettings
+from .freezing import FreezingSettings
+from .optimizer import OptimizerSettings, Schedule
 from .plan import FitSettings
 
 
@@ -24,14 +26,39 @@ class FinetuneSettings(Settings):
     batch_size: int = Field(32, ge=1)
     learning_rate: float = Field(2e-5, gt=0)
     warmup: float = Field(0.1, ge=0, description="steps; below 1: share of all steps")
-    schedule: Literal["linear", "linear-from-peak", "constant"] = "linear"
+    schedule: Schedule = "linear"
     weight_decay: float = Field(0.01, ge=0)
     layer_decay: float = Field(
         1.0, gt=0, le=1, description="each layer learns at this share of the rate of the one above"
     )
+    freeze_embeddings: bool = Field(False, description="they keep their weights")
+    freeze_layers: int = Field(
+        0, ge=0, description="so many of the lowest keep their weights, and the embeddings too"
+    )
+    unfreeze_epochs: float | None = Field(
+        None,
+        gt=0,
+        description="the head begins alone; each time so many have passed, one layer more learns, "
+        "from the top; the embeddings come last",
+    )
+    lora_rank: int | None = Field(
+        None,
+        ge=1,
+        description="low-rank adapters learn in place of the layers (see `AdapterSettings`); they "
+        "want a learning_rate of 2e-4 or more",
+    )
+    lora_alpha: float | None = Field(None, gt=0, description="twice the rank, if left out")
+    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    lora_targets: tuple[str, ...] = Field(("attention.query_key_value",), min_length=1)
     bias_correction: bool = True
     max_grad_norm: float = Field(1.0, gt=0)
     seed: int = 0
+    ema: float | None = Field(
+        None, gt=0, lt=1, description="average the weights with this decay (see `FitSettings`)"
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="less memory, a third more time (see `FitSettings`)"
+    )
     precision: Precision = Field("fp32", description="auto: bf16, if the device is fast at it")
     micro_batch_tokens: int | None = Field(None, ge=1, description="tokens that go through at once")
     bucket_batches: int = Field(
@@ -39,6 +66,9 @@ class FinetuneSettings(Settings):
     )
     eval_every: int | None = Field(None, ge=1, description="steps; each epoch, if left out")
     best_metric: str | None = Field(None, description="chooses the weights that are kept")
+    early_stopping: int | None = Field(
+        None, ge=1, description="the run ends after so many evaluations without a better one"
+    )
     log_every: int = Field(10, ge=1)
     checkpoint_every: int | None = Field(
         None, ge=1, description="steps; as eval_every, at most 500"
@@ -52,10 +82,38 @@ class FinetuneSettings(Settings):
     reinitialize: bool = Field(
         False, description="begin with random weights of the same geometry, as a baseline"
     )
+    reinitialize_layers: int = Field(
+        0,
+        ge=0,
+        description="so many of the top begin with random weights, and all that stands on them: "
+        "pooler and head (Zhang et al. 2021, §5)",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.reinitialize and self.reinitialize_layers:
+            raise ValueError("reinitialize begins with random weights in all layers; leave out one")
+        if self.lora_rank is not None and (self.reinitialize or self.reinitialize_layers):
+            raise ValueError("with lora_rank random layers would never learn; leave out one")
+        return self
+
+    def adapter_settings(self) -> AdapterSettings | None:
+        """The adapters that are wanted, if any."""
+        if self.lora_rank is None:
+            return None
+        return AdapterSettings(
+            rank=self.lora_rank,
+            alpha=self.lora_alpha or 2.0 * self.lora_rank,
+            dropout=self.lora_dropout,
+            targets=self.lora_targets,
+        )
 
     def fit_settings(self, steps_per_epoch: int) -> FitSettings:
         """What of this the training loop is told."""
         eval_every = self.eval_every or steps_per_epoch
+        unfreeze_every = None
+        if self.unfreeze_epochs is not None:
+            unfreeze_every = max(1, round(self.unfreeze_epochs * steps_per_epoch))
         return FitSettings(
             seed=self.seed,
             batch_size=self.batch_size,
@@ -68,6 +126,13 @@ class FinetuneSettings(Settings):
                 schedule=self.schedule,
                 bias_correction=self.bias_correction,
             ),
+            freezing=FreezingSettings(
+                embeddings=self.freeze_embeddings,
+                layers=self.freeze_layers,
+                unfreeze_every=unfreeze_every,
+            ),
+            ema=self.ema,
+            gradient_checkpointing=self.gradient_checkpointing,
             precision=self.precision,
             max_grad_norm=self.max_grad_norm,
             log_every=self.log_every,

@@ -3,6 +3,7 @@
 A run is a row of phases, each a source of examples and a number of steps. A step is one update of
 the weights:
 
+    freeze and unfreeze what is due                                           freezing.py
     take the next global batch, this rank's share of it, in micro-batches     stream.py
     add up what the batch counts (masked tokens, rows) over micro-batches and ranks
     for each micro-batch: loss = Σ over losses of  sum / total count; backward
@@ -31,9 +32,11 @@ from ..model.cpu import keep_freed_memory
 from ..model.precision import computing_in, dtype_of
 from ..tasks.task import Network, Task
 from . import machine
+from .averaging import Average
 from .checkpoint import save_weights
-from .conditions import check_can_split, determinism
+from .conditions import check_can_split, determinism, recomputing
 from .distributed import Team, team
+from .freezing import Thaw, frozen
 from .journal import RunDirectory
 from .optimizer import build_optimizer, set_step
 from .plan import Best, FitSettings, Phase
@@ -89,12 +92,15 @@ def fit(
         keep_freed_memory()
         dtype = dtype_of(settings.precision, members.device)
         stack.enter_context(computing_in(network, dtype))
+        stack.enter_context(recomputing(network, settings.gradient_checkpointing))
         network.to(members.device)
+        thaw = stack.enter_context(frozen(network, settings.freezing))
         teller = Teller(run, progress, network, sum(phase.steps for phase in phases))
-        loop = _Loop(network, task, phases, settings, dtype, members, teller, evaluate, best)
+        loop = _Loop(network, task, phases, settings, dtype, members, teller, thaw, evaluate, best)
         resumed_from = loop.begin()
         stack.callback(lambda: teller.end(loop.state.step))
         loop.go(stack.enter_context(stop_request()))
+        loop.average.keep()
         return FitResult(loop.state, resumed_from)
 
 
@@ -110,15 +116,17 @@ class _Loop:
         dtype: torch.dtype | None,
         members: Team,
         teller: Teller,
+        thaw: Thaw,
         evaluate: Evaluate | None,
         best: Best | None,
     ) -> None:
         self.network, self.task, self.phases = network, task, phases
         self.settings, self.team, self.teller, self.run = settings, members, teller, teller.run
-        self.evaluate, self.best = evaluate, best
+        self.thaw, self.evaluate, self.best = thaw, evaluate, best
         self.total = sum(phase.steps for phase in phases)
         self.trained = [p for p in network.parameters() if p.requires_grad]
-        self.optimizer = build_optimizer(network, settings.optimizer)
+        self.optimizer = build_optimizer(network, settings.optimizer, thaw.starts)
+        self.average = Average(self.optimizer, settings.ema)
         self.model = members.wrap(network)
         self.dtype = dtype or torch.float32
         self.facts = {
@@ -128,6 +136,7 @@ class _Loop:
         }
         self.state = TrainState()
         self.saved_step = -1
+        self.is_over = False
 
     def begin(self) -> int | None:
         """Begin, or go on from the newest checkpoint and return its step."""
@@ -143,6 +152,9 @@ class _Loop:
             events=self.settings.tensorboard and self.team.is_main,
             peak=(self.dtype, self.team.device),
         )
+        self.is_over = self.waited_enough()
+        if self.is_over:
+            self.teller.note(self.early_end())
         return None if state is None else state.step
 
     def go(self, request: StopRequest) -> None:
@@ -153,7 +165,7 @@ class _Loop:
         end = 0
         for number, phase in enumerate(self.phases):
             end += phase.steps
-            if self.state.step >= end:
+            if self.state.step >= end or self.is_over:
                 continue
             if self.state.phase != number:
                 self.state.phase, self.state.position = number, Position()
@@ -166,13 +178,14 @@ class _Loop:
                 world=self.team.world,
                 workers=self.settings.loader_workers,
             )
-            while self.state.step < end:
+            while self.state.step < end and not self.is_over:
                 self.step(batches, request)
             batches.close()
 
     def step(self, batches: Iterator[GlobalBatch], request: StopRequest) -> None:
         """One update, and what is due after it."""
         start = time.perf_counter()
+        self.thaw.set_step(self.state.step)
         batch = next(batches)
         own = {"tokens": batch.num_tokens, "examples": batch.num_examples}
         stop = {"stop": request.signal_number}
@@ -187,6 +200,7 @@ class _Loop:
 
         state, settings = self.state, self.settings
         state.step, state.position = state.step + 1, batch.end
+        self.average.update(state.step)
         state.tokens += totals["tokens"]
         state.examples += totals["examples"]
         for name, value in {"loss": loss, "grad_norm": grad_norm, "steps": 1, **losses}.items():
@@ -204,7 +218,12 @@ class _Loop:
             self.log(lr)
         if is_last or state.step % settings.eval_every == 0:
             self.measure()
-        if is_last or state.step % settings.checkpoint_every == 0:
+            self.is_over = self.waited_enough()
+        if self.is_over:
+            if state.recent:
+                self.log(lr)
+            self.teller.write_stop(state.step, self.early_end())
+        if is_last or self.is_over or state.step % settings.checkpoint_every == 0:
             self.save()
 
     def gradients(
@@ -257,18 +276,40 @@ class _Loop:
         """Evaluate, and keep the weights if they are the best; random states are left alone."""
         if self.evaluate is None or not self.team.is_main:
             return
-        with unchanged_random_state(self.team.device), torch.no_grad():
-            self.network.eval()
-            metrics = dict(self.evaluate(self.network))
-            self.network.train()
-        self.state.metrics = metrics
-        self.teller.write_eval(self.state.step, self.state.tokens, metrics)
-        if self.best is None:
-            return
-        value = metrics[self.best.metric]
-        if self.best.is_better(value, self.state.best_value):
-            self.state.best_step, self.state.best_value = self.state.step, value
-            save_weights(self.run.best / "weights.safetensors", self.network)
+        state = self.state
+        with torch.no_grad(), self.average.in_place():
+            with unchanged_random_state(self.team.device):
+                self.network.eval()
+                state.metrics = dict(self.evaluate(self.network))
+                self.network.train()
+            self.teller.write_eval(state.step, state.tokens, state.metrics)
+            if self.best is None:
+                return
+            value = state.metrics[self.best.metric]
+            if self.best.is_better(value, state.best_value):
+                state.best_step, state.best_value = state.step, value
+                save_weights(self.run.best / "weights.safetensors", self.network)
+
+    def waited_enough(self) -> bool:
+        """Whether the run ends before its last step, since its metric is no longer getting better.
+
+        Rank 0 alone knows the metric; every rank gets its answer.
+        """
+        if self.best is None or self.best.patience is None:
+            return False
+        state, is_enough = self.state, False
+        if state.best_step is not None and state.step < self.total:
+            is_enough = self.best.has_waited(state.step, state.best_step, self.settings.eval_every)
+        return bool(self.team.sum_counts({"enough": self.team.is_main and is_enough})["enough"])
+
+    def early_end(self) -> str:
+        """Why the run has ended before its last step."""
+        assert self.best is not None
+        return (
+            f"stopped early after step {self.state.step} of {self.total}: "
+            f"{self.best.metric} was best at step {self.state.best_step}, and no better in "
+            f"{self.best.patience} evaluations since"
+        )
 
     def save(self) -> None:
         """Write a checkpoint, unless the newest is of this very step."""

@@ -7,7 +7,7 @@ Neither decays biases and the weights of LayerNorms (paper, appendix A.2; the or
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -16,6 +16,10 @@ from torch import Tensor, nn
 
 from ..model.encoder import Encoder
 from ..settings import Settings
+
+Schedule = Literal["linear", "linear-from-peak", "constant", "slanted-triangular"]
+
+_RATIO = 32  # of the highest rate of a slanted triangle to the lowest
 
 
 class OptimizerSettings(Settings):
@@ -36,11 +40,12 @@ class OptimizerSettings(Settings):
     bias_correction: bool = Field(
         True, description="false: Adam's averages are used as they are, as the original code does"
     )
-    schedule: Literal["linear", "linear-from-peak", "constant"] = Field(
+    schedule: Schedule = Field(
         "linear",
         description="after the warm-up: `linear` follows the line from lr at step 0 to zero at the "
         "last step, as the original code does; `linear-from-peak` goes from lr at the end of the "
-        "warm-up to zero, as Hugging Face does; `constant` stays at lr",
+        "warm-up to zero, as Hugging Face does; `constant` stays at lr; `slanted-triangular` is "
+        "ULMFiT's (Howard and Ruder 2018, equation 3), from lr / 32 up to lr and down again",
     )
     warmup: float = Field(
         0.01, ge=0, description="steps of linear warm-up; below 1: their share of all steps"
@@ -55,6 +60,8 @@ class OptimizerSettings(Settings):
     def learning_rate(self, step: int, total: int) -> float:
         """The learning rate of update number `step`, counted from 0, of `total`."""
         warmup = self.warmup if self.warmup >= 1 else self.warmup * total
+        if self.schedule == "slanted-triangular":
+            return self.lr * _slanted_triangle(step, math.floor(warmup), total)
         if step < warmup:
             return self.lr * step / warmup
         if self.schedule == "constant":
@@ -64,10 +71,30 @@ class OptimizerSettings(Settings):
         return self.lr * max(0.0, (total - step) / max(1.0, total - warmup))
 
 
+def _slanted_triangle(step: int, cut: int, total: int) -> float:
+    """The rate's share of the highest one: up for `cut` steps, then down to 1/32.
+
+    Howard and Ruder (2018), equation 3, whose `cut · (1/cut_frac - 1)` is `total - cut` where no
+    rounding comes in between.
+    """
+    height = step / cut if step < cut else 1 - (step - cut) / max(1, total - cut)
+    return (1 + height * (_RATIO - 1)) / _RATIO
+
+
 def parameter_groups(
-    network: nn.Module, weight_decay: float, layer_decay: float = 1.0
+    network: nn.Module,
+    weight_decay: float,
+    layer_decay: float = 1.0,
+    starts: Mapping[Tensor, int] | None = None,
 ) -> list[dict[str, Any]]:
-    """Trainable parameters, each once: those that decay, and biases and norms, that do not."""
+    """Trainable parameters, each once: those that decay, and biases and norms, that do not.
+
+    Args:
+        network: whose parameters.
+        weight_decay: of those that decay.
+        layer_decay: see `OptimizerSettings`.
+        starts: the step before which a parameter gets no gradient, where that is not the first.
+    """
     decayed: list[Tensor] = []
     plain: list[Tensor] = []
     seen: set[Tensor] = set()
@@ -78,14 +105,15 @@ def parameter_groups(
                 seen.add(parameter)
                 (plain if is_norm or name == "bias" else decayed).append(parameter)
     scales = _scales(network, layer_decay)
+    kinds = {parameter: (scales[parameter], (starts or {}).get(parameter, 0)) for parameter in seen}
     return [
-        {**group, "params": own, "lr_scale": scale}
-        for scale in sorted(set(scales.values()), reverse=True)
+        {**group, "params": own, "lr_scale": scale, "start": start}
+        for scale, start in sorted(set(kinds.values()), key=lambda kind: (-kind[0], kind[1]))
         for group, parameters in (
             ({"weight_decay": weight_decay, "layer_adaptation": True}, decayed),
             ({"weight_decay": 0.0, "layer_adaptation": False}, plain),
         )
-        if (own := [parameter for parameter in parameters if scales[parameter] == scale])
+        if (own := [parameter for parameter in parameters if kinds[parameter] == (scale, start)])
     ]
 
 
@@ -98,15 +126,22 @@ def _scales(network: nn.Module, layer_decay: float) -> dict[Tensor, float]:
     scales: dict[Tensor, float] = dict.fromkeys(network.parameters(), 1.0)
     for module in network.modules():
         if isinstance(module, Encoder):
-            parts = [module.embeddings, *module.layers]
-            for above, part in enumerate(reversed(parts), 1):
+            for above, part in enumerate(reversed(module.parts), 1):
                 scales |= dict.fromkeys(part.parameters(), layer_decay**above)
     return scales
 
 
-def build_optimizer(network: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimizer of a network's trainable parameters, on their device."""
-    groups = parameter_groups(network, settings.weight_decay, settings.layer_decay)
+def build_optimizer(
+    network: nn.Module, settings: OptimizerSettings, starts: Mapping[Tensor, int] | None = None
+) -> torch.optim.Optimizer:
+    """The optimizer of a network's trainable parameters, on their device.
+
+    Args:
+        network: whose parameters.
+        settings: how they follow their gradients.
+        starts: as `parameter_groups` takes them.
+    """
+    groups = parameter_groups(network, settings.weight_decay, settings.layer_decay, starts)
     for group in groups:
         group["base_weight_decay"] = group["weight_decay"]
     if settings.name == "lamb":
@@ -125,18 +160,20 @@ def set_step(
         The learning rate.
     """
     lr = settings.learning_rate(step, total)
-    lr_factor = eps_factor = 1.0
-    if settings.name == "adamw" and not settings.bias_correction:
-        # The fused step computes  lr / (1 - β1ᵗ) · m / (√v / √(1 - β2ᵗ) + eps).  These factors
-        # turn it into  lr · m / (√v + eps);  the decay, lr · weight_decay, stays as it is.
-        beta1, beta2 = settings.betas
-        eps_factor = 1 / math.sqrt(1 - beta2 ** (step + 1))
-        lr_factor = (1 - beta1 ** (step + 1)) * eps_factor
     for group in optimizer.param_groups:
+        # A parameter's averages begin with its first gradient.
+        number = max(1, step + 1 - group["start"])
+        lr_factor = eps_factor = 1.0
+        if settings.name == "adamw" and not settings.bias_correction:
+            # The fused step computes  lr / (1 - β1ᵗ) · m / (√v / √(1 - β2ᵗ) + eps).  These factors
+            # turn it into  lr · m / (√v + eps);  the decay, lr · weight_decay, stays as it is.
+            beta1, beta2 = settings.betas
+            eps_factor = 1 / math.sqrt(1 - beta2**number)
+            lr_factor = (1 - beta1**number) * eps_factor
         group["lr"] = lr * lr_factor * group["lr_scale"]
         group["eps"] = settings.eps * eps_factor
         group["weight_decay"] = group["base_weight_decay"] / lr_factor
-        group["number"] = step + 1
+        group["number"] = number
     return lr
 
 

@@ -12,6 +12,7 @@ from ..errors import SettingsError
 from ..model.precision import Precision
 from ..settings import Settings
 from ..tasks.task import Source
+from .freezing import FreezingSettings
 from .optimizer import OptimizerSettings
 from .stream import BatchSize
 
@@ -29,6 +30,19 @@ class FitSettings(Settings):
         None, ge=1, description="tokens that go through the network at once; all, if left out"
     )
     optimizer: OptimizerSettings = OptimizerSettings()
+    freezing: FreezingSettings = FreezingSettings()
+    ema: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="a running average of the weights with this decay, such as 0.999, is measured "
+        "and kept in their place",
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="layers keep nothing for the backward pass and compute it again: less memory, "
+        "a third more time, the same bits",
+    )
     precision: Precision = Field(
         "fp32",
         description="bf16: computed in bfloat16, with weights and their sums in float32; auto: "
@@ -85,13 +99,24 @@ class Phase:
 
 @dataclass(frozen=True)
 class Best:
-    """Which metric of the evaluations chooses the weights that are kept in `run.best`."""
+    """Which metric of the evaluations chooses the weights that are kept in `run.best`.
+
+    Attributes:
+        metric: its name.
+        lower_is_better: whether less of it is better.
+        patience: after how many evaluations in a row that are no better the run ends.
+    """
 
     metric: str
     lower_is_better: bool = False
+    patience: int | None = None
 
     def is_better(self, value: float, before: float | None) -> bool:
         """Whether a value beats the best one before; the first of equals stays the best."""
         if before is None or math.isnan(before):
             return True
         return value < before if self.lower_is_better else value > before
+
+    def has_waited(self, step: int, best_step: int, every: int) -> bool:
+        """Whether an evaluation every so many steps has been no better often enough."""
+        return self.patience is not None and step // every - best_step // every >= self.patience

@@ -119,6 +119,16 @@ class Teller:
         if self.progress is not None:
             self.progress.evaluated(step, metrics)
 
+    def write_stop(self, step: int, why: str) -> None:
+        """A line of the journal: the run ends before its last step."""
+        self.run.write({"kind": "stop", "step": step, "why": why})
+        self.note(why)
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        if self.progress is not None:
+            self.progress.note(text)
+
     def end(self, step: int) -> None:
         """The session ends, well or badly."""
         self.run.note_session("stop", step=step, seconds=round(self.seconds, 3))

@@ -1,0 +1,89 @@
+"""Runs that have learned nothing: noticed, and said with what to try.
+
+Fine-tuning on little data fails with some seeds: the network tells every row the same, however long
+it trains. Sources: Mosbach et al. (2021), "On the stability of fine-tuning BERT"; Zhang et al.
+(2021), "Revisiting few-sample BERT fine-tuning".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .finetune_settings import FinetuneSettings
+
+_SMALL = 256  # hidden_size of an encoder that wants a higher rate than the paper's
+_HIGH = 5e-5  # the highest of the paper's rates
+_LESS = 0.98  # of the loss of guessing: what a run that learns gets below
+_CORRELATION = 0.1  # one above it is not that of guessing, whatever the accuracy is
+
+
+def failures(
+    metrics: Mapping[str, float],
+    journal: Iterable[Mapping[str, Any]],
+    prior: Mapping[str, float],
+    settings: FinetuneSettings,
+    hidden_size: int,
+) -> list[str]:
+    """What shows that a run has learned nothing, and what to try then; empty where it has.
+
+    Args:
+        metrics: on dev, of the weights that were kept; empty without dev.
+        journal: the run's lines.
+        prior: `LabelledTask.guessing_losses` of the training rows.
+        settings: the run's.
+        hidden_size: the encoder's.
+    """
+    signs = [no_better_than_guessing(metrics), _loss_no_better(journal, prior)]
+    found = [sign for sign in signs if sign is not None]
+    return [*found, _advice(settings, hidden_size)] if found else []
+
+
+def no_better_than_guessing(metrics: Mapping[str, float]) -> str | None:
+    """What to say of metrics on dev that always telling the commonest answer would reach too."""
+    pearson = metrics.get("pearson")
+    if pearson is not None and pearson <= 0:
+        return f"pearson {pearson:.3f} is no better than 0, that of guessing"
+    accuracy, majority = metrics.get("accuracy"), metrics.get("majority")
+    if accuracy is None or majority is None or accuracy > majority or majority == 1:
+        return None
+    # Where nearly all rows are of one kind, a network that knows the others may still lose to it.
+    if metrics.get("matthews_correlation", metrics.get("f1", 0.0)) > _CORRELATION:
+        return None
+    return (
+        f"accuracy {accuracy:.3f} is no better than {majority:.3f}, that of always telling the "
+        "commonest"
+    )
+
+
+def _loss_no_better(journal: Iterable[Mapping[str, Any]], prior: Mapping[str, float]) -> str | None:
+    """What to say of a training loss that is in the end no better than guessing."""
+    trained = [line["losses"] for line in journal if line["kind"] == "train"]
+    for name, guessing in prior.items():
+        last = [losses[name] for losses in trained[-max(1, len(trained) // 5) :]]
+        if last and (mean := sum(last) / len(last)) > _LESS * guessing:
+            return (
+                f"the training loss ends at {mean:.3f}, and guessing by the labels' shares costs "
+                f"{guessing:.3f}"
+            )
+    return None
+
+
+def _advice(settings: FinetuneSettings, hidden_size: int) -> str:
+    """What to try, as settings."""
+    tries = []
+    if not settings.bias_correction:
+        tries.append("bias_correction=true")
+    if settings.warmup == 0:
+        tries.append("warmup=0.1")
+    if hidden_size <= _SMALL and settings.learning_rate < 3e-4:
+        tries.append("learning_rate=3e-4, since the encoder is small")
+    elif settings.epochs < 20:
+        rate = ""
+        if settings.lora_rank is None and settings.learning_rate > _HIGH:
+            rate = " learning_rate=2e-5"
+        tries.append(f"longer training, epochs=20{rate}")
+    tries.append(f"another seed={settings.seed + 1}")
+    if not (settings.reinitialize or settings.reinitialize_layers or settings.lora_rank):
+        tries.append("reinitialize_layers=1")
+    return f"to try: {'; '.join(tries)} (Mosbach et al. 2021, Zhang et al. 2021)"

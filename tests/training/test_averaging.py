@@ -1,0 +1,70 @@
+"""The average beside the formula, computed from the weights of a run that has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertworks.training.checkpoint import load_weights
+from bertworks.training.fit import Best, FitSettings, Phase, fit
+from bertworks.training.journal import RunDirectory
+
+from .letters import StopError, equal, fit_letters, letters_network, weights_of
+from .toy import ToySource, ToyTask, toy_network
+
+OPTIONS: dict[str, Any] = {"ema": 0.5, "freezing": {"embeddings": True, "unfreeze_every": 2}}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_what_is_measured_and_kept_is_the_average(tmp_path: Path, optimizer: str) -> None:
+    settings = {"optimizer": {"name": optimizer, "lr": 0.01, "warmup": 0}}
+    plain = letters_network()
+    raw, _ = fit_letters(tmp_path / "plain", plain, **settings)
+    averaged = letters_network()
+    seen, _ = fit_letters(tmp_path / "averaged", averaged, ema=0.5, **settings)
+    for name, first in raw[0].items():
+        average = first.double()
+        for step, (weights, measured) in enumerate(zip(raw, seen, strict=True), 1):
+            decay = min(0.5, (1 + step) / (10 + step))
+            average = decay * average + (1 - decay) * weights[name].double()
+            torch.testing.assert_close(measured[name].double(), average, rtol=1e-5, atol=1e-7)
+    assert equal(weights_of(averaged), seen[-1])
+    assert not equal(weights_of(averaged), weights_of(plain))
+
+
+@pytest.mark.parametrize("stop_at", [5, 10])
+def test_a_broken_run_has_the_same_averages(tmp_path: Path, stop_at: int) -> None:
+    whole = letters_network()
+    seen, _ = fit_letters(tmp_path / "whole", whole, **OPTIONS)
+    with pytest.raises(StopError):
+        fit_letters(tmp_path / "broken", letters_network(), stop_at=stop_at, **OPTIONS)
+    again = letters_network()
+    fit_letters(tmp_path / "broken", again, **OPTIONS)
+    assert equal(weights_of(whole), weights_of(again))
+    finished = letters_network(seed=5)
+    _, result = fit_letters(tmp_path / "broken", finished, **OPTIONS)
+    assert result.resumed_from == 10
+    assert equal(weights_of(whole), weights_of(finished))
+    frozen = "encoder.embeddings.word_embeddings.weight"
+    assert torch.equal(seen[-1][frozen], weights_of(letters_network())[frozen])
+
+
+def test_the_best_weights_are_averages(tmp_path: Path) -> None:
+    seen = []
+
+    def evaluate(network: Any) -> dict[str, float]:
+        seen.append(weights_of(network))
+        return {"score": -abs(len(seen) - 3)}
+
+    settings = FitSettings(batch_size=16, eval_every=1, ema=0.9, tensorboard=False)
+    run = RunDirectory.open(tmp_path / "run", settings)
+    phases = [Phase(ToySource(1), 5)]
+    fit(toy_network(), ToyTask(), phases, settings=settings, run=run, evaluate=evaluate,
+        best=Best("score"))  # fmt: skip
+    run.close()
+    kept = toy_network(seed=9)
+    load_weights(run.best / "weights.safetensors", kept)
+    assert equal(weights_of(kept), seen[2])

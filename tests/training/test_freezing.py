@@ -1,0 +1,103 @@
+"""What is frozen does not change by a bit; what thaws learns from its step on."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertworks.api import BareEncoder
+from bertworks.errors import SettingsError
+from bertworks.training.freezing import FreezingSettings, frozen
+
+from .letters import TASK, StopError, equal, fit_letters, letters_network, weights_of
+
+PARTS = ["encoder.embeddings", *(f"encoder.layers.{number}" for number in range(3))]
+
+
+def part_of(name: str) -> int:
+    """0 for the embeddings, then the layers, 4 for what stands on them."""
+    return next((at for at, part in enumerate(PARTS) if name.startswith(part + ".")), len(PARTS))
+
+
+@pytest.mark.parametrize(
+    ("settings", "lowest"),
+    [({"embeddings": True}, 1), ({"layers": 1}, 2), ({"layers": 3}, 4), ({}, 0)],
+)
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_frozen_parts_keep_every_bit(
+    tmp_path: Path, settings: dict[str, Any], lowest: int, optimizer: str
+) -> None:
+    network = letters_network()
+    before = weights_of(network)
+    options = {"name": optimizer, "lr": 0.01, "warmup": 0, "weight_decay": 0.1}
+    fit_letters(tmp_path / "run", network, steps=3, freezing=settings, optimizer=options)
+    for name, now in weights_of(network).items():
+        assert torch.equal(now, before[name]) == (part_of(name) < lowest), name
+    assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("more", "starts"),
+    [({}, [8, 6, 4, 2, 0]), ({"layers": 1}, [99, 99, 4, 2, 0])],
+)
+def test_a_layer_more_learns_each_time(
+    tmp_path: Path, more: dict[str, int], starts: list[int]
+) -> None:
+    network = letters_network()
+    seen = [weights_of(network)]
+    seen += fit_letters(tmp_path / "run", network, freezing={"unfreeze_every": 2, **more})[0]
+    for name in seen[0]:
+        changes = [not torch.equal(a[name], b[name]) for a, b in pairwise(seen)]
+        start = starts[part_of(name)]
+        assert changes == [step >= start for step in range(10)], name
+
+
+@pytest.mark.parametrize("stop_at", [4, 7, 9])
+def test_gone_on_with_it_thaws_on_time(tmp_path: Path, stop_at: int) -> None:
+    options: dict[str, Any] = {
+        "freezing": {"unfreeze_every": 2},
+        "optimizer": {"lr": 0.01, "warmup": 0, "bias_correction": False, "layer_decay": 0.9},
+    }
+    whole = letters_network()
+    fit_letters(tmp_path / "whole", whole, **options)
+    with pytest.raises(StopError):
+        fit_letters(tmp_path / "broken", letters_network(), stop_at=stop_at, **options)
+    again = letters_network()
+    _, result = fit_letters(tmp_path / "broken", again, **options)
+    assert result.resumed_from == (stop_at - 1) // 3 * 3
+    assert equal(weights_of(whole), weights_of(again))
+
+
+def test_nothing_is_kept_for_going_back_through_frozen_layers() -> None:
+    network = letters_network()
+    batch = TASK.collate(TASK.examples([{"text": "a b x", "label": "yes"}], 0)).to("cpu")
+    with frozen(network, FreezingSettings(layers=2)):
+        needs = [hidden.requires_grad for hidden in network.encoder.hidden_states(batch.packed)]
+    assert needs == [False, False, False, True]
+
+
+def test_what_took_no_gradient_before_takes_none_after() -> None:
+    network = letters_network()
+    network.encoder.embeddings.requires_grad_(False)
+    with frozen(network, FreezingSettings(unfreeze_every=2)) as thaw:
+        thaw.set_step(100)
+        assert not network.encoder.embeddings.word_embeddings.weight.requires_grad
+        assert network.encoder.layers[0].attention.output.weight.requires_grad
+        thaw.set_step(1)
+        assert not network.encoder.layers[2].attention.output.weight.requires_grad
+        assert network.encoder.pooler.dense.weight.requires_grad
+    assert not network.encoder.embeddings.word_embeddings.weight.requires_grad
+    assert network.encoder.layers[2].attention.output.weight.requires_grad
+
+
+def test_what_cannot_be_frozen_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"freezing\.layers=4: the encoder has 3 layers"):
+        fit_letters(tmp_path / "run", letters_network(), freezing={"layers": 4})
+    bare = BareEncoder(letters_network().encoder.config, pooler=False)
+    for settings in (FreezingSettings(layers=3), FreezingSettings(unfreeze_every=1)):
+        with pytest.raises(SettingsError, match="nothing is left to learn"), frozen(bare, settings):
+            raise AssertionError("not reached")

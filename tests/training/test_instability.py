@@ -1,0 +1,115 @@
+"""Runs that learn nothing are told from those that do."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertworks.api import Model
+from bertworks.tasks.classification import ClassificationTask
+from bertworks.tasks.rows import read_rows
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.finetune_settings import FinetuneSettings
+from bertworks.training.instability import failures, no_better_than_guessing
+
+from .test_finetune import CONFIG, PIECES, TRAIN, Lines, run
+
+LEARNED = {"accuracy": 0.9, "majority": 0.5, "matthews_correlation": 0.8}
+
+
+def lines_of(losses: list[float]) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for loss in losses:
+        lines += [{"kind": "train", "losses": {"classification": loss}}, {"kind": "eval"}]
+    return lines
+
+
+def told(
+    metrics: dict[str, float] = LEARNED,
+    losses: list[float] | None = None,
+    hidden_size: int = 768,
+    **settings: Any,
+) -> list[str]:
+    journal = lines_of([0.7, 0.5, 0.3, 0.2, 0.1] if losses is None else losses)
+    prior = {"classification": math.log(2)}
+    return failures(metrics, journal, prior, FinetuneSettings.parse(settings), hidden_size)
+
+
+def test_a_run_that_learned_is_not_complained_of() -> None:
+    assert not told()
+    assert not told({})
+    assert not told(losses=[])
+    # All rows but a few are of one kind, and the few are known.
+    assert not told({"accuracy": 0.94, "majority": 0.95, "matthews_correlation": 0.5})
+    assert not told({"accuracy": 1.0, "majority": 1.0, "matthews_correlation": 0.0})
+    assert not told({"loss": 1.0, "pearson": 0.3})
+
+
+def test_signs_and_what_to_try() -> None:
+    guessed = {"accuracy": 0.5, "majority": 0.5, "matthews_correlation": 0.0}
+    sign, advice = told(guessed)
+    assert sign == "accuracy 0.500 is no better than 0.500, that of always telling the commonest"
+    assert advice == (
+        "to try: longer training, epochs=20; another seed=1; reinitialize_layers=1 "
+        "(Mosbach et al. 2021, Zhang et al. 2021)"
+    )
+    # The last fifth of the lines counts, not a lucky one before.
+    sign, _ = told(losses=[0.7, 0.1, 0.7, 0.7, 0.69])
+    assert sign == "the training loss ends at 0.690, and guessing by the labels' shares costs 0.693"
+    assert len(told(guessed, [0.7])) == 3
+    assert no_better_than_guessing({"pearson": 0.0}) is not None
+    assert no_better_than_guessing({"accuracy": 0.9, "majority": 0.9, "f1": 0.0}) is not None
+
+
+def test_the_advice_is_about_this_run() -> None:
+    def advice(hidden_size: int = 768, **settings: Any) -> str:
+        return told(losses=[0.7], hidden_size=hidden_size, **settings)[-1]
+
+    assert "bias_correction=true; " in advice(bias_correction=False)
+    assert "warmup=0.1; " in advice(warmup=0)
+    assert "epochs=20 learning_rate=2e-5" in advice(learning_rate=1e-4)
+    assert "learning_rate" not in advice(learning_rate=5e-5)
+    assert "epochs" not in advice(epochs=20)
+    assert "learning_rate=3e-4, since the encoder is small" in advice(hidden_size=128)
+    assert "learning_rate" not in advice(lora_rank=8, learning_rate=2e-4)
+    assert "reinitialize" not in advice(lora_rank=8)
+    assert "seed=5" in advice(seed=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, True),
+        ({"label_smoothing": 0.1}, False),
+        ({"balance_classes": True}, False),
+        ({"multi_label": True}, False),
+    ],
+)
+def test_guessing_costs_the_entropy_of_the_labels(options: dict[str, Any], expected: bool) -> None:
+    rows = read_rows(TRAIN[:30] + TRAIN[:30:2])
+    parsed = ClassificationTask.options.parse({"max_seq_length": 32, **options})
+    task = ClassificationTask.from_table(Tokenizer.from_vocabulary(PIECES), rows, parsed)
+    labels = [row.values["label"] for row in rows]
+    counts = {name: labels.count(name) for name in ("no", "yes")}
+    shares = np.array([counts[name] for name in labels]) / len(labels)
+    found = task.guessing_losses(counts)
+    assert found == ({"classification": pytest.approx(-np.log(shares).mean())} if expected else {})
+
+
+def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
+    model = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
+    progress = Lines()
+    result = run(model, tmp_path / "run", learning_rate=1e-9, epochs=2, progress=progress)
+    one_class, accuracy, loss, advice = result.remarks
+    assert "nothing has been learned yet" in one_class
+    assert accuracy.startswith("accuracy 0.500 is no better")
+    assert loss.startswith("the training loss ends at 0.69")
+    assert "learning_rate=3e-4, since the encoder is small" in advice
+    assert one_class in progress.lines
+    said = [line.get("text") for line in result.run.sessions()]
+    assert {accuracy, loss, advice} <= set(said)
+    assert "no better than 0.500" in result.run.report.read_text()
