@@ -72,7 +72,8 @@ class Model:
         task: what the network was trained for; None for a bare encoder.
         network: the task's, or a `BareEncoder`.
         report: what became of each tensor when it was loaded.
-        sentence: how `embed` makes vectors unless it is told otherwise.
+        sentence: how `embed` makes vectors unless it is told otherwise; as the task says, if left
+            out.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Model:
         sentence: SentenceSettings | None = None,
     ) -> None:
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
-        self.sentence = sentence
+        self.sentence = sentence or (None if task is None else task.sentence)
 
     @classmethod
     def fresh(cls, config: EncoderConfig, tokenizer: Tokenizer, *, seed: int = 0) -> Self:

@@ -19,7 +19,7 @@ from ..settings import Settings
 from .weights import read_json
 
 SentencePooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"]
-"""The poolings that this layout has a name for; see `inference.pooling`."""
+"""The poolings that this layout has a name for; see `model.pooling`."""
 
 _MODES: Mapping[str, SentencePooling] = {
     "pooling_mode_mean_tokens": "mean",

@@ -93,6 +93,8 @@ def _told(prediction: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
         found = [(name, prediction["probabilities"][name]) for name in prediction["labels"]]
     elif "value" in prediction:
         found = [(prediction["value"], "")]
+    elif "similarity" in prediction:
+        found = [(prediction["similarity"], "")]
     elif "answer" in prediction:
         found = [(prediction["answer"] or "no answer", prediction["probability"])]
     elif "entities" in prediction:

@@ -90,13 +90,16 @@ def pretrain(
     "finetune",
     "bertworks finetune classification --model runs/tiny \\\n"
     "      --train train.tsv --dev dev.tsv --out runs/tickets learning_rate=3e-4",
+    "bertworks finetune retrieval --model all-MiniLM-L6-v2 \\\n"
+    "      --train questions.jsonl --dev dev.jsonl --out runs/questions",
 )
 def finetune(
     task: Annotated[
         str,
         typer.Argument(
             metavar="TASK",
-            help="What to learn: classification, regression, tagging, answering or choice.",
+            help="What to learn: classification, regression, tagging, answering, choice or "
+            "retrieval.",
         ),
     ],
     model: Annotated[

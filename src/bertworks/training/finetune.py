@@ -79,7 +79,8 @@ def finetune(
 
     Args:
         model: whose encoder to begin with: a `Model`, a directory, or a name on the hub.
-        task: what to learn: "classification", "regression", "tagging", "answering" or "choice".
+        task: what to learn: "classification", "regression", "tagging", "answering", "choice" or
+            "retrieval".
         train: the rows to learn from: a path (see `tasks.rows.read_rows`) or rows in memory.
         dev: the rows to measure on; without them the last weights are kept, not the best.
         out: the run directory.
@@ -99,13 +100,19 @@ def finetune(
         tables = {"train": _name_of(train), "dev": None if dev is None else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         start = model if isinstance(model, Model) else load(model)
+        own = {
+            option: value
+            for option, value in kind.taken_over(start.sentence).items()
+            if getattr(resolved, option) is None
+        }
+        resolved = resolved.with_values(**own) if own else resolved
         data = LabelledData.read(kind, start.tokenizer, train, dev, resolved, members.device)
         description = {
             "task": task,
             "model": str(name),
             **tables,
             **resolved.model_dump(mode="json"),
-            "best_metric": resolved.best_metric or data.task.best_metric,
+            "best_metric": resolved.best_metric or data.reader.best_metric,
         }
         seed_everything(resolved.seed)  # every rank begins with the same weights
         network = data.task.network(start.encoder.config)
@@ -151,8 +158,8 @@ def _finetune(
         batch_size=settings.batch_size,
         bucket_batches=settings.bucket_batches,
     )
-    metric = settings.best_metric or task.best_metric
-    measure = _Measure(task, data.dev, settings.precision, progress)
+    metric = settings.best_metric or data.reader.best_metric
+    measure = _Measure(data.reader, data.dev, settings.precision, progress)
     result = fit(
         network,
         task,
@@ -167,7 +174,7 @@ def _finetune(
     final: Evaluation | None = None
     if members.is_main and data.dev is not None:
         load_weights(run.best / "weights.safetensors", network)
-        final = evaluate(network, task, data.dev)
+        final = evaluate(network, data.reader, data.dev)
         task = task.tuned(final.metrics)
     network.eval()
     made = Model(start.tokenizer, task, network)
