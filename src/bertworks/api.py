@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .checkpoints.families import family_of
-from .checkpoints.sentence import SentenceSettings, read_sentence_settings
+from .checkpoints.sentence import SentenceSettings, is_cross_encoder, read_sentence_settings
 from .checkpoints.store import (
     LoadReport,
     load_weights,
@@ -39,7 +39,7 @@ from .model.device import pick_device, without_weights
 from .model.encoder import Encoder
 from .model.precision import dtype_of
 from .tasks import task_class
-from .tasks.plain import read_texts
+from .tasks.plain import Texts, read_texts
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.published import Published
 from .tasks.rows import Table, read_rows
@@ -170,7 +170,7 @@ class Model:
     def embed_to(
         self,
         out: str | Path,
-        data: Table | Iterable[str],
+        data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
         engine: Mapping[str, Any] | None = None,
@@ -197,7 +197,7 @@ class Model:
     def features_to(
         self,
         out: str | Path,
-        data: Table | Iterable[str],
+        data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
         engine: Mapping[str, Any] | None = None,
@@ -229,7 +229,7 @@ class Model:
     def _write(
         self,
         out: str | Path,
-        data: Table | Iterable[str],
+        data: Table | Texts | Iterable[str],
         column: str | None,
         made: Embedder | TokenFeatures,
         progress: Callable[[int, int], None] | None,
@@ -412,7 +412,8 @@ def load(
     if described is not None:
         task: Task[Any] | None = task_class(described[0]).from_dict(described[1], tokenizer)
     else:
-        published = Published(raw, config, family, tensors, tokenizer)
+        pairs = is_cross_encoder(directory, raw)
+        published = Published(raw, config, family, tensors, tokenizer, pairs)
         task = published.task() or published.pretraining()
 
     def build() -> Network | BareEncoder:

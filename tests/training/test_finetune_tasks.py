@@ -70,11 +70,18 @@ def number(random: np.random.Generator) -> dict[str, Any]:
     return {"text": " ".join(random.permutation(words)), "score": float(count)}
 
 
+def question_and_answer(random: np.random.Generator) -> dict[str, Any]:
+    """Each letter of a question has its own in the answer."""
+    asked = letters(random, 2, 6)
+    return {"query": " ".join(asked), "positive": " ".join(chr(ord(one) + 8) for one in asked)}
+
+
 TASKS = {
     "tagging": (tagged, "f1", 0.9, {}),
     "answering": (question, "f1", 0.8, {"stride": 4, "max_seq_length": 20, "epochs": 16}),
     "choice": (choice, "accuracy", 0.9, {}),
     "regression": (number, "pearson", 0.9, {"label_column": "score"}),
+    "retrieval": (question_and_answer, "mrr@10", 0.8, {}),
 }
 
 

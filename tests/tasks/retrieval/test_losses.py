@@ -55,48 +55,48 @@ def negatives(row: dict[str, Any]) -> list[str]:
     return value if isinstance(value, list) else [value] if value else []
 
 
-def test_in_batch_loss_is_the_cross_entropy_over_what_may_be_a_negative() -> None:
-    for symmetric in (False, True):
-        task = task_of(scale=7.0, symmetric=symmetric)
-        network = network_of(task)
-        loss = network(batch_of(task))["retrieval"]
-        vector = {
-            text: unit_vector(task, network, text)
-            for row in ROWS
-            for text in (row["query"], row["positive"], *negatives(row))
-        }
-        belongs = {(row["query"], row["positive"]) for row in ROWS}
-        candidates = [row["positive"] for row in ROWS] + [n for row in ROWS for n in negatives(row)]
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_in_batch_loss_is_the_cross_entropy_over_what_may_be_a_negative(symmetric: bool) -> None:
+    task = task_of(scale=7.0, symmetric=symmetric)
+    network = network_of(task)
+    loss = network(batch_of(task))["retrieval"]
+    vector = {
+        text: unit_vector(task, network, text)
+        for row in ROWS
+        for text in (row["query"], row["positive"], *negatives(row))
+    }
+    belongs = {(row["query"], row["positive"]) for row in ROWS}
+    candidates = [row["positive"] for row in ROWS] + [n for row in ROWS for n in negatives(row)]
 
-        def product(query: str, passage: str) -> torch.Tensor:
-            return torch.exp(7.0 * vector[query] @ vector[passage])
+    def product(query: str, passage: str) -> torch.Tensor:
+        return torch.exp(7.0 * vector[query] @ vector[passage])
 
-        expected = torch.zeros((), dtype=torch.float64)
-        for at, row in enumerate(ROWS):
-            query, positive = row["query"], row["positive"]
-            others = [
-                text
-                for number, text in enumerate(candidates)
-                if number != at and (query, text) not in belongs and text != query
-            ]
-            own = product(query, positive)
-            forward = -torch.log(own / (own + sum(product(query, text) for text in others)))
-            asking = [
-                other["query"]
-                for number, other in enumerate(ROWS)
-                if number != at
-                and (other["query"], positive) not in belongs
-                and other["query"] != positive
-            ]
-            backward = -torch.log(own / (own + sum(product(text, positive) for text in asking)))
-            expected = expected + ((forward + backward) / 2 if symmetric else forward)
-        assert loss.item() == pytest.approx(expected.item(), abs=1e-10)
-        own_gradients = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)
-        gradients = torch.autograd.grad(expected, list(network.parameters()), allow_unused=True)
-        for mine, other in zip(own_gradients, gradients, strict=True):
-            assert (mine is None) == (other is None)
-            if mine is not None:
-                torch.testing.assert_close(mine, other, atol=1e-9, rtol=1e-9)
+    expected = torch.zeros((), dtype=torch.float64)
+    for at, row in enumerate(ROWS):
+        query, positive = row["query"], row["positive"]
+        others = [
+            text
+            for number, text in enumerate(candidates)
+            if number != at and (query, text) not in belongs and text != query
+        ]
+        own = product(query, positive)
+        forward = -torch.log(own / (own + sum(product(query, text) for text in others)))
+        asking = [
+            other["query"]
+            for number, other in enumerate(ROWS)
+            if number != at
+            and (other["query"], positive) not in belongs
+            and other["query"] != positive
+        ]
+        backward = -torch.log(own / (own + sum(product(text, positive) for text in asking)))
+        expected = expected + ((forward + backward) / 2 if symmetric else forward)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-10)
+    own_gradients = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)
+    gradients = torch.autograd.grad(expected, list(network.parameters()), allow_unused=True)
+    for mine, other in zip(own_gradients, gradients, strict=True):
+        assert (mine is None) == (other is None)
+        if mine is not None:
+            torch.testing.assert_close(mine, other, atol=1e-9, rtol=1e-9)
 
 
 def test_triplet_loss() -> None:

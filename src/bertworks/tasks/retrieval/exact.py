@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 Vectors = NDArray[np.floating]
 
+_QUERIES = 1024  # that are compared at a time
+
 
 def top_k(
     queries: Vectors, passages: Vectors, k: int, *, block: int = 16384
@@ -17,12 +19,22 @@ def top_k(
         queries: `[queries, width]`.
         passages: `[passages, width]`; may lie in a mapped file, of which a block is read at a time.
         k: how many are wanted; all, if there are fewer.
-        block: the passages that are compared at a time.
+        block: the passages that are compared at a time, each with 1,024 queries at most.
 
     Returns:
         The products `[queries, k]`, the largest first, and the passages' numbers `[queries, k]`; of
         equal ones the first comes first.
     """
+    parts = [
+        _of_some(queries[start : start + _QUERIES], passages, k, block)
+        for start in range(0, len(queries), _QUERIES)
+    ]
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def _of_some(
+    queries: Vectors, passages: Vectors, k: int, block: int
+) -> tuple[Vectors, NDArray[np.int64]]:
     best = np.empty((len(queries), 0), queries.dtype)
     numbers = np.empty((len(queries), 0), np.int64)
     for start in range(0, len(passages), block):
