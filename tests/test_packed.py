@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
@@ -54,6 +56,26 @@ def test_groups_cover_the_pack_in_order(lengths):
         at += group.sequences * group.length
     neighbours = zip(packed.groups, packed.groups[1:], strict=False)
     assert all(a.length != b.length for a, b in neighbours)
+
+
+@given(lengths_lists, st.integers(1, 20), st.booleans())
+def test_parts_are_the_packs_of_their_sequences(lengths, most, as_tensors):
+    arrays = [np.arange(n) + 10 * i for i, n in enumerate(lengths)]
+    rows = [7 * i for i in range(len(lengths))]
+    packed = Packed.from_arrays(arrays, rows=rows, numbers=rows)
+    parts = list((packed.to("cpu") if as_tensors else packed).parts(most))
+    at = 0
+    for part in parts:
+        end = at + part.num_sequences
+        assert part.num_tokens <= most or part.num_sequences == 1
+        full = end == len(lengths) or part.num_tokens + lengths[end] > most
+        assert full
+        expected = Packed.from_arrays(arrays[at:end], rows=rows[at:end], numbers=rows[at:end])
+        for field in fields(Packed):
+            own, other = getattr(part, field.name), getattr(expected, field.name)
+            assert np.array_equal(own, other), field.name
+        at = end
+    assert at == len(lengths)
 
 
 def test_in_order_of_length_each_length_is_one_group():

@@ -25,6 +25,7 @@ _HOMES = {
     "Task": "tasks.task",
     "Model": "api",
     "load": "api",
+    "Index": "search",
     "inspect": "inspection",
     "pretrain": "training.pretrain",
     "finetune": "training.finetune",

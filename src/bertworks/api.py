@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .checkpoints.families import family_of
-from .checkpoints.sentence import SentenceSettings, read_sentence_settings
+from .checkpoints.sentence import SentenceSettings, is_cross_encoder, read_sentence_settings
 from .checkpoints.store import (
     LoadReport,
     load_weights,
@@ -39,7 +39,7 @@ from .model.device import pick_device, without_weights
 from .model.encoder import Encoder
 from .model.precision import dtype_of
 from .tasks import task_class
-from .tasks.plain import read_texts
+from .tasks.plain import Texts, read_texts
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.published import Published
 from .tasks.rows import Table, read_rows
@@ -72,7 +72,8 @@ class Model:
         task: what the network was trained for; None for a bare encoder.
         network: the task's, or a `BareEncoder`.
         report: what became of each tensor when it was loaded.
-        sentence: how `embed` makes vectors unless it is told otherwise.
+        sentence: how `embed` makes vectors unless it is told otherwise; as the task says, if left
+            out.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Model:
         sentence: SentenceSettings | None = None,
     ) -> None:
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
-        self.sentence = sentence
+        self.sentence = sentence or (None if task is None else task.sentence)
 
     @classmethod
     def fresh(cls, config: EncoderConfig, tokenizer: Tokenizer, *, seed: int = 0) -> Self:
@@ -169,7 +170,7 @@ class Model:
     def embed_to(
         self,
         out: str | Path,
-        data: Table | Iterable[str],
+        data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
         engine: Mapping[str, Any] | None = None,
@@ -196,7 +197,7 @@ class Model:
     def features_to(
         self,
         out: str | Path,
-        data: Table | Iterable[str],
+        data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
         engine: Mapping[str, Any] | None = None,
@@ -228,7 +229,7 @@ class Model:
     def _write(
         self,
         out: str | Path,
-        data: Table | Iterable[str],
+        data: Table | Texts | Iterable[str],
         column: str | None,
         made: Embedder | TokenFeatures,
         progress: Callable[[int, int], None] | None,
@@ -411,7 +412,8 @@ def load(
     if described is not None:
         task: Task[Any] | None = task_class(described[0]).from_dict(described[1], tokenizer)
     else:
-        published = Published(raw, config, family, tensors, tokenizer)
+        pairs = is_cross_encoder(directory, raw)
+        published = Published(raw, config, family, tensors, tokenizer, pairs)
         task = published.task() or published.pretraining()
 
     def build() -> Network | BareEncoder:

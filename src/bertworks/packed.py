@@ -8,7 +8,7 @@ sequences of equal length, and in order of length each length makes one group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -186,6 +186,26 @@ class Packed:
         if all(value is getattr(self, name) for name, value in moved.items()):
             return self
         return replace(self, **moved)
+
+    def parts(self, max_tokens: int) -> Iterator[Packed]:
+        """Neighbouring sequences in packs of at most so many tokens (or one sequence)."""
+        lengths = [group.length for group in self.groups for _ in range(group.sequences)]
+        first = first_token = tokens = 0
+        for at, length in enumerate([*lengths, max_tokens + 1]):
+            if at > first and tokens + length > max_tokens:
+                own, of = slice(first_token, first_token + tokens), slice(first, at)
+                yield Packed(
+                    input_ids=self.input_ids[own],
+                    token_type_ids=self.token_type_ids[own],
+                    position_ids=self.position_ids[own],
+                    cu_seqlens=self.cu_seqlens[first : at + 1] - self.cu_seqlens[first],
+                    sequence_row=self.sequence_row[of],
+                    sequence_number=self.sequence_number[of],
+                    max_seqlen=max(lengths[of]),
+                    groups=equal_length_groups(np.array(lengths[of])),
+                )
+                first, first_token, tokens = at, first_token + tokens, 0
+            tokens += length
 
     def to_padded(self, values: Any = None, *, fill: float = 0) -> tuple[Any, Any]:
         """Spread `[tokens, …]` values (the input ids, if left out) over a padded batch.

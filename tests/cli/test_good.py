@@ -18,11 +18,11 @@ from .conftest import CPU, SMALL, Bertworks, World
 
 def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None:
     overview = bertworks("--help").stdout
-    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:18]]
+    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:19]]
     assert verbs == [
         *("demo", "vocab", "prepare", "pretrain", "finetune"),
         *("evaluate", "predict", "fill-mask", "next-sentence", "generate", "embed"),
-        "features",
+        *("features", "search"),
         *("tokenize", "inspect", "convert", "add-tokens", "shrink", "extend"),
     ]
     for verb in verbs:
@@ -42,6 +42,7 @@ def test_options_of_the_examples_exist(bertworks: Bertworks) -> None:
         "evaluate",
         "predict",
         "embed",
+        "search",
         "generate",
     ):
         heading, _, examples = bertworks(verb, "--help").stdout.partition("  Example")

@@ -74,11 +74,18 @@ def number(random: np.random.Generator) -> dict[str, Any]:
     return {"text": " ".join(random.permutation(words)), "score": float(count)}
 
 
+def question_and_answer(random: np.random.Generator) -> dict[str, Any]:
+    """Each letter of a question has its own in the answer."""
+    asked = letters(random, 2, 6)
+    return {"query": " ".join(asked), "positive": " ".join(chr(ord(one) + 8) for one in asked)}
+
+
 SECTIONS = {
     "tagging": ("Confusions", "By type", "Calibration", "Rows of train, by tokens"),
     "answering": ("By length of the answer", "By first word", "The most confident mistakes"),
     "choice": ("Calibration", "Rows of dev, by tokens"),
     "regression": ("True and told", "The largest errors"),
+    "retrieval": (),
 }
 """What the report on a run of the task has."""
 
@@ -87,6 +94,7 @@ TASKS = {
     "answering": (question, "f1", 0.8, {"stride": 4, "max_seq_length": 20, "epochs": 16}),
     "choice": (choice, "accuracy", 0.9, {}),
     "regression": (number, "pearson", 0.9, {"label_column": "score"}),
+    "retrieval": (question_and_answer, "mrr@10", 0.8, {}),
 }
 
 

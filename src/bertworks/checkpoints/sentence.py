@@ -19,7 +19,7 @@ from ..settings import Settings
 from .weights import read_json
 
 SentencePooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"]
-"""The poolings that this layout has a name for; see `inference.pooling`."""
+"""The poolings that this layout has a name for; see `model.pooling`."""
 
 _MODES: Mapping[str, SentencePooling] = {
     "pooling_mode_mean_tokens": "mean",
@@ -63,6 +63,8 @@ def read_sentence_settings(directory: Path) -> SentenceSettings | None:
         parts = [(str(module["type"]).rpartition(".")[2], module["path"]) for module in modules]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"cannot be read ({error!r})", where=str(file)) from None
+    if [kind for kind, _ in parts] == ["Transformer"]:  # with a head of its own: a cross-encoder
+        return None
     values: dict[str, Any] = {}
     for kind, path in parts:
         if kind == "Transformer":
@@ -76,6 +78,19 @@ def read_sentence_settings(directory: Path) -> SentenceSettings | None:
         else:
             raise CheckpointError(f"the module {kind!r} is not supported", where=str(file))
     return SentenceSettings.parse(values, where=str(file))
+
+
+def is_cross_encoder(directory: Path, config: Mapping[str, Any]) -> bool:
+    """Whether sentence-transformers saved a model as a classifier of pairs of texts.
+
+    Args:
+        directory: the model's.
+        config: its `config.json`, in which older versions leave what comes after the classifier.
+    """
+    if config.keys() & {"sentence_transformers", "sbert_ce_default_activation_function"}:
+        return True
+    file = directory / "config_sentence_transformers.json"
+    return file.is_file() and read_json(file).get("model_type") == "CrossEncoder"
 
 
 def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_size: int) -> None:

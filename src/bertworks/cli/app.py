@@ -30,6 +30,7 @@ ORDER = (
     "generate",
     "embed",
     "features",
+    "search",
     "tokenize",
     "inspect",
     "convert",

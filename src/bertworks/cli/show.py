@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -105,6 +105,8 @@ def _told(prediction: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
         found = [(name, prediction["probabilities"][name]) for name in prediction["labels"]]
     elif "value" in prediction:
         found = [(prediction["value"], "")]
+    elif "similarity" in prediction:
+        found = [(prediction["similarity"], "")]
     elif "answer" in prediction:
         found = [(prediction["answer"] or "no answer", prediction["probability"])]
     elif "entities" in prediction:
@@ -140,13 +142,16 @@ def read_counts(counts: ReadCounts) -> None:
         typer.echo(f"  skipped {count:,} × {kind}; the first: {counts.first_skipped[kind]}")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: str = "") -> None:
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: str = "", cut: str = ""
+) -> None:
     """A plain table.
 
     Args:
         columns: the headings.
         rows: the cells, made strings here; numbers with a fraction get four decimals.
         right: the headings of the columns that are set to the right, separated by spaces.
+        cut: the heading of the column that gives way, its cells cut, where a line is too long.
     """
     from rich import box
     from rich.console import Console
@@ -155,9 +160,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: str =
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in columns:
-        shown.add_column(name, justify="right" if name in right.split() else "left")
+        justify: Literal["left", "right"] = "right" if name in right.split() else "left"
+        shown.add_column(name, justify=justify, no_wrap=cut not in {"", name})
     for row in rows:
-        shown.add_row(*(Text(number(cell)) for cell in row))
+        cells = zip(columns, row, strict=True)
+        shown.add_row(
+            *(
+                Text(number(cell), no_wrap=name == cut or None, overflow="ellipsis")
+                for name, cell in cells
+            )
+        )
     Console().print(shown)
 
 

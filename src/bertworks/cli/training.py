@@ -96,13 +96,16 @@ def pretrain(
     "bertworks finetune classification --model bert-base-uncased \\\n"
     "      --train train.tsv --dev dev.tsv --out runs/lora \\\n"
     "      lora_rank=8 learning_rate=3e-4",
+    "bertworks finetune retrieval --model all-MiniLM-L6-v2 \\\n"
+    "      --train questions.jsonl --dev dev.jsonl --out runs/questions",
 )
 def finetune(
     task: Annotated[
         str,
         typer.Argument(
             metavar="TASK",
-            help="What to learn: classification, regression, tagging, answering or choice.",
+            help="What to learn: classification, regression, tagging, answering, choice or "
+            "retrieval.",
         ),
     ],
     model: Annotated[

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from ..errors import DataError, SettingsError
 from ..model.encoder import Encoder
+from ..model.pooling import Pooling, pool, width_factor
 from ..packed import Packed
 from ..settings import Settings
 from ..text.encoding import Encoding
 from ..text.tokenizer import Tokenizer
 from .engine import EngineSettings, by_tokens, chunks, inference
-from .pooling import Pooling, pool, width_factor
 
 
 class LayerSettings(Settings):

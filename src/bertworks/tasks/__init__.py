@@ -19,6 +19,7 @@ _TASKS = {
     "tagging": "tagging.task:TaggingTask",
     "answering": "answering.task:AnsweringTask",
     "choice": "choice:ChoiceTask",
+    "retrieval": "retrieval.task:RetrievalTask",
 }
 
 
@@ -35,7 +36,7 @@ def task_class(name: str) -> type[Task[Any]]:
     return found
 
 
-LABELLED = ("classification", "regression", "tagging", "answering", "choice")
+LABELLED = ("classification", "regression", "tagging", "answering", "choice", "retrieval")
 """The tasks that are learned from labelled rows."""
 
 

@@ -28,7 +28,8 @@ PAIR_NAMES = (
 )
 TEXT_NAMES = ("text", "sentence", "content", "review", "document")
 LABEL_NAMES = ("label", "labels", "quality", "gold_label", "class", "category", "target")
-KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES})
+QUERY_NAMES = ("query", "anchor", "question")
+KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
 
 
 class Columns(Settings):

@@ -17,6 +17,7 @@ from ..settings import Settings
 from .task import Example, Row, Task
 
 if TYPE_CHECKING:
+    from ..checkpoints.sentence import SentenceSettings
     from ..model.config import EncoderConfig
     from ..text.tokenizer import Tokenizer
     from .placed import Rows
@@ -141,6 +142,15 @@ class LabelledTask(Task[LabelledExampleT]):
         Raises:
             DataError: a row is not one of the task.
         """
+
+    @classmethod
+    def taken_over(cls, sentence: SentenceSettings | None) -> dict[str, Any]:  # noqa: ARG003
+        """The options that the model to be trained settles, where the user does not.
+
+        Args:
+            sentence: how the model makes vectors of texts, if it says so.
+        """
+        return {}
 
     @classmethod
     @abstractmethod

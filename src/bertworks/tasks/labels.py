@@ -1,7 +1,8 @@
-"""Labels as names: read from rows, counted, and put in order."""
+"""Labels as names, read from rows, counted and put in order; and as numbers."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -85,3 +86,21 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
     if isinstance(value, list):
         return list(dict.fromkeys(label_name({column: part}, column, where) for part in value))
     return [label_name(row, column, where)]
+
+
+def finite_number(row: Row, column: str, where: str | None) -> float:
+    """A row's label as a number.
+
+    Raises:
+        DataError: the column is missing, or what it holds is no number, or not finite.
+    """
+    if column not in row:
+        raise missing_column(column, row, where)
+    value = row[column]
+    try:
+        number = math.nan if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(f"{value!r} (column {column!r}) is no finite number", where=where)
+    return number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -37,18 +37,31 @@ class Texts:
         for row in self.rows:
             yield row.where, text_of(row.values, self.column, row.where)
 
+    def filled(self) -> Texts:
+        """The same texts but for those that are blank, in which nobody looks for anything."""
 
-def read_texts(data: Table | Iterable[str], *, column: str | None = None) -> Texts:
+        def rows() -> Iterator[PlacedRow]:
+            for row in self.rows:
+                value = row.values.get(self.column)
+                if not isinstance(value, str) or value.strip():
+                    yield row
+
+        return replace(self, rows=replace(self.rows, read=rows))
+
+
+def read_texts(data: Table | Texts | Iterable[str], *, column: str | None = None) -> Texts:
     """Open texts; they are read when they are iterated over.
 
     Args:
-        data: a `.txt` file, each line a text, an empty one too; a table as `read_rows` takes it; or
-            texts or rows that are in memory.
+        data: a `.txt` file, each line a text, an empty one too; a table as `read_rows` takes it;
+            texts or rows that are in memory; or what this has opened before.
         column: the texts' column in a table, by name or number; found out if left out.
 
     Raises:
         DataError: there is no such file or column; or it is not plain which column is meant.
     """
+    if isinstance(data, Texts):
+        return data
     if isinstance(data, str | os.PathLike):
         path = os.fspath(data)
         if path.endswith(_LINES):

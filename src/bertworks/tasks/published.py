@@ -38,6 +38,7 @@ class Published:
         family: how it is laid out.
         tensors: under the family's names.
         tokenizer: the model's.
+        takes_pairs: whether a classifier of it is one of pairs of texts.
     """
 
     raw: Mapping[str, Any]
@@ -45,6 +46,7 @@ class Published:
     family: Family
     tensors: Mapping[str, Tensor]
     tokenizer: Tokenizer
+    takes_pairs: bool = False
 
     def task(self) -> Task[Any] | None:
         """The task that its heads tell of; None of a bare encoder."""
@@ -124,8 +126,9 @@ def _choice(of: Published) -> Task[Any]:
 
 def _classification(of: Published) -> Task[Any]:
     labels = of.labels("head.linear.weight")
+    pair = "pair" if of.takes_pairs else None
     shared = {
-        "columns": Columns(text="text", label="label"),
+        "columns": Columns(text="text", pair=pair, label="label"),
         "max_seq_length": of.config.max_seqlen,
         "dropout": of.raw.get("classifier_dropout"),
     }

@@ -7,7 +7,6 @@ Source: paper §4.1 and appendix B.1 (STS-B). The loss is the squared error, as 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -15,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead
 from ..packed import Batch, Padded
 from .labelled import TaskOptions, check_length
+from .labels import finite_number
 from .metrics import RegressionEvaluator
-from .placed import Rows, missing_column
+from .placed import Rows
 from .task import Evaluator, Network, Prediction, Row, Task
 from .texts import TextExample, TextOptions, TextSettings, TextTask, in_one, labelled_batch, rows_of
 
@@ -110,16 +109,7 @@ class RegressionTask(TextTask):
         Raises:
             DataError: there is none, or it is not finite.
         """
-        if column not in row:
-            raise missing_column(column, row, where)
-        value = row[column]
-        try:
-            number = math.nan if value is None or isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise DataError(f"{value!r} (column {column!r}) is no finite number", where=where)
-        return number
+        return finite_number(row, column, where)
 
     def collate(self, examples: Sequence[TextExample]) -> Batch:
         """Pack rows in order of length; `targets` and `counts` are there if values are known.

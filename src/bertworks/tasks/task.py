@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from .breakdown import Breakdown
 
 if TYPE_CHECKING:
+    from ..checkpoints.sentence import SentenceSettings
     from ..model.config import EncoderConfig
     from ..model.encoder import Encoder
     from ..packed import Batch, Padded
@@ -138,7 +139,7 @@ class Task(ABC, Generic[ExampleT]):
     """
 
     name: ClassVar[str]
-    additive: ClassVar[bool] = True
+    additive: bool = True
     best_metric: str
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
 
@@ -223,6 +224,11 @@ class Task(ABC, Generic[ExampleT]):
     def model_class(self) -> str:
         """Which class of other tools opens a saved model: a key of `Family.classes`."""
         return "encoder"
+
+    @property
+    def sentence(self) -> SentenceSettings | None:
+        """How `embed` makes vectors of a model of this task; None if the task does not say."""
+        return None
 
     def config_entries(self) -> dict[str, Any]:
         """What the task adds to a saved model's `config.json`, for other tools to read.

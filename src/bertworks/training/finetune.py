@@ -83,7 +83,8 @@ def finetune(
 
     Args:
         model: whose encoder to begin with: a `Model`, a directory, or a name on the hub.
-        task: what to learn: "classification", "regression", "tagging", "answering" or "choice".
+        task: what to learn: "classification", "regression", "tagging", "answering", "choice" or
+            "retrieval".
         train: the rows to learn from: a path (see `tasks.rows.read_rows`) or rows in memory.
         dev: the rows to measure on; without them the last weights are kept, not the best.
         out: the run directory.
@@ -108,13 +109,19 @@ def finetune(
         tables = {"train": _name_of(train), "dev": None if dev is None else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         given = model if isinstance(model, Model) else load(model)
+        own = {
+            option: value
+            for option, value in kind.taken_over(given.sentence).items()
+            if getattr(resolved, option) is None
+        }
+        resolved = resolved.with_values(**own) if own else resolved
         data = LabelledData.read(kind, given.tokenizer, train, dev, resolved, members.device)
         description = {
             "task": task,
             "model": str(name),
             **tables,
             **resolved.model_dump(mode="json"),
-            "best_metric": resolved.best_metric or data.task.best_metric,
+            "best_metric": resolved.best_metric or data.reader.best_metric,
         }
         seed_everything(resolved.seed)  # every rank begins with the same weights
         start = Start.of(given, data.task, resolved)
@@ -159,9 +166,9 @@ def _finetune(
     )
     if members.is_main and (note := _thaw_note(fit_settings, network, steps)):
         _say(progress, note)
-    metric = settings.best_metric or task.best_metric
+    metric = settings.best_metric or data.reader.best_metric
     best = Best(metric, metric in task.lower_is_better, settings.early_stopping)
-    measure = _Measure(task, data.dev, settings.precision, progress)
+    measure = _Measure(data.reader, data.dev, settings.precision, progress)
     result = fit(
         network,
         task,
@@ -181,7 +188,7 @@ def _finetune(
     remarks: list[str] = []
     if members.is_main:
         if data.dev is not None:
-            final = evaluate(network, task, data.dev)
+            final = evaluate(network, data.reader, data.dev)
             assert data.summary.dev is not None
             text = final.to_json(data.summary.dev.name)
             write_atomically(run.evaluation, text.encode())

@@ -25,9 +25,17 @@ from .teacher import taught
 
 @dataclass(frozen=True)
 class LabelledData:
-    """The task that the tables ask for, and their rows as its examples."""
+    """The task that the tables ask for, and their rows as its examples.
+
+    Attributes:
+        task: what is learned.
+        reader: the same as it reads and measures dev, whose columns may be others.
+        train, dev: the rows.
+        summary: what they look like.
+    """
 
     task: LabelledTask[Any]
+    reader: LabelledTask[Any]
     train: list[LabelledExample]
     dev: list[LabelledExample] | None
     summary: DataSummary
@@ -70,23 +78,25 @@ class LabelledData:
             )
         else:
             task = kind.from_table(tokenizer, rows, options)
-        task.evaluator()  # what the metrics need is asked for before hours are spent
-        if settings.best_metric is not None:
-            _check_metric(task, settings.best_metric)
-        train_examples = (
-            list(labelled_examples(task, rows)) if taught_examples is None else taught_examples
-        )
-        dev_rows = dev_examples = None
+        reader, dev_rows = task, None
         if dev is not None:
             dev_rows = read_rows(dev, columns=wanted, header=options.header)
             reader = task.for_table(dev_rows, labelled=True)
+        reader.evaluator()  # what the metrics need is asked for before hours are spent
+        if settings.best_metric is not None:
+            _check_metric(reader, settings.best_metric)
+        train_examples = (
+            list(labelled_examples(task, rows)) if taught_examples is None else taught_examples
+        )
+        dev_examples = None
+        if dev_rows is not None:
             dev_examples = list(labelled_examples(reader, dev_rows))
         summary = DataSummary.of(
             task,
             (rows.name, train_examples),
             None if dev_rows is None or dev_examples is None else (dev_rows.name, dev_examples),
         )
-        return cls(task, train_examples, dev_examples, summary)
+        return cls(task, reader, train_examples, dev_examples, summary)
 
     def note_in(self, run: RunDirectory) -> None:
         """Write the summary down, or see that the run was begun with these rows.

@@ -1,0 +1,109 @@
+"""Searching texts: `search`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from . import show
+from .app import (
+    AsJson,
+    Device,
+    DeviceName,
+    ModelPath,
+    Precision,
+    PrecisionName,
+    Threads,
+    lines_of,
+    load_model,
+    verb,
+)
+from .vectors import Column
+
+
+@verb(
+    "search",
+    'bertworks search all-MiniLM-L6-v2 notes.txt "who opened the door?"',
+    "bertworks search runs/questions passages.parquet --column passage \\\n"
+    "      --index passages.index --rerank runs/relevance --top-k 10 \\\n"
+    '      "how do doors work?" "what is a river?"',
+)
+def search(
+    model: ModelPath,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The texts: .txt, a text a line; or a table.")
+    ],
+    queries: Annotated[
+        list[str], typer.Argument(metavar="QUERY…", help="Questions; - reads lines.")
+    ],
+    index: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the vectors are kept for the next time."),
+    ] = None,
+    column: Column = None,
+    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 5,
+    rerank: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="A classifier or regression of pairs, to order the candidates."
+        ),
+    ] = None,
+    candidates: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many texts the reranker reads.")
+    ] = 50,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Look at a part of the texts alone, with Faiss.")
+    ] = False,
+    json: AsJson = False,
+    precision: Precision = PrecisionName.FP32,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+) -> None:
+    """Find the texts of a file that are nearest to a question.
+
+    The vectors are the model's, compared by their cosines. With --index the file's are made once;
+    if the file or the model has changed since, that is an error. Blank texts are left out.
+    """
+    asked = list(lines_of(queries))
+    for query in asked:
+        show.must_hold_text(query)
+    loaded = load_model(model, device, threads)
+    reranker = None if rerank is None else load_model(rerank, device, threads)
+    from ..search import MANY, Index
+
+    with TemporaryDirectory() as temporary:
+        with show.bar("embedding", "texts") as embedding:
+            opened = Index.open(
+                loaded,
+                file,
+                index or temporary,
+                column=column,
+                engine={"precision": precision.value},
+                progress=embedding,
+            )
+        if opened.cut:
+            typer.echo(f"{opened.cut:,} of {len(opened):,} texts were too long, and cut", err=True)
+        if len(opened) > MANY and not approximate:
+            typer.echo(f"{len(opened):,} texts: --approximate would be faster", err=True)
+        found = opened.search(
+            asked, top_k, rerank=reranker, candidates=candidates, approximate=approximate
+        )
+    for query, hits in zip(asked, found, strict=True):
+        if json:
+            show.as_json({"query": query, "hits": [hit._asdict() for hit in hits]})
+            continue
+        if len(asked) > 1:
+            typer.echo(query)
+        names = ("score", "line", "text") if rerank is None else ("score", "cosine", "line", "text")
+        rows = [
+            (
+                *((hit.score,) if rerank is None else (hit.score, hit.similarity)),
+                hit.where.removeprefix(file).lstrip(":, "),
+                " ".join(hit.text.split()),
+            )
+            for hit in hits
+        ]
+        show.table(names, rows, right="score cosine line", cut="text")

@@ -1,0 +1,234 @@
+"""Semantic search: the texts that are nearest to a question by what they mean.
+
+    texts ─ embed ─► vectors ─┐
+    query ─ embed ─► vector ──┴─► cosines, block by block ─► the nearest ─► as a cross-encoder
+                                                                            orders them
+
+All texts are compared unless the user asks for an approximation, which looks at a part of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .api import Model
+from .errors import BertworksError, DataError, SettingsError
+from .inference.approximate import open_cells
+from .tasks.classification import ClassificationTask
+from .tasks.plain import Texts, read_texts
+from .tasks.regression import RegressionTask
+from .tasks.retrieval.exact import top_k as nearest
+from .tasks.rows import Table
+from .tasks.task import Prediction
+
+MANY = 1_000_000
+"""From how many texts on an approximation is worth a thought."""
+
+_VECTORS = "vectors.npy"
+
+
+class Hit(NamedTuple):
+    """A text that was found.
+
+    Attributes:
+        score: what it was ranked by: the reranker's, if there is one, or else the similarity.
+        similarity: the cosine of the text's vector and the query's.
+        row: the text's number, from 0.
+        where: its place: file and line, or row.
+        text: the text.
+    """
+
+    score: float
+    similarity: float
+    row: int
+    where: str
+    text: str
+
+
+class Index:
+    """Texts and their vectors, to be searched. `Index.open` makes one.
+
+    Args:
+        model: what made the vectors.
+        texts: the texts, which are read again when some are found.
+        vectors: float32 `[texts, width]` of length 1.
+        engine: settings of `EngineSettings`, for queries.
+        cells: where an approximation is kept; nowhere, if left out.
+        cut: how many texts were too long for the model, and cut.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        texts: Texts,
+        vectors: NDArray[np.float32],
+        *,
+        engine: Mapping[str, Any] | None = None,
+        cells: Path | None = None,
+        cut: int = 0,
+    ) -> None:
+        self.model, self.vectors, self.cut = model, vectors, cut
+        self._texts, self._engine, self._cells = texts, engine, cells
+
+    @classmethod
+    def open(
+        cls,
+        model: Model,
+        data: Table | Iterable[str],
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        column: str | None = None,
+        engine: Mapping[str, Any] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Self:
+        """Make vectors of texts, or take those that are in the directory.
+
+        Args:
+            model: its pooling is its own; vectors have length 1. Best is one that was trained for
+                it (`finetune retrieval`, or sentence-transformers).
+            data: texts, rows, a `.txt` file (each line a text), or a table; blank texts are left
+                out.
+            directory: where vectors are kept, and read from as they are needed; in memory, if left
+                out. One that was stopped half-way is gone on with.
+            column: the texts' column in a table; found out if left out.
+            engine: those of `EngineSettings`.
+            progress: told how many texts are done, and how many there are.
+
+        Raises:
+            DataError: there are no texts; or what the directory holds is of other texts or another
+                model.
+        """
+        if data == "-":
+            raise DataError(
+                "texts to search cannot be read from standard input", fix="Give a file."
+            )
+        texts = read_texts(list(data) if isinstance(data, Iterator) else data, column=column)
+        texts = texts.filled()
+
+        def embedded(folder: Path) -> int:
+            written = model.embed_to(
+                folder / _VECTORS, texts, engine=engine, progress=progress, normalize=True
+            )
+            if written.new:  # an approximation is of other vectors than these
+                (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
+            return written.cut
+
+        if directory is None:
+            with TemporaryDirectory() as temporary:
+                cut = embedded(Path(temporary))
+                return cls(
+                    model, texts, np.load(Path(temporary) / _VECTORS), engine=engine, cut=cut
+                )
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        cut = embedded(folder)
+        vectors = np.load(folder / _VECTORS, mmap_mode="r")
+        cells = folder / f"{_VECTORS}.faiss"
+        return cls(model, texts, vectors, engine=engine, cells=cells, cut=cut)
+
+    def __len__(self) -> int:
+        """How many texts there are."""
+        return len(self.vectors)
+
+    def search(
+        self,
+        queries: Iterable[str],
+        top_k: int = 5,
+        *,
+        rerank: Model | None = None,
+        candidates: int = 50,
+        approximate: bool = False,
+    ) -> list[list[Hit]]:
+        """The texts nearest to each query, the best first.
+
+        Args:
+            queries: any number.
+            top_k: how many texts are wanted of each.
+            rerank: a classifier or a regression of pairs (a cross-encoder), which is asked about
+                each query with each of its candidates, and has the last word.
+            candidates: how many texts the reranker is asked about, or `top_k`, if that is more.
+            approximate: whether Faiss looks at a part of the texts alone, and may miss some.
+
+        Raises:
+            DataError: a query is too long.
+            SettingsError: `top_k` is less than 1.
+            BertworksError: the reranker does not tell how well two texts belong together; or Faiss
+                is not installed.
+        """
+        queries = list(queries)
+        if top_k < 1:
+            raise SettingsError(f"top_k={top_k}: at least one text must be wanted")
+        if not queries:
+            return []
+        relevance = None if rerank is None else _relevance(rerank)
+        vectors = self.model.embed(queries, engine=self._engine, normalize=True, truncation="error")
+        count = min(top_k if rerank is None else max(top_k, candidates), len(self))
+        if approximate:
+            scores, rows = open_cells(self.vectors, self._cells).search(vectors, count)
+        else:
+            scores, rows = nearest(vectors, self.vectors, count)
+        texts = self._texts_of(set(rows.ravel().tolist()))
+        found = [
+            [
+                Hit(score, score, row, *texts[row])
+                for score, row in zip(own_scores, own_rows, strict=True)
+                if row >= 0  # Faiss's word for none
+            ]
+            for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True)
+        ]
+        if rerank is not None and relevance is not None:
+            found = _reranked(queries, found, rerank, relevance)
+        return [hits[:top_k] for hits in found]
+
+    def _texts_of(self, rows: set[int]) -> dict[int, tuple[str, str]]:
+        """The places and texts of some rows."""
+        some = islice(self._texts, max(rows) + 1)
+        return {row: placed for row, placed in enumerate(some) if row in rows}
+
+
+def _reranked(
+    queries: Sequence[str],
+    found: Sequence[Sequence[Hit]],
+    model: Model,
+    relevance: Callable[[Prediction], float],
+) -> list[list[Hit]]:
+    pairs = [(query, hit.text) for query, hits in zip(queries, found, strict=True) for hit in hits]
+    answers = iter(model.predict(pairs))
+    scored = [[hit._replace(score=relevance(next(answers))) for hit in hits] for hits in found]
+    return [sorted(hits, key=lambda hit: -hit.score) for hits in scored]
+
+
+def _relevance(model: Model) -> Callable[[Prediction], float]:
+    """How well two texts belong together, of what a model predicts for them.
+
+    Raises:
+        BertworksError: it does not tell.
+    """
+    task = model.task
+    if not isinstance(task, ClassificationTask | RegressionTask):
+        name = "nothing" if task is None else task.name
+        raise BertworksError(
+            f"the reranker was trained for {name}",
+            fix="Give a classifier or a regression of pairs of texts.",
+        )
+    if task.settings.columns.pair is None:
+        raise BertworksError("the reranker takes single texts, not pairs")
+    if isinstance(task, RegressionTask):
+        return lambda told: float(told["value"])
+    labels, positive = task.settings.labels, task.settings.positive_label
+    if positive is None and len(labels) == 2:
+        positive = labels[-1]
+    if positive is None or task.settings.multi_label:
+        raise BertworksError(
+            f"the reranker does not say which of its labels {', '.join(labels)} is the good one",
+            fix="Train it with positive_label=NAME.",
+        )
+    return lambda told: float(told["probabilities"][positive])

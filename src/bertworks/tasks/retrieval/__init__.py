@@ -1,0 +1,1 @@
+"""Retrieval: texts as vectors whose cosine says how alike they are."""

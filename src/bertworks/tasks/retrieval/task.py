@@ -1,0 +1,252 @@
+"""Retrieval: texts as vectors, near where one belongs to the other (a bi-encoder).
+
+    [CLS] query [SEP]   ─► encoder ─► pooling ─► length 1 ─┐
+    [CLS] passage [SEP] ─►   the same encoder    ─►        ┴─► cosine
+
+Rows are queries with what belongs to them, perhaps with negatives; or pairs with a score.
+
+Source: Reimers and Gurevych (2019), "Sentence-BERT"; Karpukhin et al. (2020), "Dense Passage
+Retrieval", §3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from torch import Tensor
+
+from ...checkpoints.sentence import SentenceSettings
+from ...errors import DataError
+from ...packed import Batch
+from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from ..labels import finite_number
+from ..metrics import RegressionEvaluator
+from ..placed import Rows, text_of
+from ..task import Evaluator, Prediction, Row, Task
+from .columns import find_retrieval_columns, negatives_of
+from .evaluator import RankingEvaluator
+from .examples import RetrievalExample, pack_texts
+from .network import RetrievalNetwork
+from .settings import RetrievalOptions, RetrievalSettings
+
+if TYPE_CHECKING:
+    from ...model.config import EncoderConfig
+    from ...text.tokenizer import Tokenizer
+
+
+class RetrievalTask(LabelledTask[RetrievalExample]):
+    """Vectors of texts whose cosine says what belongs together.
+
+    Args:
+        tokenizer: the model's.
+        settings: columns, loss, pooling, limits.
+    """
+
+    name: ClassVar[str] = "retrieval"
+    options: ClassVar[type[TaskOptions]] = RetrievalOptions
+    is_guessable: ClassVar[bool] = False
+    settings_class: ClassVar[type[TaskSettings]] = RetrievalSettings
+    settings: RetrievalSettings
+
+    def __init__(self, tokenizer: Tokenizer, settings: RetrievalSettings) -> None:
+        super().__init__(tokenizer, settings)
+        self.additive = settings.loss != "in-batch"
+        self.best_metric = "mrr@10" if settings.columns.score is None else "spearman"
+
+    @classmethod
+    def taken_over(cls, sentence: SentenceSettings | None) -> dict[str, Any]:
+        return {} if sentence is None else {"pooling": sentence.pooling}
+
+    @classmethod
+    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+        assert isinstance(options, RetrievalOptions)
+        named = options.negative_columns
+        negatives = None if named is None else [one.strip() for one in named.split(",")]
+        columns = find_retrieval_columns(
+            rows,
+            query=options.query_column,
+            passage=options.passage_column,
+            negatives=negatives,
+            score=options.score_column,
+        )
+        loss = options.loss or ("in-batch" if columns.score is None else "cosine")
+        if loss == "cosine" and columns.score is None:
+            raise _lacking(rows, "scores", "score_column")
+        if loss == "triplet" and not columns.negatives:
+            raise _lacking(rows, "negatives", "negative_columns")
+        if loss != "cosine":
+            columns = columns.with_values(score=None)
+        shared = type(options).model_fields.keys() & RetrievalSettings.model_fields.keys()
+        own = options.model_dump(include=set(shared), exclude_none=True)
+        own |= {"columns": columns, "loss": loss}
+        if columns.score is not None and options.score_range is None:
+            own["score_range"] = range_of(rows, columns.score, rows.name)
+        return cls(tokenizer, RetrievalSettings.parse(own))
+
+    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
+        own = self.settings.columns
+
+        def known(name: str | None) -> str | None:
+            return name if name in rows.columns else None
+
+        has_negatives = own.negatives and set(own.negatives) <= set(rows.columns)
+        found = find_retrieval_columns(
+            rows,
+            query=known(own.query),
+            passage=known(own.passage),
+            negatives=own.negatives if has_negatives else None,
+            score=known(own.score),
+            labelled=labelled,
+        )
+        changed: dict[str, Any] = {"columns": found}
+        if found.score is not None:
+            known_range = self.settings.score_range
+            sample = zip([rows.name] * len(rows.sample), rows.sample, strict=True)
+            changed["score_range"] = known_range or range_of(sample, found.score, rows.name)
+        return type(self)(self.tokenizer, self.settings.with_values(**changed))
+
+    @property
+    def model_class(self) -> str:
+        return "encoder"
+
+    @property
+    def sentence(self) -> SentenceSettings:
+        own = self.settings
+        return SentenceSettings(
+            pooling=own.pooling, normalize=True, max_seq_length=own.max_seq_length
+        )
+
+    def network(self, config: EncoderConfig) -> RetrievalNetwork:
+        """A fresh network.
+
+        Raises:
+            SettingsError: the encoder has fewer positions than `max_seq_length`.
+        """
+        check_length(self.settings.max_seq_length, config)
+        return RetrievalNetwork(config, self.settings)
+
+    def same_head(self, other: Task[Any]) -> bool:
+        return isinstance(other, RetrievalTask)
+
+    @property
+    def columns_text(self) -> str:
+        return str(self.settings.columns)
+
+    def text_row(self, text: str, pair: str | None = None) -> Row:
+        if pair is None:
+            raise DataError(
+                "the model tells how alike two texts are, and there is one",
+                where=repr(text),
+                fix="Give a pair of texts; bertworks embed makes vectors, bertworks search finds.",
+            )
+        return {self.settings.columns.query: text, self.settings.columns.passage: pair}
+
+    def placed_examples(
+        self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
+    ) -> list[RetrievalExample]:
+        """Tokenise the texts of many rows at once.
+
+        Raises:
+            DataError: a column is missing; a text is none, or has no tokens, or is too long where
+                `truncation` is "error"; a score is no number; a triplet has no negative.
+        """
+        settings, columns = self.settings, self.settings.columns
+        texts: list[list[str]] = []
+        scores: list[float | None] = [None] * len(rows)
+        for at, (row, place) in enumerate(zip(rows, where, strict=True)):
+            own = [text_of(row, column, place) for column in (columns.query, columns.passage)]
+            if labelled:
+                own += negatives_of(row, columns.negatives, place)
+                if settings.loss == "triplet" and columns.negatives and len(own) == 2:
+                    raise DataError("the row has no negative", where=place)
+                if columns.score is not None:
+                    assert settings.score_range is not None, "found in the table"
+                    low, high = settings.score_range
+                    scores[at] = (finite_number(row, columns.score, place) - low) / (high - low)
+            texts.append(own)
+        places = [place for own, place in zip(texts, where, strict=True) for _ in own]
+        encodings = self.tokenizer.encode_batch(
+            [text for own in texts for text in own],
+            max_length=settings.max_seq_length,
+            truncation="error" if settings.truncation == "error" else "longest_first",
+            where=places,
+        )
+        for place, encoding in zip(places, encodings, strict=True):
+            if not encoding.num_tokens:
+                raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
+        edges = pairwise(accumulate(map(len, texts), initial=0))
+        return [
+            RetrievalExample(
+                first_index + at,
+                [encoding.input_ids for encoding in encodings[start:end]],
+                scores[at],
+                sum(encoding.truncated_tokens for encoding in encodings[start:end]),
+                texts[at],
+            )
+            for at, (start, end) in enumerate(edges)
+        ]
+
+    def collate(self, examples: Sequence[RetrievalExample]) -> Batch:
+        """Pack all texts in order of length; see `pack_texts` for what the targets are.
+
+        `targets["labels"]`, if scores are known, are `[rows]` float32. `counts["retrieval"]` are
+        the rows, or, in the triplet loss, the negatives.
+        """
+        packed, targets = pack_texts(examples)
+        scores = [example.score for example in examples]
+        if None not in scores:
+            targets["labels"] = np.array(scores, np.float32)
+        is_triplet = self.settings.loss == "triplet"
+        count = len(targets["negative_row"]) if is_triplet else len(examples)
+        return Batch(packed, targets, {"retrieval": count}, examples)
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """For each row the `similarity` of its two texts: their cosine."""
+        values = outputs["values"].double().tolist()
+        return {
+            example.index: {"similarity": value}
+            for example, value in zip(batch.examples, values, strict=True)
+        }
+
+    def count_targets(self, examples: Sequence[RetrievalExample]) -> Mapping[str, int]:  # noqa: ARG002
+        return {}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What the evaluator measures."""
+        scored = self.settings.columns.score is not None
+        return RegressionEvaluator.metrics if scored else RankingEvaluator.metrics
+
+    def evaluator(self) -> Evaluator:
+        scored = self.settings.columns.score is not None
+        return RegressionEvaluator() if scored else RankingEvaluator()
+
+
+def range_of(
+    rows: Iterable[tuple[str, Row]], column: str, where: str | None
+) -> tuple[float, float]:
+    """The scores that stand for cosines of 0 and 1: the lowest and the highest that there are.
+
+    Scores that are all from -1 to 1 are taken for cosines, as they are.
+
+    Raises:
+        DataError: a score is no number, or all are the same.
+    """
+    scores = [finite_number(row, column, place) for place, row in rows]
+    low, high = min(scores), max(scores)
+    if low >= -1 and high <= 1:
+        return 0.0, 1.0
+    if low == high:
+        raise DataError(f"all scores (column {column!r}) are {low:g}", where=where)
+    return low, high
+
+
+def _lacking(rows: Rows, what: str, option: str) -> DataError:
+    return DataError(
+        f"cannot tell which column holds the {what}",
+        where=rows.name,
+        fix=f"Name it: {option}=NAME.",
+    )

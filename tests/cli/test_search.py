@@ -1,0 +1,98 @@
+"""`search`, and retrieval's other verbs, as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertworks as bw
+
+from .conftest import CPU, Bertworks, World
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("texts") / "texts.txt"
+    lines = [f"the {noun} was {verb}" for noun in ("door", "river") for verb in ("open", "shut")]
+    file.write_text("\n".join([*lines, "", "a letter " * 20]) + "\n")
+    return file
+
+
+def test_search_shows_the_nearest_texts(bertworks: Bertworks, world: World, texts: Path) -> None:
+    words = ("search", world.pretrained, texts, "the river was open", *CPU, "--top-k", 3)
+    result = bertworks(*words)
+    assert result.exit_code == 0, result.output
+    heading, _, *rows = result.stdout.splitlines()
+    assert heading.split() == ["score", "line", "text"]
+    assert rows[0].split(maxsplit=2) == ["1.0000", "3", "the river was open"]
+    assert len(rows) == 3
+    every = bertworks(*words[:-1], 9, "a door").stdout.splitlines()
+    assert "the river was open" in every
+    assert "a door" in every
+    assert max(map(len, every)) <= 80
+    assert any(line.endswith("…") for line in every)  # the long text is cut
+    asked = bertworks(*words[:3], "-", *CPU, "--json", stdin="the river was open\n")
+    (told,) = map(json.loads, asked.stdout.splitlines())
+    assert told["query"] == "the river was open"
+    best = told["hits"][0]
+    assert (best["row"], best["where"], best["text"]) == (2, f"{texts}:3", told["query"])
+    assert best["score"] == best["similarity"] == pytest.approx(1, abs=1e-6)
+
+
+def test_an_index_is_kept(bertworks: Bertworks, world: World, texts: Path, tmp_path: Path) -> None:
+    file, kept = tmp_path / "texts.txt", tmp_path / "kept"
+    file.write_text(texts.read_text())
+    words = ("search", world.pretrained, file, "a river", *CPU, "--index", kept, "--json")
+    first, again = bertworks(*words), bertworks(*words)
+    assert first.exit_code == 0, first.output
+    assert first.stdout == again.stdout
+    assert np.load(kept / "vectors.npy").shape == (5, 16)
+    file.write_text("another text\n")
+    changed = bertworks(*words)
+    assert (changed.exit_code, changed.stdout) == (1, "")
+    assert "other texts than these" in changed.stderr
+    assert len(changed.stderr.splitlines()) == 1
+
+
+def test_what_cannot_be_searched_is_one_line(
+    bertworks: Bertworks, world: World, texts: Path, tmp_path: Path
+) -> None:
+    for words, says in (
+        ((world.pretrained, tmp_path / "none.txt", "a"), "no such file"),
+        ((world.pretrained, texts, " "), "empty text"),
+        ((world.pretrained, texts, "a " * 99), "at most 64 fit"),
+        ((world.pretrained, texts, "a", "--column", "x"), "lines of text have no columns"),
+        ((world.pretrained, texts, "a", "--rerank", world.pretrained), "trained for pretraining"),
+        ((world.pretrained, texts, "a", "--rerank", world.finetuned), "takes single texts"),
+    ):
+        result = bertworks("search", *words, *CPU)
+        assert (result.exit_code, result.stdout) == (1, ""), result.output
+        assert says in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_retrieval_is_trained_measured_and_searched(
+    bertworks: Bertworks, world: World, texts: Path, tmp_path: Path
+) -> None:
+    rows = [json.loads(line)["text"] for line in world.train.read_text().splitlines()]
+    train = tmp_path / "train.tsv"
+    lines = [f"{row}\t{row.partition(' was ')[2]}" for row in rows]
+    train.write_text("anchor\tpositive\n" + "\n".join(lines) + "\n")
+    given = ("--train", train, "--dev", train, "--out", tmp_path / "run", *CPU)
+    words = ("finetune", "retrieval", "--model", world.pretrained, *given)
+    result = bertworks(*words, "epochs=1", "max_seq_length=16", "chunk_tokens=64")
+    assert result.exit_code == 0, result.output
+    assert "mrr@10" in result.stdout
+    measured = bertworks("evaluate", tmp_path / "run", "--data", train, *CPU, "--json")
+    assert 0 < json.loads(measured.stdout)["mrr@10"] <= 1
+    pair = ("predict", tmp_path / "run", "the door", "--pair", "a door", *CPU, "--json")
+    told = json.loads(bertworks(*pair).stdout)["prediction"]["similarity"]
+    one, two = bw.load(tmp_path / "run", device="cpu").embed(["the door", "a door"])
+    assert told == pytest.approx(float(one @ two), abs=1e-6)
+    alone = bertworks("predict", tmp_path / "run", "the door", *CPU)
+    assert alone.exit_code == 1
+    assert "there is one" in alone.stderr
+    assert bertworks("search", tmp_path / "run", texts, "a door", *CPU).exit_code == 0

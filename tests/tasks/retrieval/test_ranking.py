@@ -1,0 +1,91 @@
+"""Exact search against a full sort; ranking metrics against sentence-transformers'."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertworks.tasks.retrieval.evaluator import RankingEvaluator
+from bertworks.tasks.retrieval.exact import top_k
+
+from .test_losses import batch_of, task_of
+
+
+@given(
+    queries=st.integers(1, 4),
+    passages=st.integers(1, 40),
+    k=st.integers(1, 12),
+    block=st.integers(1, 50),
+    seed=st.integers(0, 99),
+)
+def test_top_k_is_a_full_sort(queries: int, passages: int, k: int, block: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    # Small whole numbers: products are exact, and many are equal.
+    one, two = (random.integers(-2, 3, (n, 3)).astype(np.float32) for n in (queries, passages))
+    scores, numbers = top_k(one, two, k, block=block)
+    products = one @ two.T
+    expected = np.argsort(-products, axis=1, kind="stable")[:, :k]
+    assert np.array_equal(numbers, expected)
+    assert np.array_equal(scores, np.take_along_axis(products, expected, 1))
+
+
+def test_ranking_metrics_are_those_of_sentence_transformers() -> None:
+    from sentence_transformers.sentence_transformer.evaluation import (
+        InformationRetrievalEvaluator,
+    )
+
+    random = np.random.default_rng(1)
+    names = [f"{a} {b}" for a in "abcdefgh" for b in "ijklmnop"]
+    vector = {name: random.standard_normal(4).astype(np.float32) for name in names}
+    vector = {name: own / np.linalg.norm(own) for name, own in vector.items()}
+    questions, answers = names[:20], names[20:]
+    rows = [
+        {
+            "query": str(random.choice(questions)),
+            "positive": str(random.choice(answers)),
+            "negative": random.choice(answers, 2).tolist(),
+        }
+        for _ in range(60)
+    ]
+    task = task_of()
+    evaluator = task.evaluator()
+    assert isinstance(evaluator, RankingEvaluator)
+    for start in range(0, len(rows), 7):
+        part = rows[start : start + 7]
+        told = [row["positive"] for row in part] + [n for row in part for n in row["negative"]]
+        outputs = {
+            "queries": torch.from_numpy(np.stack([vector[row["query"]] for row in part])),
+            "passages": torch.from_numpy(np.stack([vector[text] for text in told])),
+        }
+        evaluator.add(outputs, batch_of(task, part))
+    corpus = sorted(
+        {row["positive"] for row in rows} | {n for row in rows for n in row["negative"]}
+    )
+    asked = sorted({row["query"] for row in rows})
+    belongs = {q: {row["positive"] for row in rows if row["query"] == q} for q in asked}
+
+    theirs = InformationRetrievalEvaluator(
+        {q: q for q in asked}, {text: text for text in corpus}, belongs
+    )
+    hits = [
+        [{"corpus_id": text, "score": float(vector[q] @ vector[text])} for text in corpus]
+        for q in theirs.queries
+    ]
+    values = theirs.compute_metrics([sorted(own, key=lambda hit: -hit["score"]) for own in hits])
+    expected = {
+        "accuracy@1": values["accuracy@k"][1],
+        "mrr@10": values["mrr@k"][10],
+        "recall@10": values["recall@k"][10],
+    }
+    assert evaluator.result() == pytest.approx(expected, abs=1e-9)
+    assert 0 < expected["accuracy@1"] < expected["mrr@10"] < expected["recall@10"] < 1
+    assert evaluator.remarks() == []
+
+
+def test_a_table_of_few_passages_is_remarked_on() -> None:
+    evaluator, vectors = task_of().evaluator(), torch.eye(10)
+    evaluator.add({"queries": vectors[:5], "passages": vectors}, batch_of(task_of()))
+    assert evaluator.remarks() == ["recall@10 says nothing: there are 9 passages in all"]

@@ -1,0 +1,154 @@
+"""Rows of retrieval: which columns are what, what they ask for, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bertworks.errors import DataError, SettingsError
+from bertworks.tasks.retrieval.columns import RetrievalColumns
+from bertworks.tasks.retrieval.settings import RetrievalOptions
+from bertworks.tasks.retrieval.task import RetrievalTask
+from bertworks.tasks.rows import read_rows
+from bertworks.text.tokenizer import Tokenizer
+
+from ..hard_cases import PIECES
+
+TOKENIZER = Tokenizer.from_vocabulary(PIECES)
+
+
+def task_from(rows: Sequence[dict[str, Any]], **options: Any) -> RetrievalTask:
+    given = RetrievalOptions.parse({"max_seq_length": 8, **options})
+    return RetrievalTask.from_table(TOKENIZER, read_rows(rows), given)
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "loss", "columns"),
+    [
+        ({"query": "a", "positive": "b"}, {}, "in-batch", ("query", "positive")),
+        ({"Anchor": "a", "Positive": "b"}, {}, "in-batch", ("Anchor", "Positive")),
+        ({"question": "a", "answer": "b", "id": 3}, {}, "in-batch", ("question", "answer")),
+        ({"left": "a", "right": "b"}, {}, "in-batch", ("left", "right")),
+        (
+            {"anchor": "a", "positive": "b", "negative_1": "c", "negative_2": "d", "score": 3},
+            {},
+            "in-batch",
+            ("anchor", "positive", ("negative_1", "negative_2")),
+        ),
+        (
+            {"query": "a", "pos": "b", "neg": ["c", "d"]},
+            {"loss": "triplet"},
+            "triplet",
+            ("query", "pos", ("neg",)),
+        ),
+        (
+            {"sentence1": "a", "sentence2": "b", "score": "2.5"},
+            {"score_range": [0, 5]},
+            "cosine",
+            ("sentence1", "sentence2", (), "score"),
+        ),
+        ({"question1": "a", "question2": "b", "label": 1}, {}, "cosine", None),
+        ({"premise": "a", "hypothesis": "b", "label": "neutral"}, {}, "in-batch", None),
+        ({"sentence1": "a", "sentence2": "b", "score": 1}, {"loss": "in-batch"}, "in-batch", None),
+        (
+            {"one": "a", "two": "b", "three": "c", "four": 0.5},
+            {"query_column": "1", "passage_column": "two", "negative_columns": "three"},
+            "in-batch",
+            ("one", "two", ("three",)),
+        ),
+        (
+            {"one": "a", "two": "b", "four": 0.5},
+            {"query_column": "one", "passage_column": "two", "score_column": 3},
+            "cosine",
+            ("one", "two", (), "four"),
+        ),
+    ],
+)
+def test_columns_and_loss(row: Any, options: Any, loss: str, columns: Any) -> None:
+    task = task_from([row], **options)
+    assert task.settings.loss == loss
+    assert task.additive == (loss != "in-batch")
+    assert task.best_metric == ("spearman" if loss == "cosine" else "mrr@10")
+    if columns is not None:
+        names = ("query", "passage", "negatives", "score")
+        expected = RetrievalColumns(**dict(zip(names, columns, strict=False)))
+        assert task.settings.columns == expected
+
+
+@pytest.mark.parametrize(
+    ("scores", "found"), [((0, 5, 2), (0, 5)), ((-1, 0.5), (0, 1)), ((1, 1), (0, 1))]
+)
+def test_the_range_of_scores(scores: Sequence[float], found: tuple[float, float]) -> None:
+    rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in scores]
+    assert task_from(rows).settings.score_range == found
+
+
+def test_another_table_may_have_other_columns() -> None:
+    task = task_from([{"query": "a", "positive": "b", "negative": "c"}])
+    same = task.for_table(read_rows([{"positive": "b", "query": "a"}]), labelled=True)
+    assert same.settings.columns == RetrievalColumns(query="query", passage="positive")
+    assert same.metrics == ("accuracy@1", "mrr@10", "recall@10")
+    sts = read_rows([{"sentence1": "a", "sentence2": "b", "score": s} for s in (1, 5)])
+    scored = task.for_table(sts, labelled=True)
+    assert scored.metrics == ("loss", "pearson", "spearman")
+    assert [x.score for x in scored.examples([row for _, row in sts], 0)] == [0, 1]
+    bare = scored.for_table(read_rows([{"sentence1": "a", "sentence2": "b"}]), labelled=False)
+    (example,) = bare.examples([{"sentence1": "a", "sentence2": "b"}], 0, labelled=False)
+    assert example.score is None
+    assert example.content == scored.examples([sts.sample[0]], 0)[0].content
+
+
+def test_long_texts_are_cut_and_counted_or_refused() -> None:
+    row = {"query": "a " * 9, "positive": "b", "negative": "c " * 7}
+    (example,) = task_from([row]).examples([row], 0)
+    assert [len(ids) for ids in example.input_ids] == [8, 3, 8]
+    assert example.truncated_tokens == 4
+    with pytest.raises(DataError, match="row 1: 11 tokens, but at most 8 fit"):
+        task_from([row], truncation="error").examples([row], 0)
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "says"),
+    [
+        ({"text": "a", "label": "b", "id": 1}, {}, "query_column=NAME and passage_column=NAME"),
+        ({"query": "a", "positive": "b"}, {"query_column": "x"}, "no column 'x'"),
+        ({"query": "a", "positive": "b"}, {"loss": "cosine"}, "score_column=NAME"),
+        ({"query": "a", "positive": "b"}, {"loss": "triplet"}, "negative_columns=NAME"),
+        ({"query": "a", "positive": None}, {}, "row 1: the column 'positive' holds nothing"),
+        ({"query": "a", "positive": "b", "negative": 3}, {}, "row 1: the column 'negative' holds"),
+        ({"query": "a", "positive": "b", "neg": ""}, {"loss": "triplet"}, "row 1: the row has no"),
+        ({"text1": "a", "text2": "b", "score": 7}, {}, "all scores .* are 7"),
+        (
+            {"text1": "a", "text2": "b", "sim": "high"},
+            {"score_column": "sim"},
+            "'high' .* no finite number",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said(row: Any, options: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        task_from([row], **options).examples([row], 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dropout": 0.1}, "retrieval has no output layer"),
+        ({"loss": "triplet", "symmetric": True}, "symmetric=true is not for loss=triplet"),
+        ({"score_range": [5, 0]}, "is no range"),
+        ({"pooling": "pooler"}, "pooling='pooler'"),
+        ({"loss": "contrastive"}, "loss='contrastive'"),
+    ],
+)
+def test_settings_that_do_not_fit(options: Any, says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        RetrievalOptions.parse(options)
+
+
+def test_one_text_is_no_pair() -> None:
+    task = task_from([{"query": "a", "positive": "b"}])
+    assert task.text_row("a", "b") == {"query": "a", "positive": "b"}
+    with pytest.raises(DataError, match="bertworks search"):
+        task.text_row("a")

@@ -1,0 +1,220 @@
+"""Search: what a full sort finds, kept vectors that are of this file and model, and rerankers."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bertworks as bw
+from bertworks.api import Model, load
+from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.search import Hit, Index
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
+from bertworks.tasks.columns import Columns
+from bertworks.tasks.plain import read_texts
+from bertworks.tasks.regression import RegressionTask
+from bertworks.tasks.texts import TextSettings
+from bertworks.text.tokenizer import Tokenizer
+
+from .tasks.hard_cases import CONFIG, LETTERS, PIECES
+
+TOKENIZER = Tokenizer.from_vocabulary(PIECES)
+RANDOM = np.random.default_rng(0)
+TEXTS = [" ".join(RANDOM.choice(list(LETTERS), RANDOM.integers(1, 9))) for _ in range(200)]
+QUERIES = ["a b c", "x y", "q"]
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model.fresh(CONFIG, TOKENIZER)
+
+
+def by_full_sort(model: Model, queries: list[str], k: int) -> list[list[tuple[int, float]]]:
+    products = model.embed(queries, normalize=True) @ model.embed(TEXTS, normalize=True).T
+    orders = np.argsort(-products, axis=1, kind="stable")[:, :k]
+    return [
+        [(int(row), float(own[row])) for row in order]
+        for own, order in zip(products, orders, strict=True)
+    ]
+
+
+def check(found: list[list[Hit]], expected: list[list[tuple[int, float]]]) -> None:
+    for hits, rows in zip(found, expected, strict=True):
+        assert [hit.row for hit in hits] == [row for row, _ in rows]
+        assert [hit.score for hit in hits] == pytest.approx([score for _, score in rows], abs=1e-6)
+        assert [hit.similarity for hit in hits] == [hit.score for hit in hits]
+        assert [hit.text for hit in hits] == [TEXTS[row] for row, _ in rows]
+
+
+def test_search_finds_what_a_full_sort_finds(model: Model, tmp_path: Path) -> None:
+    expected = by_full_sort(model, QUERIES, 7)
+    found = bw.Index.open(model, TEXTS).search(QUERIES, top_k=7)
+    check(found, expected)
+    assert found[0][0].where == f"text {found[0][0].row + 1}"
+    check(Index.open(model, iter(TEXTS)).search(QUERIES, top_k=7), expected)
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"{text}\n \n" for text in TEXTS))  # blank lines are no texts
+    found = Index.open(model, file, tmp_path / "kept").search(QUERIES, top_k=7)
+    check(found, expected)
+    assert found[2][3].where == f"{file}:{2 * found[2][3].row + 1}"
+    table = tmp_path / "texts.jsonl"
+    table.write_text("".join(json.dumps({"id": 1, "body": text}) + "\n" for text in TEXTS))
+    check(Index.open(model, table, column="body").search(QUERIES, top_k=7), expected)
+    every = Index.open(model, TEXTS).search(["a"], top_k=1000)[0]
+    assert sorted(hit.row for hit in every) == list(range(len(TEXTS)))
+
+
+def test_kept_vectors_are_of_this_file_and_this_model(model: Model, tmp_path: Path) -> None:
+    file, kept = tmp_path / "texts.txt", tmp_path / "kept"
+    file.write_text("\n".join(TEXTS))
+    first = Index.open(model, file, kept)
+    before = (kept / "vectors.npy").stat().st_mtime_ns
+    told: list[int] = []
+    again = Index.open(model, file, kept, progress=lambda done, total: told.append(done))
+    assert not told
+    assert (kept / "vectors.npy").stat().st_mtime_ns == before
+    assert isinstance(again.vectors, np.memmap)
+    assert len(again) == len(TEXTS)
+    assert again.search(QUERIES) == first.search(QUERIES)
+    with pytest.raises(DataError, match=r"vectors\.npy: was begun with another model"):
+        Index.open(Model.fresh(CONFIG, TOKENIZER, seed=1), file, kept)
+    file.write_text("\n".join(["z", *TEXTS[1:]]))
+    with pytest.raises(DataError, match=r"other texts than these.*remove vectors\.npy\*"):
+        Index.open(model, file, kept)
+
+
+def test_an_approximation_misses_little_and_is_kept(model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    random = np.random.default_rng(1)
+    centres = random.standard_normal((40, 32))
+    vectors = centres[random.integers(0, 40, 5000)] + 0.4 * random.standard_normal((5000, 32))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    texts = read_texts([LETTERS[at % 26] for at in range(5000)])
+    cells = tmp_path / "vectors.npy.faiss"
+    index = Index(model, texts, vectors, cells=cells)
+    queries = [" ".join(LETTERS[at : at + 3]) for at in range(20)]
+    exact, some = (index.search(queries, 10, approximate=which) for which in (False, True))
+    found = 0
+    for own, other in zip(exact, some, strict=True):
+        scores = {hit.row: hit.score for hit in own}
+        for hit in other:
+            assert hit.score == pytest.approx(scores.get(hit.row, hit.score), abs=1e-5)
+        assert max(hit.score for hit in other) <= own[0].score + 1e-5
+        found += len(scores.keys() & {hit.row for hit in other})
+    assert found >= 160  # of 200; one cell in 16 is looked at
+    made = cells.stat().st_mtime_ns
+    assert index.search(queries, 10, approximate=True) == some
+    assert cells.stat().st_mtime_ns == made
+
+
+def test_an_approximation_is_of_the_vectors_beside_it(model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    for texts in (TEXTS, TEXTS[:50]):
+        index = Index.open(model, texts, tmp_path)
+        (hits,) = index.search(["a"], 1000, approximate=True)
+        assert sorted(hit.row for hit in hits) == list(range(len(texts)))
+        (tmp_path / "vectors.npy").unlink()
+
+
+def reranker(task: Any) -> Model:
+    return Model(TOKENIZER, task, task.network(CONFIG).eval())
+
+
+PAIR = Columns(text="one", pair="two", label="label")
+
+
+def test_a_reranker_has_the_last_word(model: Model) -> None:
+    regression = reranker(RegressionTask(TOKENIZER, TextSettings(columns=PAIR, max_seq_length=32)))
+    settings = {"columns": PAIR, "labels": ("bad", "good"), "max_seq_length": 32}
+    classes = {
+        label: reranker(
+            ClassificationTask(
+                TOKENIZER, ClassificationSettings.parse({**settings, "positive_label": label})
+            )
+        )
+        for label in (None, "bad")
+    }
+    index = Index.open(model, TEXTS)
+    candidates = {
+        query: [hit.text for hit in hits]
+        for query, hits in zip(QUERIES, index.search(QUERIES, 20), strict=True)
+    }
+    for one, score in (
+        (regression, lambda told: told["value"]),
+        (classes[None], lambda told: told["probabilities"]["good"]),
+        (classes["bad"], lambda told: told["probabilities"]["bad"]),
+    ):
+        found = index.search(QUERIES, 3, rerank=one, candidates=20)
+        for query, hits in zip(QUERIES, found, strict=True):
+            texts = candidates[query]
+            scores = [score(told) for told in one.predict([(query, text) for text in texts])]
+            best = sorted(scores, reverse=True)[:3]
+            assert [hit.score for hit in hits] == pytest.approx(best, abs=1e-6)
+            assert {hit.text for hit in hits} <= set(texts)
+            (own,) = model.embed([query], normalize=True)
+            (vector,) = model.embed([hits[0].text], normalize=True)
+            assert hits[0].similarity == pytest.approx(float(own @ vector), abs=1e-6)
+
+
+def test_rerankers_that_do_not_tell(model: Model) -> None:
+    index = Index.open(model, TEXTS)
+    single = Columns(text="one", label="label")
+    three = {"columns": PAIR, "labels": ("a", "b", "c"), "max_seq_length": 32}
+    for one, says in (
+        (model, "trained for nothing"),
+        (
+            reranker(RegressionTask(TOKENIZER, TextSettings(columns=single, max_seq_length=32))),
+            "takes single texts",
+        ),
+        (
+            reranker(ClassificationTask(TOKENIZER, ClassificationSettings.parse(three))),
+            "positive_label=NAME",
+        ),
+    ):
+        with pytest.raises(BertworksError, match=says):
+            index.search(QUERIES, rerank=one)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_published_cross_encoder_is_one_of_pairs(tmp_path: Path, version: int) -> None:
+    from sentence_transformers import CrossEncoder
+
+    task = RegressionTask(TOKENIZER, TextSettings(columns=PAIR, max_seq_length=32))
+    reranker(task).save(tmp_path / "ours")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = CrossEncoder(str(tmp_path / "ours"), device="cpu")
+        theirs.save_pretrained(str(tmp_path / "theirs"))
+        pairs = [("a b", "c"), ("a", "x y z")]
+        expected = theirs.predict(pairs, activation_fn=None, convert_to_numpy=True)
+    if version == 4:  # of which the hub's are
+        for name in ("modules.json", "config_sentence_transformers.json"):
+            (tmp_path / "theirs" / name).unlink()
+        file = tmp_path / "theirs" / "config.json"
+        said = {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "4.0.1"}
+        file.write_text(json.dumps({**json.loads(file.read_text()), "sentence_transformers": said}))
+    again = load(tmp_path / "theirs", device="cpu")
+    assert again.sentence is None
+    told = [answer["value"] for answer in again.predict(pairs)]
+    logits = np.log(expected / (1 - expected))  # theirs end with a sigmoid
+    assert told == pytest.approx(logits.tolist(), abs=1e-4)
+
+
+def test_what_cannot_be_searched(model: Model, tmp_path: Path) -> None:
+    index = Index.open(model, TEXTS)
+    assert index.search([]) == []
+    with pytest.raises(SettingsError, match="top_k=0"):
+        index.search(["a"], 0)
+    with pytest.raises(DataError, match="text 1: 42 tokens, but at most 32 fit"):
+        index.search(["a " * 40])
+    with pytest.raises(DataError, match="there are no texts"):
+        Index.open(model, [" ", ""])
+    with pytest.raises(DataError, match="standard input"):
+        Index.open(model, "-")
+    with pytest.raises(DataError, match="no such file"):
+        Index.open(model, tmp_path / "none.txt")

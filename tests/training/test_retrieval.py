@@ -1,0 +1,124 @@
+"""Retrieval, trained: what other tools open, what is measured, and batches in chunks."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertworks.api import Model, load
+from bertworks.errors import SettingsError
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.finetune import finetune
+
+from .test_finetune_tasks import GEOMETRY, PIECES, question_and_answer
+
+RANDOM = np.random.default_rng(5)
+ROWS = [question_and_answer(RANDOM) for _ in range(64)]
+FAST: dict[str, Any] = {"max_seq_length": 12, "learning_rate": 5e-3, "batch_size": 16, "epochs": 2}
+
+
+def fresh(**geometry: Any) -> Model:
+    return Model.fresh(GEOMETRY.with_values(**geometry), Tokenizer.from_vocabulary(PIECES))
+
+
+def with_score(row: dict[str, Any], number: int) -> dict[str, Any]:
+    """Half of the pairs belong together."""
+    other = row["positive"] if number % 2 else ROWS[number - 1]["positive"]
+    return {"sentence1": row["query"], "sentence2": other, "score": 5 * (number % 2)}
+
+
+SCORED = [with_score(row, number) for number, row in enumerate(ROWS)]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "weighted-mean"])
+def test_sentence_transformers_opens_what_is_saved(tmp_path: Path, pooling: str) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    result = finetune(
+        fresh(), "retrieval", train=ROWS, out=tmp_path / "run", pooling=pooling, **FAST
+    )
+    texts = ["a b c", "h g f e d c b a a b c d e f g h"]  # the second one is cut
+    directory = result.run.model
+    modules = json.loads((directory / "modules.json").read_text())
+    assert [part["path"] for part in modules] == ["", "1_Pooling", "2_Normalize"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = SentenceTransformer(str(directory), device="cpu")
+        expected = theirs.encode(texts)
+    assert theirs.max_seq_length == 12
+    again = load(directory, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = [model.embed(texts) for model in (again, result.model)]
+    for vectors in own:
+        assert np.abs(vectors - expected).max() < 1e-6
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    (told,) = again.predict([(texts[0], texts[1])])
+    assert told["similarity"] == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
+
+
+def test_the_pooling_of_a_sentence_encoder_is_gone_on_with(tmp_path: Path) -> None:
+    once = finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", pooling="max", **FAST)
+    again = load(once.run.model, device="cpu")
+    for name, asked, expected in (("b", {}, "max"), ("c", {"pooling": "cls"}, "cls")):
+        more = finetune(again, "retrieval", train=ROWS, out=tmp_path / name, **asked, **FAST)
+        assert more.model.sentence is not None
+        assert more.model.sentence.pooling == expected
+        assert more.initialized == ()
+
+
+@pytest.mark.parametrize("loss", ["triplet", "cosine"])
+def test_other_losses_learn(tmp_path: Path, loss: str) -> None:
+    train = SCORED
+    if loss == "triplet":
+        others = [*ROWS[1:], ROWS[0]]
+        train = [
+            {**row, "negative": other["positive"]} for row, other in zip(ROWS, others, strict=True)
+        ]
+    given = {**FAST, "epochs": 30}
+    result = finetune(
+        fresh(), "retrieval", train=train, dev=SCORED, out=tmp_path / "run", loss=loss, **given
+    )
+    assert result.metrics.keys() == {"loss", "pearson", "spearman"}
+    assert result.metrics["spearman"] > 0.8
+    before = fresh()
+    told = load(result.run.model, device="cpu").predict(SCORED)
+    scores = [row["score"] for row in SCORED]
+    vectors = [before.embed([row[name] for row in SCORED]) for name in ("sentence1", "sentence2")]
+    untrained = np.corrcoef([(vectors[0] * vectors[1]).sum(1), scores])[0, 1]
+    trained = np.corrcoef([[row["similarity"] for row in told], scores])[0, 1]
+    assert trained > untrained + 0.3
+
+
+def test_pairs_can_be_measured_by_scores(tmp_path: Path) -> None:
+    given = {**FAST, "best_metric": "pearson"}
+    result = finetune(fresh(), "retrieval", train=ROWS, dev=SCORED, out=tmp_path / "run", **given)
+    assert result.metrics.keys() == {"loss", "pearson", "spearman"}
+    assert load(result.run.model).evaluate(SCORED).metrics == result.metrics
+    with pytest.raises(SettingsError, match=r"best_metric='mrr@10' is no metric"):
+        finetune(
+            *(fresh(), "retrieval"),
+            **{"train": ROWS, "dev": SCORED, "out": tmp_path / "x", "best_metric": "mrr@10"},
+        )
+
+
+def test_a_run_in_chunks_is_the_run_in_one(tmp_path: Path) -> None:
+    model = fresh(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    runs = [
+        finetune(model, "retrieval", train=ROWS, dev=ROWS, out=tmp_path / name, **FAST, **more)
+        for name, more in (("whole", {}), ("chunks", {"chunk_tokens": 20}))
+    ]
+    vectors = [run.model.embed([row["query"] for row in ROWS]) for run in runs]
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-4)
+
+
+def test_a_batch_of_negatives_is_not_split(tmp_path: Path) -> None:
+    given = {**FAST, "micro_batch_tokens": 50}
+    with pytest.raises(SettingsError, match="'retrieval' do not add up"):
+        finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", **given)
+    finetune(fresh(), "retrieval", train=SCORED, out=tmp_path / "b", **given)
