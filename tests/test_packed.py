@@ -102,3 +102,21 @@ def test_a_batch_moves_with_its_targets():
     moved = batch.to("cpu")
     assert isinstance(moved.targets["labels"], torch.Tensor)
     assert moved.counts == {"rows": 1}
+
+
+@given(lengths_lists, st.integers(1, 30))
+def test_parts_are_the_same_sequences(lengths, tokens):
+    arrays = [np.arange(n) + 10 * i for i, n in enumerate(lengths)]
+    whole = Packed.from_arrays(arrays, numbers=range(len(lengths)))
+    at = 0
+    for part in whole.to("cpu").parts(tokens):
+        own = arrays[at : at + part.num_sequences]
+        alone = Packed.from_arrays(
+            own, rows=range(at, at + len(own)), numbers=range(at, at + len(own))
+        )
+        for name in ("input_ids", "position_ids", "cu_seqlens", "sequence_row", "sequence_number"):
+            assert getattr(part, name).tolist() == getattr(alone, name).tolist(), name
+        assert (part.max_seqlen, part.groups) == (alone.max_seqlen, alone.groups)
+        assert part.num_tokens <= tokens or part.num_sequences == 1
+        at += part.num_sequences
+    assert at == len(lengths)

@@ -8,7 +8,7 @@ sequences of equal length, and in order of length each length makes one group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -169,6 +169,29 @@ class Packed:
         ends = self.cu_seqlens[1:]
         ends = ends.astype(np.int64) if isinstance(ends, np.ndarray) else ends.long()
         return ends - 1
+
+    def parts(self, tokens: int) -> Iterator[Packed]:
+        """The sequences, in order, as packs of at most so many tokens each, or of one sequence."""
+        lengths = np.repeat(
+            [group.length for group in self.groups], [group.sequences for group in self.groups]
+        )
+        ends = np.cumsum(lengths)
+        first = start = 0
+        while first < len(lengths):
+            past = max(first + 1, int(np.searchsorted(ends, start + tokens, "right")))
+            end = int(ends[past - 1])
+            yield replace(
+                self,
+                input_ids=self.input_ids[start:end],
+                token_type_ids=self.token_type_ids[start:end],
+                position_ids=self.position_ids[start:end],
+                cu_seqlens=self.cu_seqlens[first : past + 1] - start,
+                sequence_row=self.sequence_row[first:past],
+                sequence_number=self.sequence_number[first:past],
+                max_seqlen=int(lengths[first:past].max()),
+                groups=equal_length_groups(lengths[first:past]),
+            )
+            first, start = past, end
 
     def to(self, device: torch.device | str) -> Packed:
         """The same pack as tensors on `device`; itself, if it is there already."""

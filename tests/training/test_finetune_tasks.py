@@ -70,7 +70,14 @@ def number(random: np.random.Generator) -> dict[str, Any]:
     return {"text": " ".join(random.permutation(words)), "score": float(count)}
 
 
+def ending(random: np.random.Generator) -> dict[str, Any]:
+    """The label is the last letter, windows behind the limit."""
+    last = str(random.choice(["x", "y"]))
+    return {"text": " ".join([*letters(random, 6, 9), last]), "label": last}
+
+
 TASKS = {
+    "classification": (ending, "accuracy", 0.9, {"truncation": "windows", "max_seq_length": 8, "epochs": 6}),
     "tagging": (tagged, "f1", 0.9, {}),
     "answering": (question, "f1", 0.8, {"stride": 4, "max_seq_length": 20, "epochs": 16}),
     "choice": (choice, "accuracy", 0.9, {}),
