@@ -77,7 +77,12 @@ def ending(random: np.random.Generator) -> dict[str, Any]:
 
 
 TASKS = {
-    "classification": (ending, "accuracy", 0.9, {"truncation": "windows", "max_seq_length": 8, "epochs": 6}),
+    "classification": (
+        ending,
+        "accuracy",
+        0.9,
+        {"truncation": "windows", "max_seq_length": 8, "epochs": 6},
+    ),
     "tagging": (tagged, "f1", 0.9, {}),
     "answering": (question, "f1", 0.8, {"stride": 4, "max_seq_length": 20, "epochs": 16}),
     "choice": (choice, "accuracy", 0.9, {}),

@@ -54,7 +54,7 @@ def demo(
     "bertworks pretrain mini data=prepared steps=500 seed=1 --out runs/mini",
     "bertworks pretrain tiny model.family=electra replaced_tokens={} \\\n"
     "      instances.format=full-sentences data=prepared --out runs/electra",
-    "bertworks pretrain adapt init_checkpoint=MODEL data=prepared --out runs/adapted",
+    "bertworks pretrain adapt init_checkpoint=runs/tiny data=prepared \\\n      --out runs/adapted",
 )
 def pretrain(
     recipe: Annotated[
