@@ -54,7 +54,8 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
     """Write a model as ONNX, with its configuration and tokenizer beside it.
 
     Args:
-        model: of any task, or a bare encoder. Of pairs that are read in both orders, each is a row.
+        model: of any task, or a bare encoder. Of pairs that are read in both orders, each is a row,
+            and so is each window of a long text: pooling their logits is left to the caller.
         directory: where to; it must not exist, or be empty.
 
     Raises:

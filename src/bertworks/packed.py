@@ -170,6 +170,29 @@ class Packed:
         ends = ends.astype(np.int64) if isinstance(ends, np.ndarray) else ends.long()
         return ends - 1
 
+    def parts(self, tokens: int) -> Iterator[Packed]:
+        """The sequences, in order, as packs of at most so many tokens each, or of one sequence."""
+        lengths = np.repeat(
+            [group.length for group in self.groups], [group.sequences for group in self.groups]
+        )
+        ends = np.cumsum(lengths)
+        first = start = 0
+        while first < len(lengths):
+            past = max(first + 1, int(np.searchsorted(ends, start + tokens, "right")))
+            end = int(ends[past - 1])
+            yield replace(
+                self,
+                input_ids=self.input_ids[start:end],
+                token_type_ids=self.token_type_ids[start:end],
+                position_ids=self.position_ids[start:end],
+                cu_seqlens=self.cu_seqlens[first : past + 1] - start,
+                sequence_row=self.sequence_row[first:past],
+                sequence_number=self.sequence_number[first:past],
+                max_seqlen=int(lengths[first:past].max()),
+                groups=equal_length_groups(lengths[first:past]),
+            )
+            first, start = past, end
+
     def to(self, device: torch.device | str) -> Packed:
         """The same pack as tensors on `device`; itself, if it is there already."""
         moved = {
@@ -186,26 +209,6 @@ class Packed:
         if all(value is getattr(self, name) for name, value in moved.items()):
             return self
         return replace(self, **moved)
-
-    def parts(self, max_tokens: int) -> Iterator[Packed]:
-        """Neighbouring sequences in packs of at most so many tokens (or one sequence)."""
-        lengths = [group.length for group in self.groups for _ in range(group.sequences)]
-        first = first_token = tokens = 0
-        for at, length in enumerate([*lengths, max_tokens + 1]):
-            if at > first and tokens + length > max_tokens:
-                own, of = slice(first_token, first_token + tokens), slice(first, at)
-                yield Packed(
-                    input_ids=self.input_ids[own],
-                    token_type_ids=self.token_type_ids[own],
-                    position_ids=self.position_ids[own],
-                    cu_seqlens=self.cu_seqlens[first : at + 1] - self.cu_seqlens[first],
-                    sequence_row=self.sequence_row[of],
-                    sequence_number=self.sequence_number[of],
-                    max_seqlen=max(lengths[of]),
-                    groups=equal_length_groups(np.array(lengths[of])),
-                )
-                first, first_token, tokens = at, first_token + tokens, 0
-            tokens += length
 
     def to_padded(self, values: Any = None, *, fill: float = 0) -> tuple[Any, Any]:
         """Spread `[tokens, …]` values (the input ids, if left out) over a padded batch.

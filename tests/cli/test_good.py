@@ -109,6 +109,29 @@ def test_spans_are_masked_as_units(bertworks: Bertworks, world: World, tmp_path:
     )
 
 
+def test_a_model_goes_on_with_the_text_and_the_words_of_a_domain(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    (tmp_path / "words.txt").write_text("zebu\n")
+    grown, data = tmp_path / "grown", tmp_path / "data"
+    assert not bertworks(
+        "add-tokens", world.pretrained, tmp_path / "words.txt", "--out", grown
+    ).exit_code
+    assert not bertworks(
+        *("prepare", world.corpus, "--tokenizer", grown, "--out", data, "--workers", 1)
+    ).exit_code
+    own = [word for word in SMALL if not word.startswith("model.")]
+    words = ("pretrain", "adapt", *own, f"data={data}", *CPU, "--out", tmp_path / "run")
+    result = bertworks(*words, f"init_checkpoint={grown}")
+    assert result.exit_code == 0, result.output
+    assert "begins as" in result.stderr
+    assert "not used: cls.seq_relationship.bias" in result.stderr
+    assert "begins as" not in bertworks(*words, f"init_checkpoint={grown}").stderr
+    wrong = bertworks(*words[:-1], tmp_path / "other", f"init_checkpoint={world.pretrained}")
+    assert wrong.exit_code
+    assert "was prepared with another tokenizer" in wrong.stderr.replace("\n", " ")
+
+
 def test_pretrain_again_is_done_at_once(bertworks: Bertworks, world: World) -> None:
     journal = (world.pretrained / "journal.jsonl").read_bytes()
     words = ("pretrain", "tiny", *SMALL, f"data={world.prepared}", *CPU, "--out", world.pretrained)

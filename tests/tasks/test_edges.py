@@ -28,6 +28,11 @@ TASKS: dict[str, dict[str, Any]] = {
     },
     "answering": {"stride": 32, "unanswerable": True},
     "choice": {},
+    "retrieval": {
+        "columns": {"query": "a", "passage": "b", "score": "score"},
+        "loss": "cosine",
+        "score_range": [0, 5],
+    },
 }
 
 
@@ -63,6 +68,12 @@ def test_any_text_has_one_answer(models: dict[str, Model], task: str, text: str)
     (answer,) = models[task].predict([{"text": text}])
     number = answer["value"] if task == "regression" else answer["probabilities"]["p"]
     assert abs(number) < 10
+
+
+@pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
+def test_any_two_texts_have_a_cosine(models: dict[str, Model], text: str) -> None:
+    (answer,) = models["retrieval"].predict([{"a": text, "b": text}])
+    assert answer["value"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("words", [[], [""], [" ", "\x00"], ["a"], ["a" * 100_000]], ids=repr_short)
@@ -118,6 +129,8 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
         ("tagging", {"words": ["a"], "tags": []}, "1 words, but 0 tags"),
         ("answering", {"question": "a", "context": "a", "answers": float("nan")}, "no answers"),
         ("choice", {"prompt": "a", "choices": [], "label": 0}, "there are no choices"),
+        ("retrieval", {"a": "a", "b": "b", "score": float("nan")}, "nan .* is no finite number"),
+        ("retrieval", {"a": "a", "b": None, "score": 1}, "the column 'b' holds nothing"),
         (
             "choice",
             {"prompt": "a", "choices": ["b"], "label": 1},
@@ -146,6 +159,7 @@ def test_no_rows_are_an_error(models: dict[str, Model], task: str) -> None:
         ("classification", {"text": "a", "label": "p"}, {"majority": 1, "matthews_correlation": 0}),
         ("regression", {"text": "a", "label": 2.0}, {"pearson": 0, "spearman": 0}),
         ("tagging", {"words": ["a"], "tags": ["O"]}, {"majority": 1, "recall": 0}),
+        ("retrieval", {"a": "a", "b": "b", "score": 2.0}, {"pearson": 0, "spearman": 0}),
         ("choice", {"prompt": "", "choices": ["a"], "label": 0}, {"majority": 1, "accuracy": 1}),
     ],
 )

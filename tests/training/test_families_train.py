@@ -125,21 +125,24 @@ def test_a_family_trains_and_loads_again(
 ) -> None:
     geometry = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
     geometry |= {"intermediate_size": 32, "max_position_embeddings": 40}
+    settings: dict[str, Any] = {
+        "data": str(prepared[kind]),
+        "batch_size": 16,
+        "phases": [{"max_seq_length": 32}],
+        "instances": {"format": format_},
+        "masking": values.get("masking", {}),
+        "optimizer": {"lr": 2e-2, "warmup": 1},
+        "precision": "fp32",
+        "log_every": 1,
+        "eval_every": 100,
+        "held_out": {"documents": 2, "sequences": 8},
+        "tensorboard": False,
+    }
     result = pretrain(
-        data=str(prepared[kind]),
-        out=tmp_path,
+        out=tmp_path / "run",
         model={"family": family, **geometry, **values.get("model", {})},
         steps=STEPS,
-        batch_size=16,
-        phases=[{"max_seq_length": 32}],
-        instances={"format": format_},
-        masking=values.get("masking", {}),
-        optimizer={"lr": 2e-2, "warmup": 1},
-        precision="fp32",
-        log_every=1,
-        eval_every=100,
-        held_out={"documents": 2, "sequences": 8},
-        tensorboard=False,
+        **settings,
     )
     lines = list(result.run.lines())
     losses = [line["loss"] for line in lines if line["kind"] == "train"]
@@ -152,6 +155,12 @@ def test_a_family_trains_and_loads_again(
     model = bertworks.load(result.run.model, device="cpu")
     assert model.encoder.config.family == family
     assert model.tokenizer.fingerprint == Corpus.open(prepared[kind]).manifest.vocabulary_hash
+    # And another run begins as this one ended.
+    again = pretrain(
+        out=tmp_path / "again", init_checkpoint=str(result.run.path), steps=1, **settings
+    )
+    assert again.start is not None and not again.start.initialized
+    assert next(again.run.lines())["metrics"] == pytest.approx(result.metrics, rel=1e-6)
 
 
 # ---------------------------------------------------------------------------- without cls and sep

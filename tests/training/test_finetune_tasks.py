@@ -80,7 +80,14 @@ def question_and_answer(random: np.random.Generator) -> dict[str, Any]:
     return {"query": " ".join(asked), "positive": " ".join(chr(ord(one) + 8) for one in asked)}
 
 
+def ending(random: np.random.Generator) -> dict[str, Any]:
+    """The label is the last letter, windows behind the limit."""
+    last = str(random.choice(["x", "y"]))
+    return {"text": " ".join([*letters(random, 6, 9), last]), "label": last}
+
+
 SECTIONS = {
+    "classification": ("Confusions", "By label", "Calibration"),
     "tagging": ("Confusions", "By type", "Calibration", "Rows of train, by tokens"),
     "answering": ("By length of the answer", "By first word", "The most confident mistakes"),
     "choice": ("Calibration", "Rows of dev, by tokens"),
@@ -90,6 +97,12 @@ SECTIONS = {
 """What the report on a run of the task has."""
 
 TASKS = {
+    "classification": (
+        ending,
+        "accuracy",
+        0.9,
+        {"truncation": "windows", "max_seq_length": 8, "epochs": 6},
+    ),
     "tagging": (tagged, "f1", 0.9, {}),
     "answering": (question, "f1", 0.8, {"stride": 4, "max_seq_length": 20, "epochs": 16}),
     "choice": (choice, "accuracy", 0.9, {}),

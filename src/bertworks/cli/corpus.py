@@ -130,7 +130,7 @@ def vocab(
 def prepare(
     corpus: Corpus,
     tokenizer: Annotated[
-        Path, typer.Option(metavar="DIR", help="The directory that `vocab` wrote.")
+        Path, typer.Option(metavar="DIR", help="The directory that `vocab` wrote, or a model's.")
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the shards are written.")],
     workers: Annotated[
@@ -179,7 +179,7 @@ def prepare(
     with show.bar("preparing") as update:
         manifest = run(
             corpus,
-            tokenizer=tokenizer,
+            tokenizer=_files_of(tokenizer),
             out=out,
             workers=workers or os.cpu_count() or 1,
             format=format.value,
@@ -231,8 +231,7 @@ def tokenize(
     """Show a text's pieces, ids, types, word numbers and offsets."""
     from ..text.tokenizer import Tokenizer
 
-    inner = [model / name for name in ("model", "tokenizer")]  # of a run; of a prepared corpus
-    tokenizer = Tokenizer.load(next((path for path in inner if path.is_dir()), model))
+    tokenizer = Tokenizer.load(_files_of(model))
     for text in lines_of(texts):
         encoding = tokenizer.encode(text, pair, typed_mask=typed_mask)
         pieces = tokenizer.tokens(encoding.input_ids)
@@ -256,3 +255,9 @@ def tokenize(
             place = ("", "", "") if word < 0 else (word, f"{start}–{end}", source[start:end])
             rows.append((piece, number, kind, *place))
         show.table(("piece", "id", "type", "word", "offsets", "text"), rows, right="id type word")
+
+
+def _files_of(directory: Path) -> Path:
+    """Where a tokenizer's files lie in a run, in a prepared corpus, or in a directory of theirs."""
+    inner = [directory / name for name in ("model", "tokenizer")]
+    return next((path for path in inner if path.is_dir()), directory)

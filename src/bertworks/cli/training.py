@@ -54,6 +54,7 @@ def demo(
     "bertworks pretrain mini data=prepared steps=500 seed=1 --out runs/mini",
     "bertworks pretrain tiny model.family=electra replaced_tokens={} \\\n"
     "      instances.format=full-sentences data=prepared --out runs/electra",
+    "bertworks pretrain adapt init_checkpoint=runs/tiny data=prepared \\\n      --out runs/adapted",
 )
 def pretrain(
     recipe: Annotated[
@@ -74,7 +75,9 @@ def pretrain(
 ) -> None:
     """Pre-train an encoder: masked words and next sentences.
 
-    Stopped, or killed at any moment, the same command goes on to the same weights.
+    Stopped, or killed at any moment, the same command goes on to the same weights. With
+    init_checkpoint= a trained model goes on with other text, prepared with its own tokenizer
+    (after add-tokens, with the new model's).
     """
     set_threads(threads)
     from ..training.pretrain import pretrain as run

@@ -61,17 +61,17 @@ def predict(
         DataError: a row is not one of the task.
     """
     start = 0
-    for window in chunks(rows, settings.window_rows):
+    for window in chunks(task.in_context(rows), settings.window_rows):
         examples = task.examples(
-            [row.values for row in window],
+            [seen for _, seen in window],
             start,
-            where=[row.where for row in window],
+            where=[row.where for row, _ in window],
             labelled=False,
         )
         answers: dict[int, Prediction] = {}
         for outputs, batch in outputs_of(network, task, examples, settings):
             answers.update(task.decode(outputs, batch))
-        for number, row in enumerate(window, start):
+        for number, (row, _) in enumerate(window, start):
             yield row.values, answers[number]
         start += len(window)
 
@@ -85,9 +85,9 @@ def labelled_examples(
         DataError: a row is not one of the task, or its label is missing or unknown.
     """
     start = 0
-    for chunk in chunks(rows, chunk_rows):
-        places = [row.where for row in chunk]
-        yield from task.examples([row.values for row in chunk], start, where=places)
+    for chunk in chunks(task.in_context(rows), chunk_rows):
+        places = [row.where for row, _ in chunk]
+        yield from task.examples([seen for _, seen in chunk], start, where=places)
         start += len(chunk)
 
 

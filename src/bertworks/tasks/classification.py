@@ -24,13 +24,14 @@ from torch import Tensor
 from ..errors import DataError, SettingsError, nearest
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead, cross_entropy_sum, next_piece_loss_sum
-from ..packed import Batch, Padded
+from ..packed import Batch, Packed, Padded
 from .labelled import TaskOptions, TaskSettings, check_length
 from .labels import count_labels, label_name, label_names, sort_labels
 from .metrics import ClassificationEvaluator, MultiLabelEvaluator
 from .placed import Rows
+from .pooled import Pooling, in_one, row_logits
 from .task import Evaluator, Network, Prediction, Row, Task
-from .texts import TextExample, TextOptions, TextSettings, TextTask, in_one, labelled_batch, rows_of
+from .texts import TextExample, TextOptions, TextSettings, TextTask, labelled_batch, rows_of
 
 if TYPE_CHECKING:
     from ..model.config import EncoderConfig
@@ -103,6 +104,7 @@ class ClassificationNetwork(Network):
         class_weights: what a row of each class counts in the loss; 1, if left out.
         label_smoothing: share of the target that is spread over all classes.
         lm_weight: of the auxiliary loss of guessing each next piece (Radford et al. 2018, §3.2).
+        pooling: of the logits of a row's sequences, where it has several.
     """
 
     def __init__(
@@ -115,9 +117,10 @@ class ClassificationNetwork(Network):
         class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
         lm_weight: float = 0.0,
+        pooling: Pooling = "mean",
     ) -> None:
         super().__init__()
-        self.lm_weight = lm_weight
+        self.lm_weight, self.pooling = lm_weight, pooling
         self.encoder = Encoder(config, pooler=config.classifier == "pooler")
         self.head = ClassificationHead(config, num_labels, dropout)
         self._multi_label, self._smoothing = multi_label, label_smoothing
@@ -125,8 +128,13 @@ class ClassificationNetwork(Network):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed cross-entropies of the rows: `classification` (and `weighted_lm`)."""
-        hidden = self.encoder(batch.packed)
-        logits = self._logits(hidden, batch)
+        packed, lm = batch.packed, None
+        if self.lm_weight:
+            hidden = self.encoder(packed)
+            lm = next_piece_loss_sum(self.encoder, hidden, packed)
+            logits = in_one(self.head(self.encoder, hidden, packed), packed, self.pooling)
+        else:
+            logits = self._logits(packed)
         labels = batch.targets["labels"]
         if self._multi_label:
             loss = multi_label_loss_sum(logits, labels, self._weights_like(logits))
@@ -144,14 +152,13 @@ class ClassificationNetwork(Network):
             weights = self._weights_like(rows)
             loss = (rows if weights is None else rows * weights[labels]).sum()
         losses = {"classification": loss}
-        if self.lm_weight:
-            lm = next_piece_loss_sum(self.encoder, hidden, batch.packed)
+        if lm is not None:
             losses["weighted_lm"] = self.lm_weight * lm
         return losses
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """`logits` `[rows, num_labels]`."""
-        return {"logits": self._logits(self.encoder(batch.packed), batch)}
+        return {"logits": self._logits(batch.packed)}
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
         """`logits` `[rows, num_labels]`."""
@@ -162,10 +169,8 @@ class ClassificationNetwork(Network):
             return None
         return torch.tensor(self._weights, device=values.device, dtype=torch.float32)
 
-    def _logits(
-        self, hidden: Float[Tensor, "tokens hidden_size"], batch: Batch
-    ) -> Float[Tensor, "rows num_labels"]:
-        return in_one(self.head(self.encoder, hidden, batch.packed), batch.packed)
+    def _logits(self, packed: Packed) -> Float[Tensor, "rows num_labels"]:
+        return row_logits(self.encoder, self.head, packed, self.pooling)
 
 
 def multi_label_loss_sum(
@@ -222,9 +227,9 @@ class ClassificationTask(TextTask):
                 "labels": labels,
                 "columns": columns,
                 "class_weights": weights,
+                **options.shared(),
                 **options.model_dump(
                     include={
-                        *("max_seq_length", "truncation", "dropout", "both_orders"),
                         *("positive_label", "multi_label", "label_separator"),
                         *("label_smoothing", "lm_weight"),
                     }
@@ -265,6 +270,7 @@ class ClassificationTask(TextTask):
             class_weights=own.class_weights,
             label_smoothing=own.label_smoothing,
             lm_weight=own.lm_weight,
+            pooling=own.pooling,
         )
 
     def same_head(self, other: Task[Any]) -> bool:

@@ -3,23 +3,30 @@
     EU      B-ORG           a blank line ends a sentence; `-DOCSTART-` begins a document
     rejects O
 
-    1  EU  EU  PROPN …      CoNLL-U: ten columns, parted by tabs; lines with # are comments
+    1  EU  EU  PROPN …      CoNLL-U: ten columns, parted by tabs; lines with # are comments;
+                            `# newdoc` begins a document
 
 Columns of CoNLL are called by their numbers, since the file names none; those of CoNLL-U by the
-names of its definition.
+names of its definition. Another, `document`, holds the number of the sentence's document; a file
+that marks no documents is one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from ..errors import DataError
 from .placed import PlacedRow
 
+DOCUMENT = "document"
+"""The column of a sentence's document."""
+
 CONLLU_COLUMNS = (
     *("id", "form", "lemma", "upos", "xpos"),
     *("feats", "head", "deprel", "deps", "misc"),
 )
+_NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
 def read_conll(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRow]:
@@ -29,6 +36,7 @@ def read_conll(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
         DataError: a line has not as many fields as the first.
     """
     width: int | None = None
+    document = 0
     for first, sentence in _sentences(lines):
         columns: list[list[str]] = []
         for number, line in sentence:
@@ -41,13 +49,14 @@ def read_conll(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
                     where=f"{name}:{number}",
                 )
             if fields[0] == "-DOCSTART-":
+                document += 1
                 continue
             columns = columns or [[] for _ in fields]
             for column, field in zip(columns, fields, strict=True):
                 column.append(field)
         if columns:
             values = {str(at): column for at, column in enumerate(columns, 1)}
-            yield PlacedRow(f"{name}:{first}", values)
+            yield PlacedRow(f"{name}:{first}", {**values, DOCUMENT: document})
 
 
 def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRow]:
@@ -56,10 +65,12 @@ def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedR
     Raises:
         DataError: a line has not ten fields.
     """
+    document = 0
     for first, sentence in _sentences(lines):
         words = []
         for number, line in sentence:
             if line.startswith("#"):
+                document += bool(_NEW_DOCUMENT.match(line))
                 continue
             fields = line.split("\t")
             if len(fields) != len(CONLLU_COLUMNS):
@@ -71,7 +82,8 @@ def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedR
                 words.append(fields)
         if words:
             columns = map(list, zip(*words, strict=True))
-            yield PlacedRow(f"{name}:{first}", dict(zip(CONLLU_COLUMNS, columns, strict=True)))
+            values = dict(zip(CONLLU_COLUMNS, columns, strict=True))
+            yield PlacedRow(f"{name}:{first}", {**values, DOCUMENT: document})
 
 
 def _sentences(

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..packed import Batch
 from .classification import ClassificationNetwork, ClassificationSettings, ClassificationTask
 from .labelled import check_length
+from .pooled import Pooling
 from .texts import TextExample, labelled_batch
 
 if TYPE_CHECKING:
@@ -35,17 +36,23 @@ class DistilledNetwork(ClassificationNetwork):
         num_labels: how many classes there are.
         dropout: before the output layer.
         temperature: what logits are divided by before they are compared.
+        pooling: of the logits of a row's sequences.
     """
 
     def __init__(
-        self, config: EncoderConfig, num_labels: int, dropout: float | None, temperature: float
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        dropout: float | None,
+        temperature: float,
+        pooling: Pooling = "mean",
     ) -> None:
-        super().__init__(config, num_labels, dropout)
+        super().__init__(config, num_labels, dropout, pooling=pooling)
         self._temperature = temperature
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed divergences of the rows: `classification`."""
-        logits = self._logits(self.encoder(batch.packed), batch)
+        logits = self._logits(batch.packed)
         logits = logits.float() if logits.dtype == torch.bfloat16 else logits
         wanted = batch.targets["labels"].to(logits.dtype)
         # Logarithms of probabilities are logits up to a constant.
@@ -75,7 +82,7 @@ class DistilledTask(ClassificationTask):
     def network(self, config: EncoderConfig) -> DistilledNetwork:
         own = self.settings
         check_length(own.max_seq_length, config)
-        return DistilledNetwork(config, len(own.labels), own.dropout, self.temperature)
+        return DistilledNetwork(config, len(own.labels), own.dropout, self.temperature, own.pooling)
 
     def collate(self, examples: Sequence[TextExample]) -> Batch:
         """As a classifier's; `targets["labels"]` is `[sequences, classes]` float32 where rows have

@@ -21,8 +21,9 @@ from .labelled import TaskOptions, check_length
 from .labels import finite_number
 from .metrics import RegressionEvaluator
 from .placed import Rows
+from .pooled import Pooling, row_logits
 from .task import Evaluator, Network, Prediction, Row, Task
-from .texts import TextExample, TextOptions, TextSettings, TextTask, in_one, labelled_batch, rows_of
+from .texts import TextExample, TextOptions, TextSettings, TextTask, labelled_batch, rows_of
 
 if TYPE_CHECKING:
     from ..model.config import EncoderConfig
@@ -35,10 +36,14 @@ class RegressionNetwork(Network):
     Args:
         config: the geometry.
         dropout: before the output layer; `hidden_dropout_prob`, if left out.
+        pooling: of the values of a row's sequences, where it has several.
     """
 
-    def __init__(self, config: EncoderConfig, dropout: float | None = None) -> None:
+    def __init__(
+        self, config: EncoderConfig, dropout: float | None = None, pooling: Pooling = "mean"
+    ) -> None:
         super().__init__()
+        self.pooling = pooling
         self.encoder = Encoder(config, pooler=config.classifier == "pooler")
         self.head = ClassificationHead(config, 1, dropout)
 
@@ -50,9 +55,8 @@ class RegressionNetwork(Network):
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """`values` `[rows]`."""
-        hidden = self.encoder(batch.packed)
-        values = self.head(self.encoder, hidden, batch.packed).squeeze(-1)
-        return {"values": in_one(values, batch.packed)}
+        found = row_logits(self.encoder, self.head, batch.packed, self.pooling)
+        return {"values": found.squeeze(-1)}
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
         """`logits` `[rows, 1]`."""
@@ -76,8 +80,8 @@ class RegressionTask(TextTask):
     @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
         assert isinstance(options, TextOptions)
-        own = options.model_dump(include={"max_seq_length", "truncation", "dropout", "both_orders"})
-        return cls(tokenizer, TextSettings.parse({"columns": options.find_columns(rows), **own}))
+        columns = options.find_columns(rows)
+        return cls(tokenizer, TextSettings.parse({"columns": columns, **options.shared()}))
 
     @property
     def model_class(self) -> str:
@@ -98,7 +102,7 @@ class RegressionTask(TextTask):
             SettingsError: the encoder has fewer positions than `max_seq_length`.
         """
         check_length(self.settings.max_seq_length, config)
-        return RegressionNetwork(config, self.settings.dropout)
+        return RegressionNetwork(config, self.settings.dropout, self.settings.pooling)
 
     def same_head(self, other: Task[Any]) -> bool:
         return isinstance(other, RegressionTask)

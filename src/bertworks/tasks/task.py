@@ -12,7 +12,7 @@ others: one loop (`training.fit`) and one engine (`inference.engine`) serve them
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..model.encoder import Encoder
     from ..packed import Batch, Padded
     from ..text.tokenizer import Tokenizer
-    from .placed import Rows
+    from .placed import PlacedRow, Rows
 
 Row = Mapping[str, Any]
 """A row of data: column names and their values."""
@@ -198,6 +198,13 @@ class Task(ABC, Generic[ExampleT]):
             DataError: the table lacks a column, and another cannot be guessed.
         """
         return self
+
+    def in_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
+        """Each row, and what examples are made of: the row, with what it needs of its neighbours.
+
+        So `examples` sees rows that stand for themselves, however many it is given at once.
+        """
+        return ((row, row.values) for row in rows)
 
     @abstractmethod
     def collate(self, examples: Sequence[ExampleT]) -> Batch:

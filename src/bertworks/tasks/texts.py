@@ -1,6 +1,7 @@
 """What tasks on whole texts share: rows of one text or two, and one answer for each.
 
     row ── columns ──► text (and second text) ── tokenizer ──► one sequence, cut if it is too long
+                                                          └──► or as many windows as it takes
 
 Classification and regression differ in what they make of the label, and in nothing else here.
 """
@@ -14,17 +15,18 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from ..errors import DataError
 from ..packed import Batch, Packed
 from ..text.encoding import Encoding
+from ..text.windows import segment_windows
 from .columns import Columns, find_columns
 from .labelled import LabelledTask, TaskOptions, TaskSettings
 from .placed import Rows, text_of
+from .pooled import Pooling, WindowPooling
 from .task import Row
 
-Truncation = Literal["longest_first", "first", "second", "error"]
+Truncation = Literal["longest_first", "first", "second", "error", "windows"]
 
 
 class TextOptions(TaskOptions):
@@ -33,11 +35,25 @@ class TextOptions(TaskOptions):
     text_column: str | None = Field(None, description="name or number; guessed if left out")
     pair_column: str | None = Field(None, description="of a second text")
     label_column: str | None = Field(None, description="name or number; guessed if left out")
-    truncation: Truncation = Field("longest_first", description="what becomes of a longer row")
+    truncation: Truncation = Field(
+        "longest_first",
+        description="what becomes of a longer row; `windows`: nothing is cut, and the logits of "
+        "its windows are pooled (of a pair, the second text's, the first before each)",
+    )
+    stride: int | None = Field(
+        None, ge=1, description="tokens between the beginnings of windows; a whole one, if left out"
+    )
+    window_pooling: WindowPooling = Field("mean", description="of the logits of a row's windows")
     both_orders: bool = Field(
         False,
         description="a pair is read in both orders, and their vectors added (GPT)",
     )
+
+    def shared(self) -> dict[str, Any]:
+        """What the user says that stays with the task."""
+        return self.model_dump(
+            include=self.__class__.model_fields.keys() & TextSettings.model_fields
+        )
 
     def find_columns(self, rows: Rows, *, labelled: bool = True) -> Columns:
         """The columns of a table; that of the labels may be absent if `labelled` is false.
@@ -61,6 +77,8 @@ class TextSettings(TaskSettings):
 
     columns: Columns = Field(description="the columns that rows are read from")
     truncation: Truncation = Field("longest_first", description="what becomes of a longer row")
+    stride: int | None = Field(None, ge=1, description="tokens between the beginnings of windows")
+    window_pooling: WindowPooling = "mean"
     both_orders: bool = Field(
         False, description="a pair is read in both orders, whose vectors are added"
     )
@@ -70,6 +88,19 @@ class TextSettings(TaskSettings):
         if self.both_orders and self.columns.pair is None:
             raise ValueError("both_orders=true is for pairs of texts")
         return self
+
+    @model_validator(mode="after")
+    def _windows_are_of_one_order(self) -> Self:
+        if self.truncation == "windows" and self.both_orders:
+            raise ValueError("truncation='windows' and both_orders=true exclude each other")
+        if self.truncation != "windows" and self.stride is not None:
+            raise ValueError(f"stride={self.stride} is for truncation='windows'")
+        return self
+
+    @property
+    def pooling(self) -> Pooling:
+        """How the logits of a row's sequences become the row's."""
+        return "sum" if self.both_orders else self.window_pooling
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,7 +114,8 @@ class TextExample:
         label: what is to be learned, as the task has it (a class's number, a value); None where
             it is not known.
         truncated_tokens: how many tokens the limit cut off.
-        turned: the pair the other way round, as ids and token types; None if one order is read.
+        more: further sequences of the row, as ids and token types: the pair the other way round,
+            or the windows behind the first.
         texts: the text, and the second one if there is one.
     """
 
@@ -92,8 +124,13 @@ class TextExample:
     token_type_ids: np.ndarray
     label: Any
     truncated_tokens: int
-    turned: tuple[np.ndarray, np.ndarray] | None = None
+    more: Sequence[tuple[np.ndarray, np.ndarray]] = ()
     texts: tuple[str, ...] = ()
+
+    @property
+    def sequences(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Ids and token types of all of the row's sequences."""
+        return [(self.input_ids, self.token_type_ids), *self.more]
 
     @property
     def shown(self) -> str:
@@ -102,11 +139,11 @@ class TextExample:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.input_ids) * (1 if self.turned is None else 2)
+        return sum(len(ids) for ids, _ in self.sequences)
 
     @property
     def content(self) -> bytes:
-        return self.input_ids.tobytes()
+        return b"".join(ids.tobytes() for ids, _ in self.sequences)
 
     @property
     def target(self) -> bytes:
@@ -162,33 +199,49 @@ class TextTask(LabelledTask[TextExample]):
             pairs = [text_of(row, columns.pair, at) for row, at in zip(rows, where, strict=True)]
         texts = [text_of(row, columns.text, at) for row, at in zip(rows, where, strict=True)]
         encodings = self._encode(texts, pairs, where)
-        turned: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(rows)
         if self.settings.both_orders and pairs is not None:
             others = self._encode(pairs, texts, where)
-            turned = [(other.input_ids, other.token_type_ids) for other in others]
+            encodings = [[*own, *other] for own, other in zip(encodings, others, strict=True)]
         return [
             TextExample(
                 first_index + at,
-                encoding.input_ids,
-                encoding.token_type_ids,
+                own[0].input_ids,
+                own[0].token_type_ids,
                 self._label(row, where[at]) if labelled else None,
-                encoding.truncated_tokens,
-                turned[at],
+                own[0].truncated_tokens,
+                [(other.input_ids, other.token_type_ids) for other in own[1:]],
                 (texts[at],) if pairs is None else (texts[at], pairs[at]),
             )
-            for at, (row, encoding) in enumerate(zip(rows, encodings, strict=True))
+            for at, (row, own) in enumerate(zip(rows, encodings, strict=True))
         ]
 
     def _encode(
         self, texts: Sequence[str], pairs: Sequence[str] | None, where: Sequence[str]
-    ) -> list[Encoding]:
-        return self.tokenizer.encode_batch(
-            texts,
-            pairs,
-            max_length=self.settings.max_seq_length,
-            truncation=self.settings.truncation,
-            where=where,
+    ) -> list[list[Encoding]]:
+        """The sequences of each row."""
+        limit, truncation = self.settings.max_seq_length, self.settings.truncation
+        if truncation != "windows":
+            found = self.tokenizer.encode_batch(
+                texts, pairs, max_length=limit, truncation=truncation, where=where
+            )
+            return [[encoding] for encoding in found]
+        firsts = self.tokenizer.segments(texts, where=where)
+        seconds = (
+            [None] * len(firsts) if pairs is None else self.tokenizer.segments(pairs, where=where)
         )
+        around = self.tokenizer.num_special_tokens(pair=pairs is not None)
+        return [
+            segment_windows(
+                self.tokenizer,
+                first,
+                second,
+                max_length=limit,
+                stride=self.settings.stride
+                or limit - around - (0 if second is None else len(first)),
+                where=at,
+            )
+            for first, second, at in zip(firsts, seconds, where, strict=True)
+        ]
 
     def _label(self, row: Row, where: str) -> Any:
         column = self.settings.columns.label
@@ -225,16 +278,13 @@ class TextTask(LabelledTask[TextExample]):
     ) -> tuple[Packed, list[Any] | None, list[TextExample]]:
         """Rows in order of length, their labels (None if one is not known), and themselves.
 
-        With `both_orders` a row is two sequences that follow one another.
+        The sequences of a row follow one another.
         """
         order = sorted(examples, key=lambda example: example.num_tokens)
         sequences = [
             (example.index, number, *sequence)
             for example in order
-            for number, sequence in enumerate(
-                [(example.input_ids, example.token_type_ids)]
-                + ([] if example.turned is None else [example.turned])
-            )
+            for number, sequence in enumerate(example.sequences)
         ]
         packed = Packed.from_arrays(
             [ids for _, _, ids, _ in sequences],
@@ -251,16 +301,6 @@ def rows_of(batch: Batch) -> list[int]:
     packed = batch.packed
     numbers = packed.sequence_number.tolist()
     return [row for row, at in zip(packed.sequence_row.tolist(), numbers, strict=True) if at == 0]
-
-
-def in_one(logits: Tensor, packed: Packed) -> Tensor:
-    """Logits of rows from those of their sequences: of both orders, their sum.
-
-    It is what the output layer makes of the sum of the two vectors (Radford et al. 2018, §3.3), but
-    for its bias, which counts twice.
-    """
-    orders = int(packed.sequence_number.max()) + 1
-    return logits if orders == 1 else logits.reshape(-1, orders, *logits.shape[1:]).sum(1)
 
 
 def labelled_batch(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..checkpoints.store import LoadReport
 from ..corpus.shards import Corpus
 from ..errors import TrainingError
 from ..inference.engine import EngineSettings
@@ -19,6 +20,8 @@ from ..inference.evaluate import evaluate
 from ..tasks.pretraining.source import PretrainingSource, describe, split_held_out
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
+from . import initial
+from .checkpoint import list_checkpoints
 from .distributed import Team, team
 from .fit import fit
 from .journal import MAY_CHANGE, RunDirectory, write_atomically
@@ -44,6 +47,7 @@ class PretrainResult:
         steps: the updates done.
         tokens: the tokens learned from.
         resumed_from: the step that this session went on from, if it did not begin the run.
+        start: what became of each tensor of `init_checkpoint`, if this session began with it.
     """
 
     run: RunDirectory
@@ -51,6 +55,7 @@ class PretrainResult:
     steps: int
     tokens: int
     resumed_from: int | None
+    start: LoadReport | None = None
 
 
 def pretrain(
@@ -73,15 +78,17 @@ def pretrain(
         values: settings of `PretrainSettings` that replace those of the recipe.
 
     Raises:
-        SettingsError: a setting is unknown or impossible.
+        SettingsError: a setting is unknown or impossible, or the data or the recipe's geometry are
+            not those of `init_checkpoint`.
         DataError: `data` is no prepared corpus, or too small a one.
         TrainingError: the run directory holds another run, a loss is not finite, or the disk is
             full.
         Interrupted: SIGTERM or Ctrl-C came; the run is saved and can go on.
-        CheckpointError: the run's checkpoints, or the corpus, are damaged.
+        CheckpointError: the run's checkpoints, the corpus, or `init_checkpoint` are damaged.
     """
-    settings = read_recipe(recipe, overrides, **values)
+    settings = initial.with_geometry(read_recipe(recipe, overrides, **values))
     data = PretrainingData.open(settings)
+    initial.check_vocabulary(settings, data.tokenizer)
     with team(device) as members:
         run = RunDirectory.open(out, settings, may_change=_MAY_CHANGE, is_main=members.is_main)
         try:
@@ -182,6 +189,13 @@ def _pretrain(
 ) -> PretrainResult:
     seed_everything(settings.seed)  # every rank begins with the same weights
     objective = Objective.of(settings, data.tokenizer, progress)
+    is_new = not list_checkpoints(run.checkpoints)
+    start = initial.begin(settings, objective) if is_new else None
+    if start is not None:
+        for line in initial.lines(str(settings.init_checkpoint), start):
+            run.note_session("note", text=line)
+            if progress is not None:
+                progress.note(line)
     held_out = list(data.held_out.examples(limit=settings.held_out.sequences))
     inference = EngineSettings(precision=settings.precision)
 
@@ -200,9 +214,8 @@ def _pretrain(
     )
     if members.is_main:
         _finish(objective, data, run, inference)
-    return PretrainResult(
-        run, result.metrics, result.state.step, result.state.tokens, result.resumed_from
-    )
+    state = result.state
+    return PretrainResult(run, result.metrics, state.step, state.tokens, result.resumed_from, start)
 
 
 def _finish(

@@ -19,6 +19,9 @@ from ..tasks.pretraining.pairs import InstanceSettings
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensSettings
 from .plan import FitSettings
 
+_NO_GEOMETRY = {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "size"}
+"""Settings of a model that its weights do not depend on; what a size means does."""
+
 
 class ModelSettings(EncoderConfig):
     """The geometry: a family, a released size, and what is to differ from them.
@@ -60,6 +63,32 @@ class ModelSettings(EncoderConfig):
             )
         return EncoderConfig.parse(values)
 
+    def of_checkpoint(self, config: EncoderConfig, *, where: str) -> ModelSettings:
+        """A checkpoint's geometry; dropout and the width of fresh weights are these settings'.
+
+        Args:
+            config: the checkpoint's.
+            where: its name, for errors.
+
+        Raises:
+            SettingsError: another geometry is asked for.
+        """
+        asked, theirs = self.model_dump(include=self.model_fields_set), config.model_dump()
+        if (key := first_difference(asked, theirs)) is not None:
+            raise SettingsError(
+                f"model.{key}={asked[key]}, but the checkpoint has {theirs[key]}",
+                where=where,
+                fix="Leave it to the checkpoint: take a recipe without it, such as adapt.",
+            )
+        free = {key: asked[key] for key in asked.keys() & _NO_GEOMETRY}
+        return ModelSettings.parse({**theirs, **free})
+
+
+def first_difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
+    """The first setting of the geometry that is asked for and is another; None if all are met."""
+    keys = sorted(asked.keys() - _NO_GEOMETRY)
+    return next((key for key in keys if asked[key] != found[key]), None)
+
 
 class PhaseSettings(Settings):
     """A stretch of the run with sequences of one length (paper, appendix A.2)."""
@@ -82,6 +111,12 @@ class PretrainSettings(FitSettings):
 
     data: str = Field(description="a directory that `prepare` made")
     model: ModelSettings = ModelSettings()
+    init_checkpoint: str | None = Field(
+        None, description="a model to begin as, its geometry and vocabulary kept"
+    )
+    init_generator: str | None = Field(
+        None, description="what replaced_tokens' generator begins as, beside init_checkpoint"
+    )
     steps: int = Field(ge=1)
     phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
     instances: InstanceSettings = InstanceSettings()
@@ -101,6 +136,9 @@ class PretrainSettings(FitSettings):
             raise ValueError("the phases' shares must add up to 1")
         if "max_seq_length" in self.instances.model_fields_set:
             raise ValueError("instances.max_seq_length is set by each phase's max_seq_length")
+        is_known = "max_position_embeddings" in self.model.model_fields_set
+        if self.init_checkpoint is not None and not is_known:
+            return self  # until the checkpoint has been asked
         longest = max(phase.max_seq_length for phase in self.phases)
         if longest > self.model.max_seqlen:
             raise ValueError(
@@ -111,6 +149,11 @@ class PretrainSettings(FitSettings):
 
     @model_validator(mode="after")
     def _objectives_fit(self) -> Self:
+        begins = self.init_checkpoint is not None
+        if begins and self.distillation is not None and self.distillation.initialize:
+            raise ValueError("with init_checkpoint, set distillation.initialize=false")
+        if self.init_generator is not None and (not begins or self.replaced_tokens is None):
+            raise ValueError("init_generator needs init_checkpoint and replaced_tokens")
         if self.replaced_tokens is None:
             return self
         if self.distillation is not None:

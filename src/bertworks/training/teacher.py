@@ -54,6 +54,8 @@ def taught(
             columns=found,
             max_seq_length=options.max_seq_length,
             truncation=options.truncation,
+            stride=options.stride,
+            window_pooling=options.window_pooling,
             dropout=options.dropout,
             positive_label=options.positive_label or teacher.task.settings.positive_label,
             class_weights=None,

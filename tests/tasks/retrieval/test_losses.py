@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.packed import Batch, Packed
-from bertworks.tasks.retrieval import network as network_module
+from bertworks.tasks import parts as parts_module
 from bertworks.tasks.retrieval.columns import RetrievalColumns
 from bertworks.tasks.retrieval.network import RetrievalNetwork
 from bertworks.tasks.retrieval.settings import RetrievalSettings
@@ -161,7 +161,7 @@ def test_chunks_have_the_gradients_of_the_whole(
     if dropout:
         # The draws fall otherwise in parts than in the whole: so parts, but none computed twice.
         monkeypatch.setattr(
-            network_module, "checkpoint", lambda f, *arguments, use_reentrant: f(*arguments)
+            parts_module, "checkpoint", lambda f, *arguments, use_reentrant: f(*arguments)
         )
         expected, before = gradients(chunked)
         assert torch.equal(after, before)

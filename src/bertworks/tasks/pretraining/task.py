@@ -328,7 +328,8 @@ class PretrainingTask(Task[PretrainingExample]):
         rows = packed.sequence_row.tolist()
         answers: dict[int, Prediction] = {row: {"masks": []} for row in rows}
         logits = outputs["mlm_logits"].float()
-        top = torch.softmax(logits, -1).topk(min(self.top_k, logits.shape[-1]))
+        pieces = self.tokenizer.vocab_size  # the embeddings may have rows that no piece has
+        top = torch.softmax(logits, -1)[:, :pieces].topk(min(self.top_k, pieces))
         owners = np.searchsorted(edges, positions, side="right") - 1
         for owner, probabilities, ids in zip(
             owners.tolist(), top.values.tolist(), top.indices.tolist(), strict=True

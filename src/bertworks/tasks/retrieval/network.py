@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from ...model.encoder import Encoder
 from ...model.pooling import pool
 from ...packed import Batch, Packed
+from ..parts import in_parts
 from ..task import Network
 from .losses import cosine_loss_sum, in_batch_loss_sum, triplet_loss_sum
 
@@ -73,15 +73,7 @@ class RetrievalNetwork(Network):
         chunk = self._settings.chunk_tokens
         if chunk is None or not torch.is_grad_enabled():
             return self._encode(packed)
-        # `checkpoint` keeps the random state of the devices of the tensors among its arguments.
-        vectors: list[Tensor] = [
-            checkpoint(self._encode_again, part.input_ids, part, use_reentrant=False)
-            for part in packed.parts(chunk)
-        ]
-        return torch.cat(vectors)
-
-    def _encode_again(self, _: Tensor, packed: Packed) -> Tensor:
-        return self._encode(packed)
+        return in_parts(self._encode, packed, chunk)
 
     def _encode(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
         vectors = pool(self.encoder(packed), packed, self._settings.pooling)

@@ -7,10 +7,12 @@ from typing import Any
 from ...errors import DataError
 from ...settings import Settings
 from ..columns import listing, resolve
+from ..conll import DOCUMENT
 from ..placed import Rows, missing_column
 from ..task import Row
 
 WORD_NAMES = ("words", "tokens", "form")
+DOCUMENT_NAMES = (DOCUMENT, "document_id", "doc_id")
 TAG_NAMES = ("tags", "ner_tags", "labels", "label", "upos", "pos_tags", "pos", "upos_tags")
 
 
@@ -20,14 +22,17 @@ class WordColumns(Settings):
     Attributes:
         word: the words.
         tag: their tags; none where they are unknown.
+        document: the same in all rows of a document, which follow one another; none where rows
+            are read without their document.
     """
 
     word: str
     tag: str | None = None
+    document: str | None = None
 
     def __str__(self) -> str:
-        tags = "" if self.tag is None else f", tags = {self.tag!r}"
-        return f"words = {self.word!r}{tags}"
+        parts = {"words": self.word, "tags": self.tag, "document": self.document}
+        return ", ".join(f"{role} = {name!r}" for role, name in parts.items() if name is not None)
 
 
 def find_word_columns(
@@ -41,13 +46,14 @@ def find_word_columns(
         DataError: a named column is not there, or a column cannot be guessed.
     """
     by_name = {column.strip().lower(): column for column in rows.columns}
-    numbered = list(rows.columns) == [str(at + 1) for at in range(len(rows.columns))]
+    names = [column for column in rows.columns if column != DOCUMENT]
+    numbered = names == [str(at + 1) for at in range(len(names))]
 
     def find(named: str | None, known: tuple[str, ...], place: int) -> str | None:
         if named is not None:
             return resolve(rows.columns, named, rows.name)
         if numbered:
-            return rows.columns[place]
+            return names[place]
         return next((by_name[name] for name in known if name in by_name), None)
 
     found = find(word, WORD_NAMES, 0)
@@ -67,6 +73,29 @@ def find_word_columns(
             fix="Name it with tag_column=NAME.",
         )
     return WordColumns(word=found, tag=tags)
+
+
+def find_document_column(rows: Rows, named: str | None, *, required: bool) -> str | None:
+    """Settle which column tells documents apart.
+
+    Args:
+        rows: the table.
+        named: what a user calls it.
+        required: whether a table without one is an error.
+
+    Raises:
+        DataError: the column is not there.
+    """
+    if named is not None:
+        return resolve(rows.columns, named, rows.name)
+    found = next((column for column in rows.columns if column.lower() in DOCUMENT_NAMES), None)
+    if required and found is None:
+        raise DataError(
+            f"cannot tell which rows are of one document; {listing(rows.columns)}",
+            where=rows.name,
+            fix="Name the column that says it with document_column=NAME.",
+        )
+    return found
 
 
 def strings_of(row: Row, column: str, where: str | None) -> list[str]:

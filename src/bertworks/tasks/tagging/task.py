@@ -3,13 +3,14 @@
     words ─► pieces ─► encoder ─► dropout ─► W on the first piece of each word ─► a tag for it
 
 The first piece of a word carries its tag (paper §5.3); `labelled_piece` chooses others. Tags that
-mark spans are brought into one scheme, and told so that they are legal in it.
+mark spans are brought into one scheme, and told so that they are legal in it. With
+`document_context`, a sentence is seen among those around it in its document.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -20,10 +21,11 @@ from torch import Tensor
 from ...errors import DataError, nearest
 from ...packed import Batch
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
-from ..placed import Rows
+from ..placed import PlacedRow, Rows
 from ..task import Evaluator, Prediction, Row, Task
 from ..windowed import pack_windows
-from .columns import WordColumns, find_word_columns, strings_of
+from .columns import WordColumns, find_document_column, find_word_columns, strings_of
+from .context import BEFORE, BEHIND, in_context
 from .evaluator import TaggingEvaluator
 from .network import TaggingNetwork
 from .tags import (
@@ -36,7 +38,7 @@ from .tags import (
     parts_of,
     spans_of,
 )
-from .words import LabelledPiece, Window, split_words, windows_of
+from .words import Around, LabelledPiece, Window, split_words, windows_of
 
 if TYPE_CHECKING:
     from ...model.config import EncoderConfig
@@ -61,6 +63,12 @@ class TaggingOptions(TaskOptions):
     stride: int | None = Field(
         None, ge=1, description="tokens between the beginnings of windows; half of one, if left out"
     )
+    document_context: bool = Field(
+        False, description="fill max_seq_length with the words around a sentence in its document"
+    )
+    document_column: str | None = Field(
+        None, description="name or number; CoNLL's borders, or a column document, if left out"
+    )
 
 
 class TaggingSettings(TaskSettings):
@@ -72,6 +80,7 @@ class TaggingSettings(TaskSettings):
     stride: int | None = Field(None, ge=1)
     labelled_piece: LabelledPiece = "first"
     decoding: Decoding = "constrained"
+    document_context: bool = False
 
     @property
     def scheme(self) -> Scheme:
@@ -148,14 +157,16 @@ class TaggingTask(LabelledTask[TaggingExample]):
         counts = Counter(tag for tags in tagged for tag in tags)
         if not counts:
             raise DataError("there is not a single tag", where=rows.name)
+        if options.document_context:
+            found = find_document_column(rows, options.document_column, required=True)
+            columns = columns.with_values(document=found)
         spans = mark_spans(counts)
         if spans:
             labels = labels_of((parts_of(tag)[1] for tag in counts if tag != "O"), options.scheme)
         else:
             labels = tuple(sorted(counts))
-        own = options.model_dump(
-            include={"max_seq_length", "stride", "dropout", "labelled_piece", "decoding"}
-        )
+        shared = ("max_seq_length", "stride", "dropout", "labelled_piece", "decoding")
+        own = options.model_dump(include={*shared, "document_context"})
         settings = TaggingSettings.parse(
             {"labels": labels, "spans": spans, "columns": columns, **own}
         )
@@ -196,7 +207,17 @@ class TaggingTask(LabelledTask[TaggingExample]):
         found = own
         if own.word not in rows.columns or (labelled and own.tag not in rows.columns):
             found = find_word_columns(rows, labelled=labelled)
+        if self.settings.document_context:
+            named = own.document if own.document in rows.columns else None
+            document = find_document_column(rows, named, required=labelled)
+            found = found.with_values(document=document)
         return type(self)(self.tokenizer, self.settings.with_values(columns=found))
+
+    def in_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
+        own = self.settings
+        if not own.document_context:
+            return super().in_context(rows)
+        return in_context(rows, own.columns, limit=own.max_seq_length)
 
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
@@ -204,7 +225,8 @@ class TaggingTask(LabelledTask[TaggingExample]):
         """Tokenise many rows at once.
 
         A row is a list of words, with a list of tags beside it; without labels it may be a plain
-        `text`, whose words are then found.
+        `text`, whose words are then found. With `document_context` it may have `context_before` and
+        `context_behind`, the words of its document around it, which `in_context` finds.
 
         Raises:
             DataError: a column is missing, or holds no list of texts; there are not as many tags as
@@ -227,6 +249,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         made = windows_of(
             self.tokenizer,
             words,
+            [self._around(row, at) for row, at in zip(rows, where, strict=True)],
             max_seq_length=own.max_seq_length,
             stride=own.stride,
             labelled_piece=own.labelled_piece,
@@ -243,6 +266,16 @@ class TaggingTask(LabelledTask[TaggingExample]):
             )
             for at, row in enumerate(rows)
         ]
+
+    def _around(self, row: Row, where: str) -> Around:
+        """The words of a row's document around its own; none if it is to be seen alone."""
+        before, behind = (
+            strings_of(row, column, where)
+            if self.settings.document_context and column in row
+            else []
+            for column in (BEFORE, BEHIND)
+        )
+        return before, behind
 
     def _tags(self, row: Row, words: Sequence[str], where: str) -> np.ndarray:
         column = self.settings.columns.tag

@@ -1,7 +1,8 @@
 """Words to windows of tokens: every word has a token, and every word is told by one window.
 
 words ─► pieces of each ─► windows of whole words, each behind the other by a stride
-                        └► the window that tells a word: the one that sees most around it
+                        ├► the window that tells a word: the one that sees most around it
+                        └► words of the document around them, where a window has room left
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import numpy as np
 from ...errors import DataError
 from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
+
+Around = tuple[Sequence[str], Sequence[str]]
+"""The words before and behind a row's own, which are seen and not tagged."""
 
 LabelledPiece = Literal["first", "last", "all"]
 
@@ -48,6 +52,7 @@ def split_words(text: str) -> list[tuple[int, int]]:
 def windows_of(
     tokenizer: Tokenizer,
     rows: Sequence[Sequence[str]],
+    around: Sequence[Around],
     *,
     max_seq_length: int,
     stride: int | None,
@@ -59,6 +64,8 @@ def windows_of(
     Args:
         tokenizer: the model's.
         rows: lists of words.
+        around: the words of each row's document around its own, taken as far as there is room: half
+            of it on each side, or what the other side leaves.
         max_seq_length: the most tokens of a window, special ones included.
         stride: how many tokens further each window begins; half a window, if left out.
         labelled_piece: which pieces of a word tell it.
@@ -75,14 +82,16 @@ def windows_of(
             fix="Give a smaller stride, so that no word falls between two windows.",
         )
     found = []
-    for segment, words in zip(
-        tokenizer.segments([list(row) for row in rows], where=where), rows, strict=True
+    seen = [[*before, *row, *behind] for row, (before, behind) in zip(rows, around, strict=True)]
+    for segment, words, (before, behind) in zip(
+        tokenizer.segments(seen, where=where), rows, around, strict=True
     ):
-        pieces = _pieces(segment, len(words), tokenizer.unk_id)
-        sizes = np.array([len(ids) for ids in pieces], np.int64)
-        cut = int(np.maximum(sizes - room, 0).sum())
-        pieces = [ids[:room] for ids in pieces]
-        found.append((_windows(tokenizer, pieces, room, step, labelled_piece), cut))
+        first, past = len(before), len(before) + len(words)
+        pieces = _pieces(segment, past + len(behind), tokenizer.unk_id)
+        own, sides = pieces[first:past], (pieces[:first], pieces[past:])
+        cut = sum(max(0, len(ids) - room) for ids in own)
+        own = [ids[:room] for ids in own]
+        found.append((_windows(tokenizer, own, sides, room, step, labelled_piece), cut))
     return found
 
 
@@ -94,7 +103,12 @@ def _pieces(segment: Segment, num_words: int, unknown: int) -> list[np.ndarray]:
 
 
 def _windows(
-    tokenizer: Tokenizer, pieces: list[np.ndarray], room: int, step: int, which: LabelledPiece
+    tokenizer: Tokenizer,
+    pieces: list[np.ndarray],
+    sides: tuple[list[np.ndarray], list[np.ndarray]],
+    room: int,
+    step: int,
+    which: LabelledPiece,
 ) -> list[Window]:
     ends = np.cumsum([len(ids) for ids in pieces], dtype=np.int64)
     starts = ends - [len(ids) for ids in pieces]
@@ -102,10 +116,16 @@ def _windows(
     told_by = _tellers(borders, starts, ends)
     windows = []
     for number, (first, past) in enumerate(borders):
-        ids = np.concatenate([np.empty(0, np.int32), *pieces[first:past]])
+        before, behind = _context(
+            sides[0] if first == 0 else [],
+            sides[1] if past == len(pieces) else [],
+            room - sum(len(ids) for ids in pieces[first:past]),
+        )
+        ids = np.concatenate([np.empty(0, np.int32), *before, *pieces[first:past], *behind])
         blank = np.zeros(len(ids), np.int32)
         frame = tokenizer.frame(Segment(ids, np.stack([blank, blank], 1), blank))
         offset = int(frame.special_tokens_mask.argmin()) if len(ids) else 0
+        offset += sum(len(ids) for ids in before)
         positions: list[int] = []
         words: list[int] = []
         for word in range(first, past):
@@ -125,6 +145,23 @@ def _windows(
             )
         )
     return windows
+
+
+def _context(
+    before: list[np.ndarray], behind: list[np.ndarray], room: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The nearest words on either side that have room: each side has half, and what is left."""
+    ends_before = np.cumsum([len(ids) for ids in reversed(before)], dtype=np.int64)
+    ends_behind = np.cumsum([len(ids) for ids in behind], dtype=np.int64)
+
+    def fit(ends: np.ndarray, room: int) -> tuple[int, int]:
+        words = int(np.searchsorted(ends, room, "right"))
+        return words, int(ends[words - 1]) if words else 0
+
+    _, tokens = fit(ends_before, room // 2)
+    words_behind, tokens = fit(ends_behind, room - tokens)
+    words_before, _ = fit(ends_before, room - tokens)
+    return before[len(before) - words_before :], behind[:words_behind]
 
 
 def _borders(starts: np.ndarray, ends: np.ndarray, room: int, step: int) -> list[tuple[int, int]]:

@@ -1,0 +1,213 @@
+"""Sentences seen among those around them in their document."""
+
+from __future__ import annotations
+
+from itertools import accumulate, chain, groupby, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertworks.api import Model
+from bertworks.errors import DataError
+from bertworks.inference.engine import labelled_examples
+from bertworks.tasks.rows import read_rows
+from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
+from bertworks.text.tokenizer import Tokenizer
+
+from .test_tagging import CONFIG, PIECES
+
+ROOM = 10
+TOKENIZER = Tokenizer.from_vocabulary(PIECES)
+
+
+def tagger(**values: Any) -> TaggingTask:
+    columns = {"word": "words", "tag": "tags", "document": "document"}
+    return TaggingTask.from_dict(
+        {
+            "labels": ("X", "Y", "Z"),
+            "spans": False,
+            "columns": columns,
+            "document_context": True,
+            "max_seq_length": ROOM + 2,
+            **values,
+        },
+        TOKENIZER,
+    )
+
+
+WORDS = st.lists(st.text("abcdefgh", min_size=1, max_size=4) | st.just("\x00"), max_size=14)
+DOCUMENTS = st.lists(st.lists(WORDS, min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+def rows_of(documents: list[list[list[str]]], tags: str = "XYZ") -> list[dict[str, Any]]:
+    return [
+        {"words": words, "tags": [tags[len(word) % 3] for word in words], "document": number}
+        for number, sentences in enumerate(documents)
+        for words in sentences
+    ]
+
+
+def ids_of(word: str) -> list[int]:
+    """A piece for each character, without the tokenizer's help."""
+    if word == "\x00":
+        return [PIECES.index("[UNK]")]
+    return [PIECES.index("##" * (at > 0) + character) for at, character in enumerate(word)]
+
+
+@given(documents=DOCUMENTS, stride=st.sampled_from([None, 1, 4]))
+@settings(max_examples=60, deadline=None)
+def test_each_word_is_tagged_once_in_its_place_of_the_document(documents, stride):
+    task, rows = tagger(stride=stride), rows_of(documents)
+    examples = list(labelled_examples(task, read_rows(rows)))
+    at = 0
+    for sentences in documents:
+        words = list(chain.from_iterable(sentences))
+        ids = [ids_of(word) for word in words]
+        ends = list(accumulate(map(len, ids), initial=0))
+        flat = list(chain.from_iterable(ids))
+        first = 0  # the sentence's first word, in its document
+        for sentence in sentences:
+            example = examples[at]
+            told = np.concatenate([window.words for window in example.windows])
+            assert sorted(told.tolist()) == list(range(len(sentence)))
+            for window in example.windows:
+                seen = window.input_ids[1:-1].tolist()
+                assert len(seen) <= ROOM
+                for position, word in zip(window.positions, window.words, strict=True):
+                    start = ends[first + word] - (int(position) - 1)
+                    assert start >= 0
+                    assert flat[start : start + len(seen)] == seen
+                    assert start in ends
+            if sentence and len(example.windows) == 1:
+                size = ends[first + len(sentence)] - ends[first]
+                _check_it_is_full(start, len(seen), ends, own=(ends[first], size))
+            first += len(sentence)
+            at += 1
+    if any(row["words"] for row in rows):
+        batch = task.collate(examples).to("cpu")
+        logits = torch.nn.functional.one_hot(batch.targets["labels"], 3).float()
+        answers = task.decode({"logits": logits}, batch)
+        assert [answers[n]["words"] for n in range(len(rows))] == [row["words"] for row in rows]
+        assert [answers[n]["tags"] for n in range(len(rows))] == [row["tags"] for row in rows]
+
+
+def _check_it_is_full(start: int, size: int, ends: list[int], own: tuple[int, int]) -> None:
+    """No further word of the document fits; where both sides have words left, they are even."""
+    past = start + size
+    words = {left: right - left for left, right in pairwise(ends)}
+    before = next((right - left for left, right in pairwise(ends) if right == start), None)
+    behind = words.get(past)
+    assert before is None or size + before > ROOM
+    assert behind is None or size + behind > ROOM
+    if before is not None and behind is not None:
+        longest = max(words.values())
+        assert abs((own[0] - start) - (past - own[0] - own[1])) <= 2 * longest
+
+
+@given(documents=DOCUMENTS, chunk=st.integers(1, 5))
+@settings(max_examples=25, deadline=None)
+def test_it_does_not_matter_how_many_rows_are_read_at_once(documents, chunk):
+    task, table = tagger(), read_rows(rows_of(documents))
+    apart, together = (list(labelled_examples(task, table, size)) for size in (chunk, 1000))
+    assert [one.content for one in apart] == [one.content for one in together]
+
+
+def test_predictions_are_of_the_rows_themselves():
+    task = tagger()
+    torch.manual_seed(0)
+    model = Model(TOKENIZER, task, task.network(CONFIG).eval())
+    rows = rows_of([[["a", "b"], ["c"]], [["d"]]])
+    found = list(model.stream(rows, window_rows=1))
+    assert [row for row, _ in found] == rows
+    assert [answer["words"] for _, answer in found] == [["a", "b"], ["c"], ["d"]]
+    # The context of a row may be given with it, and then its document is not asked for.
+    alone, given_ = model.predict(
+        [{"words": ["c"]}, {"words": ["c"], "context_before": ["a", "b"]}]
+    )
+    assert given_["probabilities"] == pytest.approx(found[1][1]["probabilities"])
+    assert alone["probabilities"] != pytest.approx(given_["probabilities"])
+    ((_, sentence),) = model.stream([{"text": "c"}])
+    assert sentence["probabilities"] == pytest.approx(alone["probabilities"]), (
+        "a text is a document by itself"
+    )
+
+
+CONLL = "{}a X\nb Y\n\nc X\n{}\nd Y\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "documents"),
+    [
+        (CONLL.format("", ""), ["ab c d"]),
+        (CONLL.format("-DOCSTART- O\n\n", "\n-DOCSTART- O\n"), ["ab c", "d"]),
+        (CONLL.format("", "\n-DOCSTART- O\n"), ["ab c", "d"]),
+    ],
+)
+def test_the_borders_of_conll(tmp_path, text, documents):
+    file = tmp_path / "a.conll"
+    file.write_text(text)
+    rows = read_rows(file)
+    found = groupby(rows, lambda row: row.values["document"])
+    joined = [" ".join("".join(row.values["1"]) for row in own) for _, own in found]
+    assert joined == documents
+    task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions(document_context=True))
+    assert task.columns_text == "words = '1', tags = '2', document = 'document'"
+    examples = list(labelled_examples(task, rows))
+    seen = ["".join(TOKENIZER.tokens(one.windows[0].input_ids)[1:-1]) for one in examples]
+    assert seen == [own.replace(" ", "") for own in documents for _ in own.split()]
+    assert [one.tags.tolist() for one in examples] == [[0, 1], [0], [1]]
+    without = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions())
+    assert [len(one.windows[0].input_ids) for one in labelled_examples(without, rows)] == [4, 3, 3]
+
+
+def test_the_borders_of_conllu(tmp_path):
+    word = "1\t{}\t_\tNOUN" + 6 * "\t_" + "\n\n"
+    file = tmp_path / "a.conllu"
+    file.write_text(
+        "# newdoc id = x\n# text = a\n"
+        + word.format("a")
+        + word.format("b")
+        + "# newdoc\n"
+        + word.format("c")
+        + "# newdocument\n"
+        + word.format("d")
+    )
+    assert [row.values["document"] for row in read_rows(file)] == [1, 1, 2, 2]
+
+
+def test_a_table_must_tell_its_documents(tmp_path):
+    rows = [{"words": ["a"], "tags": ["X"], "book": 1}, {"words": ["b"], "tags": ["Y"], "book": 1}]
+    table, asked = read_rows(rows), {"document_context": True}
+    with pytest.raises(DataError, match=r"which rows are of one document.*document_column=NAME"):
+        TaggingTask.from_table(TOKENIZER, table, TaggingOptions(**asked))
+    task = TaggingTask.from_table(TOKENIZER, table, TaggingOptions(document_column="book", **asked))
+    again = TaggingTask.from_dict(task.to_dict(), TOKENIZER)
+    first, _ = labelled_examples(again, table)
+    assert TOKENIZER.tokens(first.windows[0].input_ids) == ["[CLS]", "a", "b", "[SEP]"]
+    other = read_rows([{"words": ["a"], "tags": ["X"]}])
+    with pytest.raises(DataError, match="which rows are of one document"):
+        task.for_table(other, labelled=True)
+    (alone,) = task.for_table(other, labelled=False).in_context(other)
+    assert alone[1] == {"words": ["a"], "tags": ["X"]}
+    broken = read_rows([{"words": ["a"], "document": 1}, {"words": "b", "document": 1}])
+    with pytest.raises(DataError, match="row 2: the column 'words' holds 'b', not a list"):
+        list(tagger().in_context(broken))
+
+
+def test_a_long_document_is_read_as_far_ahead_as_the_limit():
+    read = 0
+
+    def rows():
+        nonlocal read
+        for _ in range(10_000):
+            read += 1
+            yield {"words": ["a", "b"], "document": "one"}
+
+    first, seen = next(tagger().in_context(read_rows(rows())))
+    assert first.values["words"] == ["a", "b"]
+    assert len(seen["context_behind"]) == ROOM + 2
+    assert read <= 1000 + 10, "the rows that are looked at to know the columns, and a few"

@@ -1,0 +1,175 @@
+"""Long texts by windows: against each window put through the network alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as options
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from bertworks.errors import DataError, SettingsError
+from bertworks.inference.engine import EngineSettings, predict
+from bertworks.packed import Packed
+from bertworks.tasks import pooled
+from bertworks.tasks.classification import ClassificationTask
+from bertworks.tasks.placed import PlacedRow
+from bertworks.tasks.regression import RegressionTask
+from bertworks.text.windows import windows
+from tests.tasks.test_choice import CONFIG, TOKENIZER
+
+LIMIT = 8
+TEXTS = st.lists(st.sampled_from("abcd"), max_size=30).map(" ".join)
+KINDS = [ClassificationTask, RegressionTask]
+
+
+def task_of(kind: type, *, pair: bool = False, **values: Any) -> Any:
+    columns = {"text": "text", "pair": "pair" if pair else None, "label": "label"}
+    given = {"columns": columns, "max_seq_length": LIMIT, "truncation": "windows", **values}
+    return kind.from_dict(
+        {**given, "labels": ("0", "1")} if kind is ClassificationTask else given, TOKENIZER
+    )
+
+
+def told(task: Any, network: Any, batch: Any) -> torch.Tensor:
+    """What the network says of each row, `[rows, outputs]`, in the order of the rows."""
+    found = network.predict(batch)
+    values = found["logits"] if "logits" in found else found["values"][:, None]
+    rows = batch.packed.sequence_row[batch.packed.sequence_number == 0]
+    return values[rows.argsort()]
+
+
+def by_hand(task: Any, network: Any, texts: list[Any], stride: int | None) -> torch.Tensor:
+    """Each window alone through encoder and head, and then NumPy's mean or maximum."""
+    rows = []
+    for text in texts:
+        parts = text if isinstance(text, tuple) else (text,)
+        used = 2 if len(parts) == 1 else 3 + len(parts[0].split())
+        found = windows(TOKENIZER, *parts, max_length=LIMIT, stride=stride or LIMIT - used)
+        logits = []
+        for one in found:
+            packed = Packed.from_arrays([one.input_ids], [one.token_type_ids]).to("cpu")
+            hidden = network.encoder(packed)
+            logits.append(network.head(network.encoder, hidden, packed)[0])
+        stacked = torch.stack(logits)
+        pooling = task.settings.window_pooling
+        rows.append(stacked.mean(0) if pooling == "mean" else stacked.amax(0))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+@given(
+    texts=st.lists(TEXTS, min_size=1, max_size=4),
+    stride=st.sampled_from([None, 1, 4]),
+    at_once=st.sampled_from([8, 17, 8192]),
+)
+@options(max_examples=12, deadline=None)
+def test_a_text_s_answer_is_pooled_from_its_windows(kind, pooling, texts, stride, at_once):
+    torch.manual_seed(0)
+    task = task_of(kind, stride=stride, window_pooling=pooling)
+    network = task.network(CONFIG).double().eval()
+    rows = [{"text": text, "label": len(text) % 2} for text in texts]
+    examples = task.examples(rows, 0)
+    assert all(example.truncated_tokens == 0 for example in examples)
+    batch = task.collate(examples).to("cpu")
+    assert batch.packed.max_seqlen <= LIMIT
+    assert batch.counts == {task.name: len(texts)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pooled, "AT_ONCE", at_once)
+        found = told(task, network, batch)
+        loss = network(batch)[task.name]
+        ours = torch.autograd.grad(loss, list(network.head.parameters()))
+    expected = by_hand(task, network, texts, stride)
+    torch.testing.assert_close(found, expected)
+    labels = torch.tensor([len(text) % 2 for text in texts])
+    wanted = (
+        F.cross_entropy(expected, labels, reduction="sum")
+        if kind is ClassificationTask
+        else (expected[:, 0] - labels).square().sum()
+    )
+    torch.testing.assert_close(loss.double(), wanted, rtol=1e-6, atol=1e-6)
+    theirs = torch.autograd.grad(wanted, list(network.head.parameters()))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+    assert sorted(task.decode(network.predict(batch), batch)) == list(range(len(texts)))
+
+
+def test_gradients_are_the_same_in_parts(monkeypatch):
+    task = task_of(ClassificationTask, stride=3)
+    network = task.network(CONFIG.with_values(hidden_dropout_prob=0.0)).double()
+    rows = [{"text": "a b c d " * n, "label": "1"} for n in (1, 9, 4)]
+    batch = task.collate(task.examples(rows, 0)).to("cpu")
+    found = []
+    for at_once in (8192, 24):
+        monkeypatch.setattr(pooled, "AT_ONCE", at_once)
+        network.zero_grad()
+        torch.manual_seed(1)
+        network(batch)["classification"].backward()
+        found.append([p.grad for p in network.parameters()])
+    for whole, parts in zip(*found, strict=True):
+        torch.testing.assert_close(whole, parts)
+
+
+def test_of_a_pair_the_second_text_has_windows(monkeypatch):
+    task = task_of(ClassificationTask, pair=True)
+    network = task.network(CONFIG).double().eval()
+    pairs = [("a b", "c d a b c d a"), ("d", "a"), ("a b c d", "")]
+    rows = [{"text": a, "pair": b} for a, b in pairs]
+    batch = task.collate(task.examples(rows, 0, labelled=False)).to("cpu")
+    torch.testing.assert_close(
+        told(task, network, batch), by_hand(task, network, pairs, None), rtol=1e-6, atol=1e-8
+    )
+    with pytest.raises(DataError, match=r"f:7: .*no room for a window beside the first text's 6"):
+        task.example({"text": "a b c d a b", "pair": "c"}, 0, where="f:7", labelled=False)
+
+
+def test_a_row_that_is_twice_in_a_batch_is_answered_twice():
+    task = task_of(ClassificationTask)
+    network = task.network(CONFIG).double().eval()
+    one, other = task.examples(
+        [{"text": "a b c " * 5, "label": "0"}, {"text": "d", "label": "1"}], 0
+    )
+    batch = task.collate([one, other, one]).to("cpu")
+    logits = network.predict(batch)["logits"]
+    torch.testing.assert_close(logits[1], logits[2])
+    assert batch.targets["labels"].tolist() == [1, 0, 0]
+
+
+def test_a_text_of_a_hundred_thousand_words_needs_no_more_memory(monkeypatch):
+    task = task_of(ClassificationTask, max_seq_length=32)
+    network = task.network(CONFIG).eval()
+    sizes = []
+    network.encoder.register_forward_hook(lambda _, given, __: sizes.append(given[0].num_tokens))
+    monkeypatch.setattr(pooled, "AT_ONCE", 1000)
+    words = np.random.default_rng(0).choice(list("abcd"), 100_000)
+    rows = [PlacedRow("f", {"text": text}) for text in ("a b", " ".join(words), "c")]
+    answers = [told for _, told in predict(network, task, rows, EngineSettings(batch_tokens=500))]
+    assert len(answers) == 3
+    assert sum(sizes) == 100_000 + 2 * -(-100_000 // 30) + 4 + 3
+    assert max(sizes) <= 1000
+    assert sum(answers[1]["probabilities"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"both_orders": True, "pair": True}, "'windows' and both_orders=true exclude each other"),
+        ({"truncation": "error", "stride": 3}, "stride=3 is for truncation='windows'"),
+        ({"window_pooling": "sum"}, "window_pooling='sum'"),
+    ],
+)
+def test_settings_that_do_not_fit(values, message):
+    with pytest.raises(SettingsError, match=message):
+        task_of(ClassificationTask, **values)
+
+
+def test_a_stride_that_leaves_tokens_out_is_refused():
+    with pytest.raises(DataError, match="f:2: stride=7 is not between 1 and the 6 tokens"):
+        task_of(ClassificationTask, stride=7).example(
+            {"text": "a " * 9, "label": "0"}, 0, where="f:2"
+        )

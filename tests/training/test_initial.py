@@ -1,0 +1,194 @@
+"""Pre-training that begins as a checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bertworks
+from bertworks.api import Model
+from bertworks.corpus.prepare import prepare
+from bertworks.corpus.shards import Corpus
+from bertworks.errors import BertworksError, SettingsError
+from bertworks.model.config import EncoderConfig
+from bertworks.surgery import add_tokens
+from bertworks.text.vocabulary import train_vocabulary
+from bertworks.training.pretrain import PretrainResult
+from bertworks.training.recipe import read_recipe
+
+from .tiny_run import tiny_run
+
+MLM = {"format": "full-sentences"}
+PLAIN: dict[str, Any] = {"precision": "fp32", "phases": [{"max_seq_length": 48}]}
+
+
+@pytest.fixture(scope="module")
+def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> PretrainResult:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    return tiny_run(prepared, out, optimizer={"lr": 1e-2}, **PLAIN)
+
+
+def go_on(start: object, data: Path, out: Path, **values: Any) -> PretrainResult:
+    """A run that begins as `start`; its geometry is left to that."""
+    settings = {"model": {}, "steps": 4, "checkpoint_every": 2, **PLAIN, **values}
+    return tiny_run(data, out, init_checkpoint=str(start), **settings)
+
+
+def first_metrics(result: PretrainResult) -> dict[str, float]:
+    found: dict[str, float] = next(result.run.lines())["metrics"]
+    return found
+
+
+def test_it_begins_where_the_checkpoint_ended(
+    trained: PretrainResult, prepared: Path, tmp_path: Path
+) -> None:
+    result = go_on(trained.run.path, prepared, tmp_path / "run")
+    assert result.start is not None
+    assert not result.start.initialized
+    assert first_metrics(result) == pytest.approx(trained.metrics, rel=1e-6)
+    assert first_metrics(result)["mlm_loss"] < first_metrics(trained)["mlm_loss"] - 0.5
+    settings = result.run.settings()
+    assert settings["model"]["hidden_size"] == 16, "written down, wherever it comes from"
+
+
+def test_a_bare_encoder_gets_fresh_heads_on_its_own_weights(prepared: Path, tmp_path: Path) -> None:
+    tokenizer = Corpus.open(prepared).load_tokenizer()
+    config = EncoderConfig(
+        vocab_size=tokenizer.vocab_size + 3,  # rows that no piece has
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=48,
+    )
+    bare = Model.fresh(config, tokenizer, seed=5)
+    bare.save(tmp_path / "bare")
+    result = go_on(
+        tmp_path / "bare", prepared, tmp_path / "run", optimizer={"lr": 1e-30, "weight_decay": 0.0}
+    )
+    assert result.start is not None
+    heads = {name.split(".")[0] for name in result.start.initialized}
+    assert heads == {"mlm_head", "nsp_head"}, "the decoder is tied, and the pooler there"
+    model = bertworks.load(result.run.model, device="cpu")
+    for name, tensor in bare.encoder.state_dict().items():
+        torch.testing.assert_close(model.encoder.state_dict()[name], tensor, rtol=0, atol=1e-20)
+    notes = [line["text"] for line in result.run.sessions() if line["event"] == "note"]
+    assert any(note.startswith("newly initialised: mlm_head.") for note in notes)
+
+
+def test_what_the_objective_has_not_is_named(
+    trained: PretrainResult, prepared: Path, tmp_path: Path
+) -> None:
+    result = go_on(trained.run.path, prepared, tmp_path / "run", instances=MLM)
+    assert result.start is not None
+    assert set(result.start.dropped) >= {"cls.seq_relationship.weight", "bert.pooler.dense.bias"}
+    assert first_metrics(result)["mlm_loss"] < first_metrics(trained)["mlm_loss"] - 0.5
+
+
+def test_a_run_that_goes_on_does_not_begin_again(
+    trained: PretrainResult, prepared: Path, tmp_path: Path
+) -> None:
+    start = tmp_path / "start"
+    shutil.copytree(trained.run.model, start)
+    whole = go_on(start, prepared, tmp_path / "run").run
+    weights = (whole.model / "model.safetensors").read_bytes()
+    (start / "model.safetensors").write_bytes(b"changed since")
+    shutil.rmtree(max(whole.checkpoints.glob("step-*")))
+    again = go_on(start, prepared, tmp_path / "run")
+    assert again.resumed_from == 2
+    assert again.start is None
+    assert (again.run.model / "model.safetensors").read_bytes() == weights
+
+
+def test_a_grown_vocabulary_is_learned(trained: PretrainResult, tmp_path: Path) -> None:
+    text = tmp_path / "domain.txt"
+    text.write_text("\n\n".join(["the qubit is here.\nthe qubit is there."] * 40))
+    before = bertworks.load(trained.run.model, device="cpu")
+    grown = add_tokens(before, ["qubit"])
+    assert grown.added == ("qubit",)
+    grown.model.save(tmp_path / "grown")
+    prepare(text, tokenizer=tmp_path / "grown", out=tmp_path / "data")
+    result = go_on(
+        tmp_path / "grown",
+        tmp_path / "data",
+        tmp_path / "run",
+        steps=50,
+        instances=MLM,
+        optimizer={"lr": 2e-2, "warmup": 1},
+    )
+    after = bertworks.load(result.run.model, device="cpu")
+
+    def chance(model: Model) -> float:
+        (told,) = model.fill_mask("the [MASK] is here.", top_k=model.tokenizer.vocab_size)
+        return next(one["probability"] for one in told if one["token"] == "qubit")
+
+    assert chance(grown.model) < 0.05
+    assert chance(after) > 0.5
+
+
+def test_electra_goes_on_as_the_pair_that_it_was(prepared: Path, tmp_path: Path) -> None:
+    both: dict[str, Any] = {"instances": MLM, "replaced_tokens": {"generator_share": 0.5}}
+    geometry = {"family": "electra", "num_hidden_layers": 1, "hidden_size": 16}
+    geometry |= {"embedding_size": 8, "num_attention_heads": 2, "intermediate_size": 32}
+    first = tiny_run(
+        prepared, tmp_path / "first", model=geometry, **{**PLAIN, **both}, optimizer={"lr": 1e-2}
+    )
+    pair = {"init_generator": str(first.run.path / "generator")}
+    again = go_on(first.run.path, prepared, tmp_path / "again", **both, **pair)
+    assert first_metrics(again) == pytest.approx(first.metrics, rel=1e-6)
+    alone = go_on(first.run.path, prepared, tmp_path / "alone", **both)
+    assert first_metrics(alone)["mlm_loss"] > first.metrics["mlm_loss"] + 0.3
+    narrow = {**both, "replaced_tokens": {"generator_share": 0.25}}
+    with pytest.raises(SettingsError, match=r"the generator has \w+_size=.*generator_share"):
+        go_on(first.run.path, prepared, tmp_path / "other", **narrow, **pair)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"model": {"hidden_size": 24}},
+            r"model\.hidden_size=24, but the checkpoint has 16.*adapt",
+        ),
+        ({"model": {"size": "mini"}}, r"model\.hidden_size=256, but"),
+        ({"model": {"family": "roberta"}}, r"model\.\w+=.*, but the checkpoint has"),
+        ({"phases": [{"max_seq_length": 1000}]}, "max_seq_length=1000 is longer than the 512"),
+        ({"init_generator": "x"}, "init_generator needs init_checkpoint and replaced_tokens"),
+        ({"distillation": {"teacher": "x"}}, r"set distillation\.initialize=false"),
+        ({"init_checkpoint": "no/such/place/at/all"}, "no such directory"),
+    ],
+)
+def test_what_does_not_fit_is_said(
+    trained: PretrainResult, prepared: Path, tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    settings: dict[str, Any] = {"init_checkpoint": str(trained.run.path), "model": {}, **values}
+    with pytest.raises(BertworksError, match=message):
+        tiny_run(prepared, tmp_path / "run", **{**PLAIN, **settings})
+    assert not (tmp_path / "run").exists()
+
+
+def test_dropout_is_no_geometry(trained: PretrainResult, prepared: Path, tmp_path: Path) -> None:
+    result = go_on(
+        trained.run.path, prepared, tmp_path, steps=1, model={"hidden_dropout_prob": 0.3}
+    )
+    model = bertworks.load(result.run.model, device="cpu")
+    assert model.encoder.config.hidden_dropout_prob == 0.3
+
+
+def test_another_vocabulary_is_refused(trained: PretrainResult, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Some other text.\n\nOf other words.\n\n" * 5)
+    prepare(
+        tmp_path / "text.txt", tokenizer=train_vocabulary(["other"], size=130), out=tmp_path / "d"
+    )
+    with pytest.raises(SettingsError, match=r"prepared with another tokenizer.*--tokenizer"):
+        go_on(trained.run.path, tmp_path / "d", tmp_path / "run")
+
+
+def test_the_recipe_leaves_geometry_to_the_checkpoint() -> None:
+    settings = read_recipe("adapt", data="x", init_checkpoint="y")
+    assert not settings.model.model_fields_set
+    assert not settings.instances.next_sentence
