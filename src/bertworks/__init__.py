@@ -28,6 +28,7 @@ _HOMES = {
     "inspect": "inspection",
     "pretrain": "training.pretrain",
     "finetune": "training.finetune",
+    "finetune_grid": "training.grid",
 }
 
 
