@@ -29,6 +29,7 @@ _HOMES = {
     "pretrain": "training.pretrain",
     "finetune": "training.finetune",
     "finetune_grid": "training.grid",
+    "glue": "training.glue",
 }
 
 

@@ -1,4 +1,4 @@
-"""Training: `demo`, `pretrain`, `finetune`."""
+"""Training: `demo`, `pretrain`, `finetune`, `glue`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Run = Annotated[
 ]
 
 GridWords = Annotated[
-    list[str] | None, typer.Option(metavar="WORD", help="Many runs; see above. May be repeated.")
+    list[str] | None,
+    typer.Option(metavar="WORD", help="paper, NAME=V,V… or optuna:N; may be repeated."),
 ]
 Seeds = Annotated[
     str | None,
@@ -170,6 +171,8 @@ def finetune(
             **given,
         )
         show.table(found.columns, found.rows(), right=" ".join(found.columns))
+        for remark in found.best.remarks:
+            typer.echo(f"  {remark}")
         for failed in found.failed:
             typer.echo(f"  failed: {failed.directory}: {failed.error}")
         show.facts({"best": found.best.directory, "model": found.run.model})
@@ -191,6 +194,68 @@ def finetune(
         for remark in result.remarks:
             typer.echo(f"  {remark}")
         show.facts({"model": result.run.model, "report": result.run.report})
+
+
+@verb(
+    "glue",
+    "bertworks glue --model bert-base-uncased --data glue_data --out runs/glue \\\n"
+    "      --grid paper",
+    "bertworks glue --model runs/tiny --data glue_data --out runs/some \\\n"
+    "      --tasks mrpc,rte --seeds 3 epochs=3 learning_rate=3e-4",
+)
+def glue(
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="A model's directory, or its name on the hub.")
+    ],
+    data: Annotated[
+        Path, typer.Option(metavar="DIR", help="The official files: a folder for each task.")
+    ],
+    out: Run,
+    tasks: Annotated[
+        str | None, typer.Option(metavar="A,B…", help="Which; all that are there, if left out.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, for all tasks.")
+    ] = None,
+    grid: GridWords = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+) -> None:
+    """Fine-tune and measure on GLUE, and answer its test files.
+
+    Each of the nine tasks is trained as `finetune` does, with its grid and seeds; the best model
+    is measured on dev and, where there are test files, writes what the benchmark's server takes.
+    The same command again does what is missing.
+    """
+    set_threads(threads)
+    from ..tasks import labelled_task
+    from ..training.finetune_settings import settings_of
+    from ..training.glue import NOTE
+    from ..training.glue import glue as run
+    from ..training.progress import Progress
+
+    schema = settings_of(labelled_task("regression"))
+    found = run(
+        model,
+        data,
+        out=out,
+        tasks=tasks and tasks.split(","),
+        grid=grid or (),
+        seeds=seed_numbers(seeds),
+        jobs=jobs,
+        device=device.value,
+        progress=Progress(),
+        **schema.resolve(overrides=settings or []).model_dump(exclude_unset=True),
+    )
+    show.table(found.columns, found.rows(), right="dev mean Base Large")
+    typer.echo(NOTE)
+    for name, why in found.missing.items():
+        typer.echo(f"  not there: {name} ({why})")
+    show.facts({"table": found.out / "glue.md"})
+    if found.answers:
+        show.facts({"for the server": f"{found.answers[0].parent} ({len(found.answers)} files)"})
 
 
 def seed_numbers(text: str | None) -> int | list[int]:
