@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.api import Model, load
-from bertworks.errors import BertworksError, SettingsError, TrainingError
+from bertworks.errors import BertworksError, DataError, SettingsError, TrainingError
 from bertworks.tasks.classification import ClassificationTask
 from bertworks.training.finetune_settings import settings_of
 from bertworks.training.grid import GridResult, GridRun, PointResult, finetune_grid
+from bertworks.training.grid.runs import slots
 from bertworks.training.grid.search import propose
 from bertworks.training.grid.space import Range, Space, name_of
 from bertworks.training.journal import RunDirectory
@@ -201,6 +203,13 @@ def test_what_was_done_is_not_done_again(run: Run, tmp_path: Path) -> None:
         run("whole", grid=axes, train=make_rows(32, 5))
 
 
+def test_a_mistake_can_be_mended(run: Run) -> None:
+    with pytest.raises(DataError, match="no column 'lable'"):
+        run(grid="optuna:2", label_column="lable", epochs=2)
+    result = run(grid=["optuna:2", "learning_rate=1e-3..1e-2"], label_column="label")
+    assert [list(point.point) for point in result.points] == [["learning_rate"]] * 2
+
+
 def test_the_best_run_is_the_grids_model(run: Run) -> None:
     result = run(grid={"learning_rate": [1e-6, 3e-2]}, best_metric="loss", epochs=6)
     assert result.measure == Best("loss", lower_is_better=True)
@@ -238,6 +247,29 @@ def test_side_by_side_gives_the_same(model: Model, run: Run, tmp_path: Path) -> 
     there = run("there", model=start, grid=axes, schedule="constant", jobs=2)
     files = [out.run.path / "grid.json" for out in (here, there)]
     assert files[0].read_text() == files[1].read_text()
+
+
+def test_each_gpu_has_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def used(device: str, jobs: int | None) -> list[str | None]:
+        places = slots(torch.device(device), jobs)
+        assert sum(place.threads for place in places) <= max(len(places), torch.get_num_threads())
+        return [place.environment.get("CUDA_VISIBLE_DEVICES") for place in places]
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert used("cuda", None) == ["0", "1", "2"]
+    assert used("cuda:1", 2) == ["1", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert used("cuda", 3) == ["4", "7", "4"]
+    assert used("cpu", None) == [None]
+    assert used("cpu", 2) == [None, None]
+
+
+def test_what_was_not_learned_is_told(run: Run) -> None:
+    lines = Lines()
+    result = run(grid={"learning_rate": [1e-9]}, progress=lines)
+    assert len(result.best.remarks) == 1
+    assert result.best.remarks[0] in " ".join(" ".join(lines.lines).split())
 
 
 def test_an_interrupted_process_can_say_so() -> None:

@@ -28,7 +28,7 @@ from ...model.device import pick_device
 from ...tasks import labelled_task
 from ...tasks.rows import Table
 from ..finetune_settings import settings_of
-from ..journal import RunDirectory
+from ..journal import MAY_CHANGE, RunDirectory
 from ..progress import Progress
 from .loop import GridLoop
 from .results import GridResult, GridRun, PointResult
@@ -104,8 +104,13 @@ def finetune_grid(
         "settings": fixed,
         "search": space.describe() if space.trials is not None else None,
     }
-    run = RunDirectory.open(out, description)
+    # As long as no run has begun, nothing is lost by another go with a mistake mended.
+    is_begun = Path(out).is_dir() and any(child.is_dir() for child in Path(out).iterdir())
+    may_change = MAY_CHANGE if is_begun else frozenset(description)
+    run = RunDirectory.open(out, description, may_change=may_change)
     try:
+        if not is_begun:
+            run.cut_journal(0)
         given = {"model": model, "task": task, **tables, **settings}
         given["device"] = pick_device(device) if len(places) == 1 else pick_device(device).type
         result = GridLoop(run, given, space, numbers, places, progress).all()

@@ -53,6 +53,8 @@ class GridLoop:
         Raises:
             TrainingError: all of them failed.
         """
+        if self._progress is not None:
+            self._progress.note(f"{self._total} runs, {len(self._places)} at a time")
         points: list[Point] = []
         for wanted in self._rounds():
             self._do(wanted)
@@ -133,7 +135,9 @@ class GridLoop:
         for folder in (directory.checkpoints, directory.best):
             shutil.rmtree(folder, ignore_errors=True)
         self._measure = Best(outcome["best_metric"], outcome["lower_is_better"])
-        self._done[run.directory.name] = replace(run, metrics=outcome["metrics"])
+        self._done[run.directory.name] = replace(
+            run, metrics=outcome["metrics"], remarks=tuple(outcome["remarks"])
+        )
         return True
 
     def _result(self, point: Point) -> PointResult:
@@ -159,7 +163,7 @@ class GridLoop:
         took = time.monotonic() - self._begun
         left = took / self._ended_here * (self._total - done)
         parts = [f"{done}/{self._total} · {what}", name.replace(",", " ")]
-        self._progress.parts([*parts, f"{duration(left)} left"] if left else parts)
+        self._progress.parts([*parts, *run.remarks, *([f"{duration(left)} left"] if left else [])])
 
 
 class _RunProgress(Progress):

@@ -26,6 +26,7 @@ class GridRun:
         directory: its run directory.
         metrics: of the model on dev; empty if the run failed.
         error: why it failed; None if it did not.
+        remarks: what people should know beside the metrics.
     """
 
     point: Point
@@ -33,6 +34,7 @@ class GridRun:
     directory: Path
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -167,4 +169,5 @@ def _tree(run: GridRun) -> dict[str, Any]:
         "seed": run.seed,
         "metrics": dict(run.metrics),
         "error": run.error,
+        "remarks": list(run.remarks),
     }
