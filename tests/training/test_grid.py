@@ -331,5 +331,7 @@ def test_a_search_goes_on_as_it_would_have(run: Run, monkeypatch: pytest.MonkeyP
     assert texts[0] == texts[1]
     more = run("broken", **{**given_words, "grid": ["optuna:5", *words[1:]]})
     assert more.points[:4] == broken.points
+    less = run("broken", **{**given_words, "grid": ["optuna:1", *words[1:]]})
+    assert less.points == broken.points[:1]
     with pytest.raises(TrainingError, match=r"begun with search\.learning_rate"):
         run("broken", **{**given_words, "grid": [*words[:1], "learning_rate=1e-4..1e-2", words[2]]})

@@ -82,7 +82,7 @@ class GridLoop:
         asked: list[Point] = []
         for line in list(self._run.lines()):
             if line["kind"] == "asked":
-                yield line["points"][: space.trials - len(asked)]
+                yield line["points"][: max(0, space.trials - len(asked))]
                 asked += line["points"]
         while len(asked) < space.trials:
             size = STARTUP if not asked else max(1, len(self._places) // len(self._seeds))
