@@ -29,6 +29,8 @@ _HOMES = {
     "inspect": "inspection",
     "pretrain": "training.pretrain",
     "finetune": "training.finetune",
+    "finetune_grid": "training.grid",
+    "glue": "training.glue",
 }
 
 

@@ -20,7 +20,7 @@ def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None
     overview = bertworks("--help").stdout
     verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:19]]
     assert verbs == [
-        *("demo", "vocab", "prepare", "pretrain", "finetune"),
+        *("demo", "vocab", "prepare", "pretrain", "finetune", "glue"),
         *("evaluate", "predict", "fill-mask", "next-sentence", "generate", "embed"),
         *("features", "search"),
         *("tokenize", "inspect", "convert", "add-tokens", "shrink", "extend"),
@@ -39,6 +39,7 @@ def test_options_of_the_examples_exist(bertworks: Bertworks) -> None:
         "prepare",
         "pretrain",
         "finetune",
+        "glue",
         "evaluate",
         "predict",
         "embed",
@@ -145,6 +146,46 @@ def test_pretrain_again_is_done_at_once(bertworks: Bertworks, world: World) -> N
 def test_finetune_left_a_model_and_a_report(world: World) -> None:
     assert (world.finetuned / "model" / "model.safetensors").is_file()
     assert (world.finetuned / "report.html").is_file()
+
+
+def test_finetune_a_grid(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    out = tmp_path / "grid"
+    words = (
+        *("finetune", "classification", "--model", world.pretrained, "--train", world.train),
+        *("--dev", world.dev, "--out", out, *CPU, "max_seq_length=32", "epochs=1"),
+        *("--grid", "learning_rate=1e-3,1e-2", "--seeds", "2"),
+    )
+    result = bertworks(*words)
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines()[2:4]]
+    assert {row[0] for row in rows} == {"0.001", "0.01"}
+    assert [row[-1] for row in rows] == ["2", "2"]
+    assert max(map(len, result.stdout.splitlines()[:4])) <= 80
+    assert "4/4 · accuracy" in result.stderr
+    again = bertworks(*words)
+    assert again.stdout == result.stdout
+    assert "/4 ·" not in again.stderr
+    answered = bertworks("predict", out, "the river rose", "--json")
+    assert json.loads(answered.stdout)["prediction"]["label"] in ("dry", "wet")
+
+
+def test_glue(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    data, out = tmp_path / "glue", tmp_path / "out"
+    (data / "RTE").mkdir(parents=True)
+    lines = ["index\tsentence1\tsentence2\tlabel"]
+    for number in range(8):
+        label = ("entailment", "not_entailment")[number % 2]
+        lines.append(f"{number}\tthe door was opened\tthe river\t{label}")
+    for name in ("train", "dev"):
+        (data / "RTE" / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    words = ("glue", "--model", world.pretrained, "--data", data, "--out", out, *CPU)
+    result = bertworks(*words, "max_seq_length=32", "epochs=1")
+    assert result.exit_code == 0, result.output
+    assert ["RTE", "accuracy", "50.0", "66.4", "70.1"] in [
+        line.split() for line in result.stdout.splitlines()
+    ]
+    assert "not there: CoLA (no folder)" in result.stdout
+    assert "| RTE | accuracy | 50.0 |" in (out / "glue.md").read_text()
 
 
 def test_evaluate(bertworks: Bertworks, world: World) -> None:

@@ -73,7 +73,7 @@ def test_any_text_has_one_answer(models: dict[str, Model], task: str, text: str)
 @pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
 def test_any_two_texts_have_a_cosine(models: dict[str, Model], text: str) -> None:
     (answer,) = models["retrieval"].predict([{"a": text, "b": text}])
-    assert answer["value"] == pytest.approx(1)
+    assert answer["similarity"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("words", [[], [""], [" ", "\x00"], ["a"], ["a" * 100_000]], ids=repr_short)

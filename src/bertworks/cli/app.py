@@ -23,6 +23,7 @@ ORDER = (
     "prepare",
     "pretrain",
     "finetune",
+    "glue",
     "evaluate",
     "predict",
     "fill-mask",

@@ -1,4 +1,4 @@
-"""Training: `demo`, `pretrain`, `finetune`."""
+"""Training: `demo`, `pretrain`, `finetune`, `glue`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import DataError, SettingsError
 from . import show
 from .app import (
     Device,
@@ -20,6 +21,19 @@ from .app import (
 
 Run = Annotated[
     Path, typer.Option(metavar="DIR", help="The run directory; one that exists is gone on with.")
+]
+
+GridWords = Annotated[
+    list[str] | None,
+    typer.Option(metavar="WORD", help="paper, NAME=V,V… or optuna:N; may be repeated."),
+]
+Seeds = Annotated[
+    str | None,
+    typer.Option(metavar="N|N,N…", help="How many seeds each run is repeated with, or which."),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Runs at a time; one for each GPU, or one, if left out."),
 ]
 
 
@@ -101,6 +115,8 @@ def pretrain(
     "      lora_rank=8 learning_rate=3e-4",
     "bertworks finetune retrieval --model all-MiniLM-L6-v2 \\\n"
     "      --train questions.jsonl --dev dev.jsonl --out runs/questions",
+    "bertworks finetune classification --model runs/tiny --train train.tsv \\\n"
+    "      --dev dev.tsv --out runs/grid --grid paper --seeds 3 --jobs 2",
 )
 def finetune(
     task: Annotated[
@@ -123,6 +139,9 @@ def finetune(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")
     ] = None,
+    grid: GridWords = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
     device: Device = DeviceName.AUTO,
     threads: Threads = None,
 ) -> None:
@@ -131,12 +150,46 @@ def finetune(
     Rows come from TSV, CSV, JSON Lines, Parquet or hf:NAME. Columns are guessed where they are not
     named (text_column=, pair_column=, label_column=), and reported. The settings' defaults are the
     paper's.
+
+    With --grid or --seeds it is trained many times, the best model is kept as the directory's own,
+    and the same command again does what is missing. The words of a grid, one --grid each: paper
+    (batch_size 16, 32; learning_rate 5e-5, 3e-5, 2e-5; epochs 2, 3, 4); learning_rate=1e-5,3e-5
+    (these values); optuna:20 (a search of 20 trials), with learning_rate=1e-5..1e-4 (any value
+    between).
     """
     set_threads(threads)
     from ..tasks import labelled_task
-    from ..training.finetune import finetune as run
     from ..training.finetune_settings import settings_of
     from ..training.progress import Progress
+
+    resolved = settings_of(labelled_task(task)).resolve(overrides=settings or [])
+    given = resolved.model_dump(exclude_unset=True)
+    if grid or seeds or jobs:
+        if dev is None:
+            raise DataError("a grid chooses by the rows of --dev", fix="Give --dev FILE.")
+        from ..training.grid import finetune_grid
+
+        found = finetune_grid(
+            model,
+            task,
+            train=train,
+            dev=dev,
+            out=out,
+            grid=grid or (),
+            seeds=seed_numbers(seeds),
+            jobs=jobs,
+            device=device.value,
+            progress=Progress(),
+            **given,
+        )
+        show.table(found.columns, found.rows(), right=" ".join(found.columns))
+        for remark in found.best.remarks:
+            typer.echo(f"  {remark}")
+        for failed in found.failed:
+            typer.echo(f"  failed: {failed.directory}: {failed.error}")
+        show.facts({"best": found.best.directory, "model": found.run.model})
+        return
+    from ..training.finetune import finetune as run
 
     result = run(
         model,
@@ -146,7 +199,7 @@ def finetune(
         out=out,
         device=device.value,
         progress=Progress(),
-        **settings_of(labelled_task(task)).resolve(overrides=settings or []).model_dump(),
+        **given,
     )
     if is_main_process():
         show.metrics(result.metrics)
@@ -155,3 +208,78 @@ def finetune(
         show.facts(
             {"model": result.run.model, **show.evaluated(result.breakdown, result.run.report)}
         )
+
+
+@verb(
+    "glue",
+    "bertworks glue --model bert-base-uncased --data glue_data --out runs/glue \\\n"
+    "      --grid paper",
+    "bertworks glue --model runs/tiny --data glue_data --out runs/some \\\n"
+    "      --tasks mrpc,rte --seeds 3 epochs=3 learning_rate=3e-4",
+)
+def glue(
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="A model's directory, or its name on the hub.")
+    ],
+    data: Annotated[
+        Path, typer.Option(metavar="DIR", help="The official files: a folder for each task.")
+    ],
+    out: Run,
+    tasks: Annotated[
+        str | None, typer.Option(metavar="A,B…", help="Which; all that are there, if left out.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, for all tasks.")
+    ] = None,
+    grid: GridWords = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+) -> None:
+    """Fine-tune and measure on GLUE, and answer its test files.
+
+    Each of the nine tasks is trained as `finetune` does, with its grid and seeds; the best model
+    is measured on dev and, where there are test files, writes what the benchmark's server takes.
+    The same command again does what is missing.
+    """
+    set_threads(threads)
+    from ..tasks import labelled_task
+    from ..training.finetune_settings import settings_of
+    from ..training.glue import NOTE
+    from ..training.glue import glue as run
+    from ..training.progress import Progress
+
+    schema = settings_of(labelled_task("regression"))
+    found = run(
+        model,
+        data,
+        out=out,
+        tasks=tasks and tasks.split(","),
+        grid=grid or (),
+        seeds=seed_numbers(seeds),
+        jobs=jobs,
+        device=device.value,
+        progress=Progress(),
+        **schema.resolve(overrides=settings or []).model_dump(exclude_unset=True),
+    )
+    show.table(found.columns, found.rows(), right="dev mean Base Large")
+    typer.echo(NOTE)
+    for name, why in found.missing.items():
+        typer.echo(f"  not there: {name} ({why})")
+    show.facts({"table": found.out / "glue.md"})
+    if found.answers:
+        show.facts({"for the server": f"{found.answers[0].parent} ({len(found.answers)} files)"})
+
+
+def seed_numbers(text: str | None) -> int | list[int]:
+    """How many seeds a word asks for (`3`), or which (`0,1,2`; `7,`).
+
+    Raises:
+        SettingsError: it is neither.
+    """
+    parts = (text or "1").removesuffix(",").split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise SettingsError(f"seeds={text}: no numbers", fix="For example: 3, or 0,1,2.")
+    numbers = [int(part) for part in parts]
+    return numbers if "," in (text or "") else numbers[0]

@@ -40,7 +40,7 @@ class Workers(Generic[TaskT, ResultT]):
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._processes: dict[Connection[Any, Any], SpawnProcess] = {}
-        with _without_main():
+        with without_main():
             for _ in range(count):
                 ours, theirs = context.Pipe()
                 process = context.Process(
@@ -108,7 +108,7 @@ class Workers(Generic[TaskT, ResultT]):
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Hide the program's main module from processes that start now.
 
     They would run it again, for things that it may define and these workers do not need: so a
@@ -126,7 +126,7 @@ def _work(
     connection: Connection[Any, Any], build: Callable[..., Callable[[Any], Any]], arguments: Any
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
     function: Callable[[Any], Any] | None = None
     while True:
@@ -144,7 +144,8 @@ def _work(
         connection.send(answer)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Wait for the parent's end, and end too: for a thread of its own."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -205,6 +205,13 @@ def _finetune(
     if members.is_main:
         made.save(run.model)
         write_report(run.path)
+        run.note_outcome(
+            metrics=final.metrics if final else {},
+            best_metric=metric,
+            lower_is_better=metric in task.lower_is_better,
+            best_step=result.state.best_step,
+            remarks=final.remarks if final else [],
+        )
     return FinetuneResult(
         model=made,
         run=run,

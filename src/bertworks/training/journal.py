@@ -10,6 +10,7 @@ run/
   tensorboard/       the journal again, for TensorBoard
   evaluation.json    of a fine-tuned model on dev: metrics, and what they are made of
   model/             the trained model
+  metrics.json       its metrics, written last: a fine-tuning run that has it is finished
   report.html        the whole as one page
 """
 
@@ -74,6 +75,10 @@ class RunDirectory:
     @property
     def evaluation(self) -> Path:
         return self.path / "evaluation.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.json"
 
     @property
     def report(self) -> Path:
@@ -171,6 +176,17 @@ class RunDirectory:
         # On a full disk the run has worse to say than that this line is missing.
         with suppress(OSError), self.sessions_file.open("ab") as file:
             file.write(_json({"event": event, "at": now, **facts}))
+
+    def note_outcome(self, **facts: Any) -> None:
+        """Say what came of the run: it is finished. Numbers that are not finite become null."""
+        write_atomically(self.metrics_file, _json(facts))
+
+    def outcome(self) -> dict[str, Any] | None:
+        """What came of the run; None if it is not finished."""
+        if not self.metrics_file.is_file():
+            return None
+        facts: dict[str, Any] = json.loads(self.metrics_file.read_bytes())
+        return facts
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """The journal's lines, in order."""

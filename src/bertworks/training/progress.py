@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from rich.console import Console
@@ -54,8 +54,12 @@ class Progress:
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of an evaluation, on a line that stays."""
         shown = [f"{name} {value:.4g}" for name, value in metrics.items()]
-        line = f"step {step}: {shown[0]}" if shown else f"step {step}"
-        for part in shown[1:]:
+        self.parts([f"step {step}: {shown[0]}" if shown else f"step {step}", *shown[1:]])
+
+    def parts(self, parts: Sequence[str]) -> None:
+        """Show parts on a line that stays, or on more of them if one does not hold all."""
+        line = parts[0]
+        for part in parts[1:]:
             if len(line) - line.rfind("\n") + len(part) + 3 > self._console.width:
                 line += f"\n    {part}"
             else:

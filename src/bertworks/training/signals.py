@@ -6,7 +6,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
+from typing import Any
 
 from ..errors import TrainingError
 
@@ -21,6 +23,10 @@ class Interrupted(TrainingError):  # noqa: N818 - it is asked for, and no error
     def __init__(self, what: str, *, fix: str, signal_number: int) -> None:
         super().__init__(what, fix=fix)
         self.status = 128 + signal_number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = partial(type(self), fix=self.fix or "", signal_number=self.status - 128)
+        return made, (self.what,)
 
 
 class StopRequest:

@@ -1,0 +1,241 @@
+"""GLUE as one recipe: each task is fine-tuned, measured, and its test file answered.
+
+    out/
+      MRPC/            the task's grid (see `training.grid`); a single point without a grid
+      submission/      the answers to the test files, as the benchmark's server takes them
+      glue.md, .json   one table of all tasks, beside the paper's
+
+Source: paper §4.1 and table 1.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...api import Model, load
+from ...errors import DataError, SettingsError
+from ...tasks import labelled_task
+from ..finetune_settings import settings_of
+from ..grid import Grid, GridResult, finetune_grid
+from ..grid.results import markdown
+from ..journal import write_atomically
+from ..progress import Progress
+from .files import without_broken_rows, write_answers
+from .tasks import TASKS, Figure, GlueTask, chosen, folder_of
+
+__all__ = ["GlueResult", "Score", "glue"]
+
+NOTE = "In percent. Ours on dev, of the best run there; the paper's on the test set."
+
+
+@dataclass(frozen=True)
+class Score:
+    """A row of the table.
+
+    Attributes:
+        figure: what is measured, and the paper's figures.
+        dev: of the best run, in percent.
+        mean, spread: over the seeds of the best run's point, in percent; no spread of one seed, and
+            neither where the best run alone was measured.
+    """
+
+    figure: Figure
+    dev: float
+    mean: float | None = None
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class GlueResult:
+    """What came of the benchmark.
+
+    Attributes:
+        out: the directory.
+        scores: the table's rows.
+        best: the best run of each task, by its directory's name.
+        missing: the tasks that were not there, and why.
+        answers: the files for the server.
+    """
+
+    out: Path
+    scores: tuple[Score, ...]
+    best: Mapping[str, str]
+    missing: Mapping[str, str]
+    answers: tuple[Path, ...]
+
+    columns = ("task", "metric", "dev", "mean", "Base", "Large")
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table; with an average, as the paper has it, where no task is missing but WNLI."""
+        rows: list[tuple[str, ...]] = [
+            (
+                score.figure.name,
+                score.figure.metric.removesuffix("_correlation"),
+                _percent(score.dev),
+                ""
+                if score.spread is None
+                else f"{_percent(score.mean)} ± {_percent(score.spread)}",
+                _percent(score.figure.base),
+                _percent(score.figure.large),
+            )
+            for score in self.scores
+        ]
+        compared = [score for score in self.scores if score.figure.base is not None]
+        if len(compared) == sum(figure.base is not None for t in TASKS for figure in t.figures):
+            average = sum(score.dev for score in compared) / len(compared)
+            rows.append(("average", "", _percent(average), "", "79.6", "82.1"))
+        return rows
+
+    def save(self) -> None:
+        """Write `glue.md` and `glue.json`."""
+        lines = [NOTE, "", *markdown(self.columns, self.rows())]
+        lines += ["", *(f"Not there: {name} ({why})." for name, why in self.missing.items())]
+        text = "\n".join(lines).rstrip("\n") + "\n"
+        write_atomically(self.out / "glue.md", text.encode())
+        tree = {
+            "scores": [
+                {**asdict(score.figure), "dev": score.dev, "mean": score.mean}
+                | {"spread": score.spread}
+                for score in self.scores
+            ],
+            "best": self.best,
+            "missing": self.missing,
+        }
+        write_atomically(self.out / "glue.json", json.dumps(tree, indent=1).encode())
+
+
+def glue(
+    model: str | Path | Model,
+    data: str | Path,
+    *,
+    out: str | Path,
+    tasks: Sequence[str] | None = None,
+    grid: Grid = (),
+    seeds: int | Sequence[int] = 1,
+    jobs: int | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    **settings: Any,
+) -> GlueResult:
+    """Fine-tune a model for the tasks of GLUE; called again, it goes on.
+
+    Args:
+        model: as `finetune` takes it.
+        data: the folder of the official files: a folder for each task.
+        out: where everything goes.
+        tasks: which, like `["mrpc", "rte"]`; all that are there, if left out.
+        grid, seeds, jobs, device, progress: as `finetune_grid` takes them; of each task's grid, the
+            best run by the paper's metric is measured and answers the test file.
+        settings: those of `finetune`, for all tasks alike.
+
+    Raises:
+        DataError: there is no such folder or task, or one that was named has not all its files.
+        SettingsError, TrainingError, Interrupted: as `finetune_grid` does.
+    """
+    data, out = Path(data), Path(out)
+    if not data.is_dir():
+        raise DataError("no such folder", where=str(data))
+    own = sorted(settings.keys() & {"seed", *(name for task in TASKS for name in task.settings)})
+    if own:
+        raise SettingsError(f"{own[0]} is what each of GLUE's tasks has its own of")
+    # What is valid for regression is so for all: mistakes are found before hours are spent.
+    settings_of(labelled_task("regression")).parse(settings)
+    folders, missing = {}, {}
+    for task in chosen(tasks):
+        folder, lacks = folder_of(task, data)
+        if lacks is None:
+            folders[task.name] = (task, folder)
+        elif tasks is not None:
+            raise DataError(f"{task.name} cannot be learned: {lacks}", where=str(folder))
+        else:
+            missing[task.name] = lacks
+    if not folders:
+        raise DataError("there is none of GLUE's tasks", where=str(data))
+    out.mkdir(parents=True, exist_ok=True)
+    scores: list[Score] = []
+    answers: list[Path] = []
+    best: dict[str, str] = {}
+    for number, (task, folder) in enumerate(folders.values(), 1):
+        _say(progress, f"{task.name}, task {number} of {len(folders)}")
+        files = [_whole(task, folder / name, out, progress) for name in task.files[:2]]
+        found = finetune_grid(
+            model,
+            task.kind,
+            train=str(files[0]),
+            dev=str(files[1]),
+            out=out / task.name,
+            grid=grid,
+            seeds=seeds,
+            jobs=jobs,
+            device=device,
+            progress=progress,
+            **task.settings,
+            **settings,
+        )
+        best[task.name] = found.best.directory.name
+        made = load(found.best.directory, device=device)
+        scores += [_score(figure, task, folder, found, made) for figure in task.figures]
+        answers += _answers(task, folder, found, made, out, progress)
+    result = GlueResult(out, tuple(scores), best, missing, tuple(answers))
+    result.save()
+    return result
+
+
+def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> Path:
+    """A file as it can be read: QQP's without its broken rows."""
+    if task.name != "QQP":
+        return file
+    whole, broken = without_broken_rows(file, out / "data" / f"{task.name}-{file.name}")
+    if broken:
+        _say(progress, f"{file}: {broken} lines are no whole rows, and left out in {whole}")
+    return whole
+
+
+def _score(figure: Figure, task: GlueTask, folder: Path, found: GridResult, made: Model) -> Score:
+    """A row of the table: from the grid, or measured now if it is on another file."""
+    if figure.file != task.files[1]:
+        return Score(figure, 100 * made.evaluate(folder / figure.file).metrics[figure.metric])
+    runs = [run for run in found.ranked[0].runs if run.error is None]
+    seeds = replace(found.ranked[0], values=tuple(run.metrics[figure.metric] for run in runs))
+    mean, spread = seeds.mean, seeds.spread
+    dev = 100 * found.best.metrics[figure.metric]
+    return Score(figure, dev, mean and 100 * mean, spread and 100 * spread)
+
+
+def _answers(
+    task: GlueTask,
+    folder: Path,
+    found: GridResult,
+    made: Model,
+    out: Path,
+    progress: Progress | None,
+) -> list[Path]:
+    """The test files that are there, answered by the best run, once."""
+    written = []
+    for name, test in task.test_files.items():
+        if not (folder / test).is_file():
+            _say(progress, f"{name}: no {test}, and nothing for the server")
+            continue
+        kept = found.best.directory / "test" / f"{name}.tsv"
+        if not kept.is_file():
+            write_answers(made, folder / test, kept)
+        written.append(out / "submission" / kept.name)
+        written[-1].parent.mkdir(exist_ok=True)
+        shutil.copyfile(kept, written[-1])
+    return written
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _say(progress: Progress | None, text: str) -> None:
+    if progress is not None:
+        progress.note(text)

@@ -1,0 +1,150 @@
+"""The nine tasks of GLUE: their files, columns and metrics, and the paper's figures.
+
+Source: Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
+Understanding"; its official files. The figures are of the BERT paper's table 1, on the test set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import SettingsError, nearest
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A row of the table.
+
+    Attributes:
+        name: of the task, or the part of it.
+        metric: of the task's evaluator.
+        file: the dev file that it is measured on.
+        base, large: what the paper has for it, in percent; None where it has nothing.
+    """
+
+    name: str
+    metric: str
+    base: float | None = None
+    large: float | None = None
+    file: str = "dev.tsv"
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """One of the tasks.
+
+    Attributes:
+        name: as the benchmark has it; the folder's too, but for case and hyphens.
+        columns: what `finetune` is told of its files.
+        figures: the table's rows; the first is what the best run is chosen by.
+        kind: the task as `finetune` calls it.
+        tests: the test files by the names that the benchmark's server has for their answers.
+    """
+
+    name: str
+    columns: Mapping[str, Any]
+    figures: tuple[Figure, ...]
+    kind: str = "classification"
+    tests: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `finetune` is told of the task."""
+        return {"header": True, **self.columns, "best_metric": self.figures[0].metric}
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What it is learned from and measured on: `train.tsv`, then the dev files."""
+        return ("train.tsv", *dict.fromkeys(figure.file for figure in self.figures))
+
+    @property
+    def test_files(self) -> Mapping[str, str]:
+        """The test files by the server's names."""
+        return self.tests or {self.name: "test.tsv"}
+
+
+def _columns(*names: str) -> dict[str, str]:
+    *texts, label = names
+    roles = ("text_column", "pair_column")
+    return {**dict(zip(roles, texts, strict=False)), "label_column": label}
+
+
+TASKS = (
+    GlueTask(
+        "MNLI",
+        _columns("sentence1", "sentence2", "gold_label"),
+        (
+            Figure("MNLI-m", "accuracy", 84.6, 86.7, "dev_matched.tsv"),
+            Figure("MNLI-mm", "accuracy", 83.4, 85.9, "dev_mismatched.tsv"),
+        ),
+        tests={
+            "MNLI-m": "test_matched.tsv",
+            "MNLI-mm": "test_mismatched.tsv",
+            "AX": "../diagnostic/diagnostic.tsv",  # which has nothing of its own to learn from
+        },
+    ),
+    GlueTask(
+        "QQP",
+        _columns("question1", "question2", "is_duplicate"),
+        (Figure("QQP", "f1", 71.2, 72.1), Figure("QQP", "accuracy")),
+    ),
+    GlueTask(
+        "QNLI",
+        _columns("question", "sentence", "label"),
+        (Figure("QNLI", "accuracy", 90.5, 92.7),),
+    ),
+    GlueTask("SST-2", _columns("sentence", "label"), (Figure("SST-2", "accuracy", 93.5, 94.9),)),
+    GlueTask(
+        "CoLA",
+        {"header": False, **_columns("4", "2")},
+        (Figure("CoLA", "matthews_correlation", 52.1, 60.5),),
+    ),
+    GlueTask(
+        "STS-B",
+        _columns("sentence1", "sentence2", "score"),
+        (Figure("STS-B", "spearman", 85.8, 86.5), Figure("STS-B", "pearson")),
+        kind="regression",
+    ),
+    GlueTask(
+        "MRPC",
+        _columns("#1 String", "#2 String", "Quality"),
+        (Figure("MRPC", "f1", 88.9, 89.3), Figure("MRPC", "accuracy")),
+    ),
+    GlueTask(
+        "RTE",
+        _columns("sentence1", "sentence2", "label"),
+        (Figure("RTE", "accuracy", 66.4, 70.1),),
+    ),
+    GlueTask("WNLI", _columns("sentence1", "sentence2", "label"), (Figure("WNLI", "accuracy"),)),
+)
+
+
+def chosen(names: Sequence[str] | None) -> list[GlueTask]:
+    """The tasks that people name (`MRPC`, `sst2`); all, if they name none.
+
+    Raises:
+        SettingsError: there is no such task.
+    """
+    known = {_key(task.name): task for task in TASKS}
+    wanted = known if names is None else [_key(name) for name in names]
+    for name in wanted:
+        if name not in known:
+            raise SettingsError(f"GLUE has no task {name!r}", fix=nearest(name, known))
+    return [known[name] for name in dict.fromkeys(wanted)]
+
+
+def folder_of(task: GlueTask, data: Path) -> tuple[Path, str | None]:
+    """A task's folder, and what is missing of it; None if nothing is."""
+    found = [child for child in data.iterdir() if _key(child.name) == _key(task.name)]
+    folder = min(found, default=data / task.name)
+    if not found:
+        return folder, "no folder"
+    missing = [name for name in task.files if not (folder / name).is_file()]
+    return folder, f"no {' and no '.join(missing)}" if missing else None
+
+
+def _key(name: str) -> str:
+    return name.strip().lower().replace("-", "")

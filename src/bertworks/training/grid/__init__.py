@@ -1,0 +1,150 @@
+"""Fine-tuning many times: the paper's grid, any other, or a search; several seeds of each point.
+
+    out/
+      settings.yaml      what the runs have in common
+      journal.jsonl      what a search asked for, and each run as it ended
+      <point>,seed=0/    an ordinary fine-tuning run, for each point and seed
+      grid.json, grid.md the points with mean and spread, best first
+      model              the best run's: `load(out)` opens it
+
+Source: paper, appendix A.3: "we ran an exhaustive search over the parameters and chose the model
+that performs best on the development set".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...api import Model
+from ...errors import SettingsError
+from ...model.device import pick_device
+from ...tasks import labelled_task
+from ...tasks.rows import Table
+from ..finetune_settings import settings_of
+from ..journal import MAY_CHANGE, RunDirectory
+from ..progress import Progress
+from .loop import GridLoop
+from .results import GridResult, GridRun, PointResult
+from .runs import slots
+from .search import require_optuna
+from .space import Grid, Space
+
+__all__ = ["Grid", "GridResult", "GridRun", "PointResult", "finetune_grid"]
+
+
+def finetune_grid(
+    model: str | Path | Model,
+    task: str = "classification",
+    *,
+    train: Table,
+    dev: Table,
+    out: str | Path,
+    grid: Grid = "paper",
+    seeds: int | Sequence[int] = 1,
+    jobs: int | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    **settings: Any,
+) -> GridResult:
+    """Fine-tune once for each point of a grid and each seed; called again, it goes on.
+
+    Finished runs are not done again: a grid may be given more values or seeds later. A run that
+    fails (its loss is not finite, memory is short) is told of, and the others go on.
+
+    Args:
+        model, task, train, dev, device: as `finetune` takes them. Which weights are best, and which
+            run, is decided by the same metric on dev.
+        out: the grid's directory.
+        grid: "paper" (batches of 16, 32; learning rates of 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs), each
+            setting's values, or words as the command line has them (see `grid.space`), among which
+            "optuna:20" makes a search of 20 points of it. Empty: one point, for several seeds.
+        seeds: how many (0, 1, …), or which.
+        jobs: how many runs at a time, each in a process of its own; if left out, one for each GPU,
+            and one at a time elsewhere. Threads are divided among them. A search looks at its
+            results once that many runs are done.
+        progress: shows how it goes.
+        settings: those that the runs have in common, as `finetune` takes them.
+
+    Raises:
+        SettingsError: a setting, the grid or the seeds are unknown or impossible.
+        TrainingError: the directory holds something else, or a grid of other settings or tables;
+            or every run failed.
+        Interrupted: it was asked to stop; what was done is saved, and the same call goes on.
+        DataError, BertworksError: as `finetune` does.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SettingsError(
+            "a grid starts its own processes, and torchrun has started some already",
+            fix="Start it without torchrun, with jobs for as many runs at a time.",
+        )
+    schema = settings_of(labelled_task(task))
+    space = Space.parse(grid, schema, settings)
+    if space.trials is not None:
+        require_optuna()
+    numbers = _seeds(seeds, settings)
+    places = slots(pick_device(device), jobs)
+    if len(places) > 1 and isinstance(model, Model):
+        raise SettingsError(
+            f"jobs={len(places)}: a model in memory cannot be shared among processes",
+            fix="Save it, and give its directory.",
+        )
+    tables = {name: _replayable(table) for name, table in (("train", train), ("dev", dev))}
+    fixed = schema.parse(settings).model_dump(mode="json", include=set(settings))
+    description = {
+        "task": task,
+        "model": "a model in memory" if isinstance(model, Model) else str(model),
+        **{name: _fingerprint(table) for name, table in tables.items()},
+        "settings": fixed,
+        "search": space.describe() if space.trials is not None else None,
+    }
+    # As long as no run has begun, nothing is lost by another go with a mistake mended.
+    is_begun = Path(out).is_dir() and any(child.is_dir() for child in Path(out).iterdir())
+    may_change = MAY_CHANGE if is_begun else frozenset(description)
+    run = RunDirectory.open(out, description, may_change=may_change)
+    try:
+        if not is_begun:
+            run.cut_journal(0)
+        given = {"model": model, "task": task, **tables, **settings}
+        given["device"] = pick_device(device) if len(places) == 1 else pick_device(device).type
+        result = GridLoop(run, given, space, numbers, places, progress).all()
+        result.save()
+        return result
+    finally:
+        run.close()
+
+
+def _seeds(seeds: int | Sequence[int], settings: Mapping[str, Any]) -> list[int]:
+    if "seed" in settings:
+        raise SettingsError("a grid has seeds, not a seed", fix="Give seeds instead.")
+    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise SettingsError(f"seeds={seeds}: a grid needs one seed at least, and none twice")
+    return numbers
+
+
+def _replayable(table: Table) -> Table:
+    """A table that every run can read."""
+    return list(table) if isinstance(table, Iterator) else table
+
+
+def _fingerprint(table: Table) -> dict[str, str]:
+    """A table's name and content, to know it again by."""
+    if not isinstance(table, str | os.PathLike):
+        digest = hashlib.sha256()
+        for row in table:
+            digest.update(json.dumps(row, default=str, sort_keys=True).encode())
+        return {"table": "rows in memory", "sha256": digest.hexdigest()}
+    if not Path(table).is_file():  # a data set of the hub; what is wrong, the reader says
+        return {"table": os.fspath(table)}
+    with Path(table).open("rb") as file:
+        return {
+            "table": os.fspath(table),
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }

@@ -1,0 +1,194 @@
+"""Doing a grid's runs, round by round, and reading those that were done before."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...errors import TrainingError
+from ...wording import duration
+from ..journal import RunDirectory
+from ..plan import Best
+from ..progress import Progress
+from .results import GridResult, GridRun, PointResult, run_name
+from .runs import Job, Slot, do_here, do_in_processes
+from .search import STARTUP, propose
+from .space import Point, Space
+
+
+class GridLoop:
+    """The runs of a grid, done or read from where they were done before.
+
+    Args:
+        run: the grid's directory.
+        given: what each run's `finetune` is called with, beside its point and seed.
+        space: the points.
+        seeds: those of each point.
+        places: where runs can go on side by side.
+        progress: shows how it goes.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        given: Mapping[str, Any],
+        space: Space,
+        seeds: Sequence[int],
+        places: Sequence[Slot],
+        progress: Progress | None,
+    ) -> None:
+        self._run, self._given, self._space, self._seeds = run, given, space, seeds
+        self._places, self._progress = places, progress
+        self._done: dict[str, GridRun] = {}
+        self._measure: Best | None = None
+        self._total = (space.trials or len(space.points())) * len(seeds)
+        self._begun, self._ended_here = time.monotonic(), 0
+
+    def all(self) -> GridResult:
+        """Do what is not done yet.
+
+        Raises:
+            TrainingError: all of them failed.
+        """
+        if self._progress is not None:
+            self._progress.note(f"{self._total} runs, {len(self._places)} at a time")
+        points: list[Point] = []
+        for wanted in self._rounds():
+            self._do(wanted)
+            points += wanted
+        if self._measure is None:
+            raise TrainingError(
+                f"every run failed; the last: {list(self._done.values())[-1].error}",
+                where=str(self._run.path),
+            )
+        distinct = {run_name(point, 0): point for point in points}  # a search may come back to one
+        return GridResult(
+            self._run, self._measure, tuple(self._result(point) for point in distinct.values())
+        )
+
+    def _rounds(self) -> Iterator[list[Point]]:
+        """The points: all of a grid; of a search, those that may be tried side by side.
+
+        What a search has asked for stands in the journal, so that it goes on in the same way
+        whatever has come in between.
+        """
+        space = self._space
+        if space.trials is None:
+            yield space.points()
+            return
+        asked: list[Point] = []
+        for line in list(self._run.lines()):
+            if line["kind"] == "asked":
+                yield line["points"][: max(0, space.trials - len(asked))]
+                asked += line["points"]
+        while len(asked) < space.trials:
+            size = STARTUP if not asked else max(1, len(self._places) // len(self._seeds))
+            measure = self._measure
+            points = propose(
+                space,
+                min(size, space.trials - len(asked)),
+                [(point, self._result(point).mean) for point in asked],
+                seed=self._seeds[0],
+                lower_is_better=measure is not None and measure.lower_is_better,
+            )
+            self._run.write({"kind": "asked", "points": points})
+            yield points
+            asked += points
+
+    def _do(self, points: Sequence[Point]) -> None:
+        """Do each run of the points that is not done."""
+        runs = {
+            run_name(point, seed): GridRun(point, seed, self._run.path / run_name(point, seed))
+            for point in points
+            for seed in self._seeds
+        }
+        jobs = []
+        for name, run in runs.items():
+            if name not in self._done and not self._read(run):
+                jobs.append(Job(run.directory, {**self._given, **run.point, "seed": run.seed}))
+        for job, error in self._outcomes(jobs):
+            run = runs[job.directory.name]
+            if error is not None or not self._read(run):
+                why = error or "its metric on dev is not finite"
+                self._done[job.directory.name] = replace(run, error=why)
+            self._ended_here += 1
+            self._tell(job.directory.name)
+
+    def _outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, str | None]]:
+        if len(self._places) > 1:
+            yield from do_in_processes(jobs, self._places)
+            return
+        for job in jobs:
+            title = f"run {len(self._done) + 1}/{self._total}"
+            shown = self._progress and _RunProgress(self._progress, title, is_first=job is jobs[0])
+            yield job, do_here(job, shown)
+
+    def _read(self, run: GridRun) -> bool:
+        """Take note of a finished run, if it is one; what it needed to go on is removed."""
+        directory = RunDirectory(run.directory)
+        outcome = directory.outcome()
+        if outcome is None or outcome["metrics"][outcome["best_metric"]] is None:
+            return False
+        for folder in (directory.checkpoints, directory.best):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._measure = Best(outcome["best_metric"], outcome["lower_is_better"])
+        self._done[run.directory.name] = replace(
+            run, metrics=outcome["metrics"], remarks=tuple(outcome["remarks"])
+        )
+        return True
+
+    def _result(self, point: Point) -> PointResult:
+        runs = tuple(self._done[run_name(point, seed)] for seed in self._seeds)
+        values = (
+            ()
+            if self._measure is None
+            else tuple(run.metrics[self._measure.metric] for run in runs if run.error is None)
+        )
+        return PointResult(point, runs, values)
+
+    def _tell(self, name: str) -> None:
+        """A line of the journal, and one for people: how far it is, and what came of a run."""
+        run = self._done[name]
+        self._run.write({"kind": "run", "run": name, "metrics": run.metrics, "error": run.error})
+        if self._progress is None:
+            return
+        done = len(self._done)
+        what = f"failed: {run.error}"
+        if run.error is None and self._measure is not None:
+            metric = self._measure.metric
+            what = f"{metric} {run.metrics[metric]:.4f}"
+        took = time.monotonic() - self._begun
+        left = took / self._ended_here * (self._total - done)
+        parts = [f"{done}/{self._total} · {what}", name.replace(",", " ")]
+        self._progress.parts([*parts, *run.remarks, *([f"{duration(left)} left"] if left else [])])
+
+
+class _RunProgress(Progress):
+    """The live line of one run among many; what stays of it is one line, told by the grid.
+
+    Args:
+        shown: where people look.
+        title: which run it is.
+        is_first: of the first, what is said of the data stays too.
+    """
+
+    def __init__(self, shown: Progress, title: str, *, is_first: bool) -> None:
+        super().__init__()
+        self._shown, self._title, self._is_first = shown, title, is_first
+
+    def train(self, step: int, total: int, **facts: Any) -> None:
+        self._is_first = False
+        self._shown.train(step, total, **{**facts, "phase": self._title})
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        if self._is_first:
+            self._shown.note(text)
+
+    def close(self) -> None:
+        self._shown.close()

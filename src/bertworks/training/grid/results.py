@@ -1,0 +1,173 @@
+"""What came of a grid: each point's mean and spread over its seeds, and which is best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..journal import RunDirectory, write_atomically
+from ..plan import Best
+from .space import Point, name_of, shown
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """One fine-tuning run of a grid.
+
+    Attributes:
+        point: the settings that are varied.
+        seed: its seed.
+        directory: its run directory.
+        metrics: of the model on dev; empty if the run failed.
+        error: why it failed; None if it did not.
+        remarks: what people should know beside the metrics.
+    """
+
+    point: Point
+    seed: int
+    directory: Path
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PointResult:
+    """The runs of a point, one for each seed, measured by one metric.
+
+    Attributes:
+        point: the settings.
+        runs: one for each seed.
+        values: the metric of each run that did not fail.
+    """
+
+    point: Point
+    runs: tuple[GridRun, ...]
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float | None:
+        """Over the seeds; None if all runs failed."""
+        return float(np.mean(self.values)) if self.values else None
+
+    @property
+    def spread(self) -> float | None:
+        """The sample standard deviation over the seeds; None for fewer than two."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+
+    @property
+    def failed(self) -> int:
+        """How many of its runs failed."""
+        return len(self.runs) - len(self.values)
+
+
+@dataclass(frozen=True)
+class GridResult:
+    """What came of a grid or a search.
+
+    Attributes:
+        run: its directory, whose `model` is the best run's.
+        measure: the metric that ranks the points, and whether less of it is better.
+        points: those tried, in order.
+    """
+
+    run: RunDirectory
+    measure: Best
+    points: tuple[PointResult, ...]
+
+    @cached_property
+    def ranked(self) -> tuple[PointResult, ...]:
+        """The points, best mean first; where a run failed, behind all the others."""
+        sign = 1 if self.measure.lower_is_better else -1
+
+        def key(result: PointResult) -> tuple[bool, float]:
+            return result.failed > 0, np.inf if result.mean is None else sign * result.mean
+
+        return tuple(sorted(self.points, key=key))
+
+    @property
+    def best(self) -> GridRun:
+        """Of the best point's runs, the best on dev."""
+        first, value = self.ranked[0], None
+        for run in first.runs:
+            own = run.metrics.get(self.measure.metric)
+            if own is not None and self.measure.is_better(own, value):
+                best, value = run, own
+        return best
+
+    @property
+    def failed(self) -> list[GridRun]:
+        """The runs that failed."""
+        return [run for result in self.points for run in result.runs if run.error is not None]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The headings of `rows`."""
+        return (*self.points[0].point, self.measure.metric, "spread", "runs")
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A table of the points, best first."""
+        return [
+            (
+                *map(shown, result.point.values()),
+                "failed" if result.mean is None else f"{result.mean:.4f}",
+                "" if result.spread is None else f"± {result.spread:.4f}",
+                f"{len(result.values)} of {len(result.runs)}"
+                if result.failed
+                else str(len(result.runs)),
+            )
+            for result in self.ranked
+        ]
+
+    def save(self) -> None:
+        """Write `grid.json` and `grid.md`, and let `model` be the best run's."""
+        tree = {
+            "metric": self.measure.metric,
+            "lower_is_better": self.measure.lower_is_better,
+            "best": _tree(self.best),
+            "points": [
+                {
+                    "settings": result.point,
+                    "mean": result.mean,
+                    "spread": result.spread,
+                    "runs": [_tree(run) for run in result.runs],
+                }
+                for result in self.ranked
+            ],
+        }
+        path = self.run.path
+        write_atomically(path / "grid.json", json.dumps(tree, indent=1).encode())
+        lines = [*markdown(self.columns, self.rows()), "", f"Best: `{self.best.directory.name}`."]
+        lines += [f"Failed: `{run.directory.name}`: {run.error}" for run in self.failed]
+        write_atomically(path / "grid.md", ("\n".join(lines) + "\n").encode())
+        link = path / ".model.new"
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path(self.best.directory.name) / "model")
+        link.replace(self.run.model)
+
+
+def run_name(point: Point, seed: int) -> str:
+    """A run's directory within the grid's."""
+    return name_of({**point, "seed": seed})
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines in Markdown."""
+    bars = [list(columns), ["---"] * len(columns), *map(list, rows)]
+    return ["| " + " | ".join(cells) + " |" for cells in bars]
+
+
+def _tree(run: GridRun) -> dict[str, Any]:
+    return {
+        "run": run.directory.name,
+        "seed": run.seed,
+        "metrics": dict(run.metrics),
+        "error": run.error,
+        "remarks": list(run.remarks),
+    }

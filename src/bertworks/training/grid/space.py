@@ -1,0 +1,172 @@
+"""What a grid or a search tries: which settings, and which values of each.
+
+People say it in words, of which later ones win:
+
+    paper                       the grid of the paper's appendix A.3
+    learning_rate=1e-5,3e-5     these values of a setting
+    learning_rate=1e-5..1e-4    a search: any value between (whole numbers, if both ends are)
+    optuna:20                   a search of 20 trials, instead of all combinations
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ...errors import SettingsError, nearest
+from ..finetune_settings import FinetuneSettings
+
+Grid: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[Any]]
+"""A grid as people give it: words, or each setting's values."""
+
+Point: TypeAlias = dict[str, Any]
+"""A value for each setting that is varied."""
+
+PAPER = {"batch_size": "16,32", "learning_rate": "5e-5,3e-5,2e-5", "epochs": "2,3,4"}
+SEARCH = {"batch_size": "16,32", "learning_rate": "1e-5..1e-4", "epochs": "2..4"}
+
+
+@dataclass(frozen=True)
+class Range:
+    """All values between two: whole numbers, or any, drawn by their logarithm.
+
+    Attributes:
+        low, high: the ends, which belong to it.
+        is_whole: whether whole numbers alone are meant.
+    """
+
+    low: float
+    high: float
+    is_whole: bool
+
+    def __str__(self) -> str:
+        return f"{shown(self.low)}..{shown(self.high)}"
+
+
+Axis: TypeAlias = tuple[Any, ...] | Range
+
+
+@dataclass(frozen=True)
+class Space:
+    """The settings that are varied, each with its values.
+
+    Attributes:
+        axes: by the setting's name; all lists, unless it is searched.
+        trials: how many points a search tries; None: all combinations.
+    """
+
+    axes: Mapping[str, Axis]
+    trials: int | None = None
+
+    @classmethod
+    def parse(cls, grid: Grid, settings: type[FinetuneSettings], fixed: Mapping[str, Any]) -> Space:
+        """Read what people gave.
+
+        Args:
+            grid: words, or each setting's values.
+            settings: the class of the settings, which says what is valid.
+            fixed: the settings that are not varied. One that a preset would vary (`paper`, or a
+                search's usual space) stays as it is.
+
+        Raises:
+            SettingsError: a word is none of those above; a setting is unknown, has an impossible
+                value or is fixed as well; a range is given, but no search.
+        """
+        reader = _Reader(settings, fixed)
+        if isinstance(grid, Mapping):
+            return cls({name: reader.values(name, values) for name, values in grid.items()})
+        words = [grid] if isinstance(grid, str) else list(grid)
+        named = {word.partition("=")[0]: word.partition("=")[2] for word in words if "=" in word}
+        axes = {name: reader.axis(name, text) for name, text in named.items()}
+        presets = [word for word in words if "=" not in word]
+        trials = None
+        for word in presets:
+            found = re.fullmatch(r"optuna:([1-9]\d*)", word)
+            if found:
+                trials = int(found[1])
+            elif word != "paper":
+                raise SettingsError(
+                    f"no grid is called {word!r}",
+                    fix=f"{nearest(word, ('paper', 'optuna:20'))}; or name a setting's values, "
+                    "like learning_rate=1e-5,3e-5.",
+                )
+        preset = PAPER if "paper" in presets else SEARCH if trials else {}
+        usual = {
+            name: reader.axis(name, text) for name, text in preset.items() if name not in fixed
+        }
+        for name, axis in axes.items():
+            if isinstance(axis, Range) and trials is None:
+                raise SettingsError(
+                    f"{name}={axis} is a range, which only a search can draw from",
+                    fix="Add the word optuna:20 for a search of 20 trials, or list the values.",
+                )
+        return cls({**usual, **axes}, trials)
+
+    def points(self) -> list[Point]:
+        """All combinations, the last setting varying fastest; one, if nothing is varied."""
+        values = [axis for axis in self.axes.values() if isinstance(axis, tuple)]
+        assert len(values) == len(self.axes), "ranges are for searches"
+        return [dict(zip(self.axes, each, strict=True)) for each in itertools.product(*values)]
+
+    def describe(self) -> dict[str, Any]:
+        """The axes as JSON can hold them."""
+        return {
+            name: str(axis) if isinstance(axis, Range) else list(axis)
+            for name, axis in self.axes.items()
+        }
+
+
+class _Reader:
+    """Reads values of settings as the settings' class has them."""
+
+    def __init__(self, settings: type[FinetuneSettings], fixed: Mapping[str, Any]) -> None:
+        self._settings, self._fixed = settings, fixed
+
+    def axis(self, name: str, text: str) -> Axis:
+        """The values that a text lists or spans."""
+        low, is_range, high = text.partition("..")
+        if not is_range:
+            self._check(name, text)
+            return tuple(dict.fromkeys(self._value(name, part) for part in text.split(",")))
+        ends = Range(
+            self._value(name, low),
+            self._value(name, high),
+            is_whole=all(re.fullmatch(r"\d+", end) for end in (low, high)),
+        )
+        if isinstance(ends.low, str) or not 0 < ends.low < ends.high:
+            raise SettingsError(f"{name}={text}: a range is of two numbers over 0, the lower first")
+        return ends
+
+    def values(self, name: str, values: Sequence[Any]) -> Axis:
+        """Values that Python has already."""
+        self._check(name, values)
+        found = [self._settings.parse({**self._fixed, name: value}) for value in values]
+        return tuple(dict.fromkeys(getattr(one, name) for one in found))
+
+    def _value(self, name: str, text: str) -> Any:
+        read = self._settings.resolve(overrides=[f"{name}={text}"], **self._fixed)
+        return getattr(read, name)
+
+    def _check(self, name: str, values: Any) -> None:
+        if name == "seed":
+            raise SettingsError("the seed is no setting of a grid", fix="Give seeds instead.")
+        if name in self._fixed:
+            raise SettingsError(
+                f"{name} is in the grid, and given as {name}={shown(self._fixed[name])} too"
+            )
+        if not values or (isinstance(values, str) and not all(values.split(","))):
+            raise SettingsError(f"{name} has an empty value in the grid")
+
+
+def shown(value: Any) -> str:
+    """A value as names and tables have it: 16, 3e-05, gelu."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def name_of(point: Mapping[str, Any]) -> str:
+    """A point as a directory's name: `batch_size=16,learning_rate=3e-05`."""
+    name = ",".join(f"{setting}={shown(value)}" for setting, value in point.items())
+    return re.sub(r"[^\w.,=+-]", "-", name)

@@ -1,0 +1,337 @@
+"""Grids and searches: what is tried, what is done again, what is best."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertworks.api import Model, load
+from bertworks.errors import BertworksError, DataError, SettingsError, TrainingError
+from bertworks.tasks.classification import ClassificationTask
+from bertworks.training.finetune_settings import settings_of
+from bertworks.training.grid import GridResult, GridRun, PointResult, finetune_grid
+from bertworks.training.grid.runs import slots
+from bertworks.training.grid.search import propose
+from bertworks.training.grid.space import Range, Space, name_of
+from bertworks.training.journal import RunDirectory
+from bertworks.training.plan import Best
+from bertworks.training.progress import Progress
+from bertworks.training.signals import Interrupted
+from tests.training.test_finetune import CONFIG, PIECES, Lines, Tokenizer, make_rows
+
+SETTINGS = settings_of(ClassificationTask)
+TRAIN, DEV = make_rows(32, 1), make_rows(20, 2)
+LEARNS = {"batch_size": 8, "epochs": 1, "max_seq_length": 32}
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
+
+
+@pytest.fixture(autouse=True)
+def _no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without matplotlib: charts take ten times as long as these runs."""
+    monkeypatch.setattr("bertworks.training.report.charts.can_draw", lambda: False)
+
+
+Run = Callable[..., GridResult]
+
+
+@pytest.fixture
+def run(model: Model, tmp_path: Path) -> Run:
+    def run(out: str = "grid", **given: Any) -> GridResult:
+        return finetune_grid(
+            **{"model": model, "train": TRAIN, "dev": DEV, "out": tmp_path / out, **LEARNS, **given}
+        )
+
+    return run
+
+
+class OffAfter(Progress):
+    """The machine is switched off in the first step of a run."""
+
+    def __init__(self, runs: int) -> None:
+        super().__init__()
+        self._runs = runs
+
+    def train(self, step: int, total: int, **facts: Any) -> None:
+        if facts["phase"].startswith(f"run {self._runs + 1}/"):
+            raise RuntimeError("the machine was switched off")
+
+    def note(self, text: str) -> None: ...
+
+
+def test_the_papers_grid() -> None:
+    points = Space.parse("paper", SETTINGS, {}).points()
+    assert len(points) == 18
+    assert {(p["batch_size"], p["learning_rate"], p["epochs"]) for p in points} == {
+        (size, rate, epochs)
+        for size in (16, 32)
+        for rate in (5e-5, 3e-5, 2e-5)
+        for epochs in (2, 3, 4)
+    }
+    assert name_of(points[0]) == "batch_size=16,learning_rate=5e-05,epochs=2"
+    some = Space.parse(["paper", "epochs=1"], SETTINGS, {"batch_size": 8}).points()
+    assert some == [{"learning_rate": rate, "epochs": 1} for rate in (5e-5, 3e-5, 2e-5)]
+    assert Space.parse((), SETTINGS, {}).points() == [{}]
+
+
+def test_words_and_values_say_the_same() -> None:
+    words = Space.parse(["schedule=linear,constant", "batch_size=4,8,4"], SETTINGS, {})
+    values = Space.parse({"schedule": ["linear", "constant"], "batch_size": [4, 8]}, SETTINGS, {})
+    assert words == values
+    search = Space.parse(["optuna:7", "learning_rate=1e-4..1e-2", "epochs=1..3"], SETTINGS, {})
+    assert search.trials == 7
+    assert search.axes == {
+        "batch_size": (16, 32),
+        "learning_rate": Range(1e-4, 1e-2, is_whole=False),
+        "epochs": Range(1, 3, is_whole=True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ("papper", "no grid is called 'papper'. The nearest valid name is 'paper'"),
+        ("optuna:0", "no grid is called 'optuna:0'"),
+        ("learning_rat=1", "unknown setting 'learning_rat'.*'learning_rate'"),
+        ("batch_size=16,0", "batch_size=0"),
+        ("batch_size=16,", "batch_size has an empty value"),
+        ({"epochs": []}, "epochs has an empty value"),
+        ("seed=1,2", "Give seeds"),
+        ("warmup=0.1,0.2", "warmup is in the grid, and given as warmup=0.3 too"),
+        ("learning_rate=1e-5..1e-4", "is a range, which only a search can draw from"),
+        (["optuna:3", "learning_rate=1e-4..1e-5"], "the lower first"),
+    ],
+)
+def test_grids_that_are_none(grid: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Space.parse(grid, SETTINGS, {"warmup": 0.3})
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "message"),
+    [
+        ({"seeds": 0}, "one seed at least"),
+        ({"seeds": [1, 1]}, "none twice"),
+        ({"seed": 1}, "seeds, not a seed"),
+        ({"jobs": 2}, "a model in memory cannot be shared"),
+        ({"device": "gpu"}, "no device is called 'gpu'"),
+    ],
+)
+def test_mistakes_are_found_before_a_run_begins(
+    run: Run, tmp_path: Path, given_settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BertworksError, match=message):
+        run(**given_settings)
+    assert not (tmp_path / "grid").exists()
+
+
+VALUES = st.floats(0, 1) | st.none()
+
+
+@given(
+    st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_mean_spread_and_best(table: list[list[float | None]], lower: bool) -> None:
+    points = []
+    for number, values in enumerate(table):
+        runs = tuple(
+            GridRun({"epochs": number}, seed, Path(f"{number}-{seed}"), error="it failed")
+            if value is None
+            else GridRun({"epochs": number}, seed, Path(f"{number}-{seed}"), {"loss": value})
+            for seed, value in enumerate(values)
+        )
+        known = tuple(value for value in values if value is not None)
+        points.append(PointResult({"epochs": number}, runs, known))
+        array = np.array(known)
+        assert points[-1].mean == (pytest.approx(array.mean()) if known else None)
+        assert points[-1].spread == (pytest.approx(array.std(ddof=1)) if len(known) > 1 else None)
+    result = GridResult(RunDirectory("out"), Best("loss", lower), tuple(points))
+    rows = result.rows()
+    assert len(rows) == len(table)
+    assert len(result.failed) == sum(value is None for values in table for value in values)
+    whole = [values for values in table if None not in values]
+    if whole:
+        pick = min if lower else max
+        best = pick(whole, key=np.mean)
+        assert result.ranked[0].mean == pytest.approx(np.mean(best))
+        assert result.best.metrics["loss"] == pick(result.ranked[0].values)
+
+
+def test_what_was_done_is_not_done_again(run: Run, tmp_path: Path) -> None:
+    axes = {"learning_rate": [1e-2, 1e-6], "schedule": ["linear", "constant"]}
+    with pytest.raises(RuntimeError, match="switched off"):
+        run("broken", grid=axes, progress=OffAfter(runs=2))
+    journals = sorted((tmp_path / "broken").glob("*/journal.jsonl"))
+    assert len(journals) == 3
+    before = {file: file.stat().st_mtime_ns for file in journals}
+    lines = Lines()
+    broken = run("broken", grid=axes, progress=lines)
+    after = {file: file.stat().st_mtime_ns for file in journals}
+    assert [after[file] == before[file] for file in journals] == [True, True, False]
+    assert [line.partition(" ")[0] for line in lines.lines if "accuracy" in line] == ["3/4", "4/4"]
+
+    whole = run("whole", grid=axes)
+    for name in ("grid.json", "grid.md"):
+        texts = [(out.run.path / name).read_text() for out in (whole, broken)]
+        assert texts[0] == texts[1]
+    names = [child.name for child in sorted((tmp_path / "whole").glob("*seed*"))]
+    assert names[0] == "learning_rate=0.01,schedule=constant,seed=0"
+    assert not (tmp_path / "whole" / names[0] / "checkpoints").exists()
+
+    again = run("whole", grid=axes, seeds=2)  # it may grow
+    assert len(list((tmp_path / "whole").glob("*seed*"))) == 8
+    means = {name_of(result.point): result for result in again.points}
+    for result in whole.points:
+        assert means[name_of(result.point)].values[0] == result.values[0]
+
+    with pytest.raises(TrainingError, match="begun with settings"):
+        run("whole", grid=axes, batch_size=4)
+    with pytest.raises(TrainingError, match=r"begun with train\.sha256"):
+        run("whole", grid=axes, train=make_rows(32, 5))
+
+
+def test_a_mistake_can_be_mended(run: Run) -> None:
+    with pytest.raises(DataError, match="no column 'lable'"):
+        run(grid="optuna:2", label_column="lable", epochs=2)
+    result = run(grid=["optuna:2", "learning_rate=1e-3..1e-2"], label_column="label")
+    assert [list(point.point) for point in result.points] == [["learning_rate"]] * 2
+
+
+def test_the_best_run_is_the_grids_model(run: Run) -> None:
+    result = run(grid={"learning_rate": [1e-6, 3e-2]}, best_metric="loss", epochs=6)
+    assert result.measure == Best("loss", lower_is_better=True)
+    means = {float(point.point["learning_rate"]): point.mean for point in result.points}
+    assert means[3e-2] < means[1e-6]
+    assert result.best.point == {"learning_rate": 3e-2}
+    texts = [row["text"] for row in DEV]
+    mine = load(result.run.path).predict(texts)
+    assert mine == load(result.best.directory).predict(texts)
+    other = next(point for point in result.points if point.point != result.best.point)
+    assert mine != load(other.runs[0].directory).predict(texts)
+    saved = json.loads((result.run.path / "grid.json").read_text())
+    assert saved["best"]["run"] == result.best.directory.name
+    assert saved["points"][0]["mean"] == means[3e-2]
+
+
+def test_a_run_that_fails_is_kept_as_failed(run: Run) -> None:
+    lines = Lines()
+    result = run(grid={"learning_rate": [1e30, 1e-3]}, schedule="constant", progress=lines)
+    (failed,) = result.failed
+    assert failed.point == {"learning_rate": 1e30}
+    assert "not finite" in str(failed.error)
+    assert any("1/2 · failed: " in line for line in lines.lines)
+    assert [row[1] for row in result.rows()] == [f"{result.ranked[0].mean:.4f}", "failed"]
+    assert "Failed: `learning_rate=1e+30,seed=0`" in (result.run.path / "grid.md").read_text()
+    with pytest.raises(TrainingError, match=r"every run failed; the last: .* not finite"):
+        run("none", grid={"learning_rate": [1e30]}, schedule="constant")
+
+
+@pytest.mark.slow  # each process imports torch
+def test_side_by_side_gives_the_same(model: Model, run: Run, tmp_path: Path) -> None:
+    start = model.save(tmp_path / "start")
+    axes = {"learning_rate": [1e-2, 1e30]}
+    here = run("here", model=start, grid=axes, schedule="constant")
+    there = run("there", model=start, grid=axes, schedule="constant", jobs=2)
+    files = [out.run.path / "grid.json" for out in (here, there)]
+    assert files[0].read_text() == files[1].read_text()
+
+
+def test_each_gpu_has_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def used(device: str, jobs: int | None) -> list[str | None]:
+        places = slots(torch.device(device), jobs)
+        assert sum(place.threads for place in places) <= max(len(places), torch.get_num_threads())
+        return [place.environment.get("CUDA_VISIBLE_DEVICES") for place in places]
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert used("cuda", None) == ["0", "1", "2"]
+    assert used("cuda:1", 2) == ["1", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert used("cuda", 3) == ["4", "7", "4"]
+    assert used("cpu", None) == [None]
+    assert used("cpu", 2) == [None, None]
+
+
+def test_what_was_not_learned_is_told(run: Run) -> None:
+    lines = Lines()
+    result = run(grid={"learning_rate": [1e-9]}, progress=lines)
+    assert len(result.best.remarks) == 1
+    assert result.best.remarks[0] in " ".join(" ".join(lines.lines).split())
+
+
+def test_an_interrupted_process_can_say_so() -> None:
+    error = Interrupted("stopped", fix="Again.", signal_number=15)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.status) == (str(error), 143)
+
+
+def objective(point: dict[str, Any]) -> float:
+    """Least at a learning rate of 1e-3, with batches of 16."""
+    return float(np.log10(point["learning_rate"] / 1e-3) ** 2 + (point["batch_size"] != 16))
+
+
+WORDS = ["optuna:40", "learning_rate=1e-6..1e-1", "batch_size=8,16,32", "epochs=2..4"]
+
+
+def test_a_search_looks_where_it_was_good() -> None:
+    space = Space.parse(WORDS, SETTINGS, {})
+    found: dict[bool, list[float]] = {True: [], False: []}
+    random = []
+    for seed in range(3):
+        for lower in (True, False):
+            results: list[tuple[dict[str, Any], float | None]] = []
+            for number in range(40):
+                (point,) = propose(space, 1, results, seed=seed, lower_is_better=lower)
+                assert point["batch_size"] in (8, 16, 32)
+                assert point["epochs"] in (2, 3, 4)
+                assert 1e-6 <= point["learning_rate"] <= 1e-1
+                assert point["learning_rate"] == float(f"{point['learning_rate']:.3g}")
+                value = objective(point)
+                (random if number < 10 else found[lower]).append(value)
+                results.append((point, None if number == 3 else value))
+    assert np.mean(found[True]) < 0.7 * np.mean(random)
+    assert np.mean(found[False]) > 1.5 * np.mean(random)
+
+
+def test_a_search_is_a_function_of_its_results_and_seed() -> None:
+    space = Space.parse(WORDS, SETTINGS, {})
+    random = propose(space, 12, [], seed=0, lower_is_better=False)
+    assert len(set(map(name_of, random))) == 12
+    results = [(point, objective(point)) for point in random]
+    twice = [propose(space, 3, results, seed=0, lower_is_better=True) for _ in range(2)]
+    assert twice[0] == twice[1]
+    assert twice[0] != propose(space, 3, results, seed=1, lower_is_better=True)
+    negative = [(point, -value) for point, value in results]
+    assert twice[0] == propose(space, 3, negative, seed=0, lower_is_better=False)
+
+
+def test_a_search_goes_on_as_it_would_have(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertworks.training.grid.loop.STARTUP", 2)
+    words = ["optuna:4", "learning_rate=1e-4..1e-1", "schedule=linear,constant"]
+    given_words = {"grid": words, "batch_size": 8, "seeds": [3]}
+    whole = run("whole", **given_words)
+    assert len(whole.points) == 4
+    with pytest.raises(RuntimeError, match="switched off"):
+        run("broken", **given_words, progress=OffAfter(runs=2))
+    broken = run("broken", **given_words)
+    texts = [(out.run.path / "grid.json").read_text() for out in (whole, broken)]
+    assert texts[0] == texts[1]
+    more = run("broken", **{**given_words, "grid": ["optuna:5", *words[1:]]})
+    assert more.points[:4] == broken.points
+    less = run("broken", **{**given_words, "grid": ["optuna:1", *words[1:]]})
+    assert less.points == broken.points[:1]
+    with pytest.raises(TrainingError, match=r"begun with search\.learning_rate"):
+        run("broken", **{**given_words, "grid": [*words[:1], "learning_rate=1e-4..1e-2", words[2]]})
