@@ -28,6 +28,8 @@ _HOMES = {
     "inspect": "inspection",
     "pretrain": "training.pretrain",
     "finetune": "training.finetune",
+    "probe": "probing",
+    "ablate_features": "ablations.features",
 }
 
 

@@ -3,10 +3,10 @@
 Nothing here imports torch before a verb needs it, so that `--help` answers at once.
 """
 
-from . import checkpoint, corpus, training, using, vectors  # each registers its verbs
+from . import checkpoint, corpus, measuring, training, using, vectors  # each registers its verbs
 from .app import app
 
-__all__ = ["app", "checkpoint", "corpus", "main", "training", "using", "vectors"]
+__all__ = ["app", "checkpoint", "corpus", "main", "measuring", "training", "using", "vectors"]
 
 
 def main() -> None:

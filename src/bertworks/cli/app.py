@@ -23,6 +23,8 @@ ORDER = (
     "prepare",
     "pretrain",
     "finetune",
+    "probe",
+    "ablate",
     "evaluate",
     "predict",
     "fill-mask",

@@ -128,22 +128,25 @@ def read_counts(counts: ReadCounts) -> None:
         typer.echo(f"  skipped {count:,} × {kind}; the first: {counts.first_skipped[kind]}")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: str = "") -> None:
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: str | Sequence[str] = ""
+) -> None:
     """A plain table.
 
     Args:
         columns: the headings.
         rows: the cells, made strings here; numbers with a fraction get four decimals.
-        right: the headings of the columns that are set to the right, separated by spaces.
+        right: the headings of the columns that are set to the right; in a text, by spaces.
     """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    to_the_right = right.split() if isinstance(right, str) else right
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in columns:
-        shown.add_column(name, justify="right" if name in right.split() else "left")
+        shown.add_column(name, justify="right" if name in to_the_right else "left")
     for row in rows:
         shown.add_row(*(Text(number(cell)) for cell in row))
     Console().print(shown)
