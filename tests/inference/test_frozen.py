@@ -97,6 +97,6 @@ def test_a_disk_without_room_is_told(model, tmp_path, monkeypatch):
     task = task_of()
     examples = task.examples([tagged(np.random.default_rng(0))], 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: namedtuple("Usage", "free")(100))
-    with pytest.raises(BertworksError, match="0.0 GB are free. Make room"):
+    with pytest.raises(BertworksError, match=r"0\.0 GB are free\. Make room"):
         frozen_states(tmp_path / "s.npy", model.network, model.encoder, task, examples)
     assert not list(tmp_path.iterdir())

@@ -33,6 +33,7 @@ from ..inference.frozen import frozen_states
 from ..inference.vectors import fingerprint
 from ..model.device import pick_device
 from ..model.precision import Precision
+from ..tasks.labelled import check_length
 from ..tasks.rows import Table
 from ..tasks.tagging.probe import FrozenStates, LayerChoice, ProbeTask
 from ..tasks.tagging.task import TaggingExample, TaggingOptions, TaggingTask
@@ -67,9 +68,11 @@ class FeatureAblationSettings(TaggingOptions):
             raise ValueError(f"finetune.seed={self.finetune.seed}: give seeds=[…] instead")
         return self
 
-    def tagging(self) -> dict[str, Any]:
-        """What is said of the task."""
-        return self.model_dump(include=set(TaggingOptions.model_fields))
+    def finetuning(self, seed: int = 0) -> FinetuneSettings:
+        """The settings of the last row, in which is all that is said of the task."""
+        task = self.model_dump(include=set(TaggingOptions.model_fields))
+        how = {} if self.finetune is None else self.finetune.model_dump()
+        return settings_of(TaggingTask).parse({**how, **task, "seed": seed})
 
 
 class Choice(NamedTuple):
@@ -98,8 +101,8 @@ def choices(count: int) -> list[Choice]:
     ]
     found: dict[LayerChoice, Choice] = {}
     for row in rows:
-        layers = row.layers
-        found.setdefault(layers if len(layers.layers) > 1 else LayerChoice(layers.layers), row)
+        layers, mixed = row.layers
+        found.setdefault(LayerChoice(layers, mixed and len(layers) > 1), row)
     return list(found.values())
 
 
@@ -135,7 +138,8 @@ def ablate_features(
     train, dev = (
         table if isinstance(table, str | os.PathLike) else list(table) for table in (train, dev)
     )
-    own = settings_of(TaggingTask).parse(resolved.tagging())
+    check_length(resolved.max_seq_length, held.encoder.config)
+    own = resolved.finetuning()
     data = LabelledData.read(TaggingTask, held.tokenizer, train, dev, own, pick_device(device))
     work = _Work(held, data, resolved, Path(out), device, progress)
     description = {
@@ -229,7 +233,6 @@ class _Work:
 
     def fine_tune(self, train: Table, dev: Table, seed: int, out: Path) -> Outcome:
         """Measure the encoder once it is fine-tuned."""
-        assert self.settings.finetune is not None
         result = finetune(
             self.model,
             self.task.name,
@@ -238,11 +241,7 @@ class _Work:
             out=out,
             device=self.device,
             progress=self.progress,
-            **{
-                **self.settings.finetune.model_dump(),
-                **self.settings.tagging(),
-                "seed": seed,
-            },
+            **self.settings.finetuning(seed).model_dump(),
         )
         return {"metrics": dict(result.metrics)}
 

@@ -32,6 +32,9 @@ class ProbeSettings(LstmSettings):
     batch_size: int = Field(32, ge=1)
     learning_rate: float = Field(1e-3, gt=0, description="of Adam; falls to 0 on a line")
     max_grad_norm: float = Field(1.0, gt=0)
+    bucket_batches: int = Field(
+        16, ge=0, description="as in fine-tuning; an LSTM takes as many steps as the longest row"
+    )
 
     def fit_settings(self, seed: int, steps_per_epoch: int) -> FitSettings:
         """What of this the training loop is told."""
@@ -93,7 +96,8 @@ def train_probe(
     pieces = [piece for example in train for piece in task.training_examples(example)]
     seed_everything(seed)
     network = task.network(config)
-    steps = math.ceil(settings.epochs * len(pieces) / settings.batch_size)
+    size = settings.batch_size
+    source = RowSource(pieces, seed=seed, batch_size=size, bucket_batches=settings.bucket_batches)
     metric = task.best_metric
     description: dict[str, Any] = {
         "layers": list(task.choice.layers),
@@ -106,8 +110,8 @@ def train_probe(
         state = fit(
             network,
             task,
-            [Phase(RowSource(pieces, seed=seed, batch_size=settings.batch_size), steps)],
-            settings=settings.fit_settings(seed, math.ceil(len(pieces) / settings.batch_size)),
+            [Phase(source, math.ceil(settings.epochs * len(pieces) / size))],
+            settings=settings.fit_settings(seed, math.ceil(len(pieces) / size)),
             run=run,
             evaluate=lambda network: evaluate(network, task, dev).metrics,
             best=Best(metric, metric in task.lower_is_better),
