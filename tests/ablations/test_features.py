@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ from bertworks.ablations.results import ResultRow, Results
 from bertworks.api import Model
 from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.tasks.tagging.probe import LayerChoice
+from bertworks.training.probe import ProbeResult
 from tests.training.test_finetune import Lines
 from tests.training.test_finetune_tasks import GEOMETRY, PIECES, Tokenizer, tagged
 
 random = np.random.default_rng(0)
-TRAIN, DEV = ([tagged(random) for _ in range(count)] for count in (120, 40))
+TRAIN, DEV = ([tagged(random) for _ in range(count)] for count in (120, 30))
 FAST: dict[str, Any] = {
     "max_seq_length": 32,
     "probe": {"lstm_hidden_size": 16, "epochs": 4, "batch_size": 16, "learning_rate": 1e-2},
@@ -60,7 +60,22 @@ def test_choices_that_would_be_the_same_are_made_once(count):
     assert len(found) == {1: 2}.get(count, 5)
 
 
-def test_a_table_learns_and_goes_on(model: Model, tmp_path: Path, monkeypatch) -> None:
+def probes_made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The directories of the probes that are trained from now on."""
+    made: list[str] = []
+    train_probe = features.train_probe
+
+    def noted(*given: Any, out: Path, **more: Any) -> ProbeResult:
+        made.append(out.name)
+        return train_probe(*given, out=out, **more)
+
+    monkeypatch.setattr(features, "train_probe", noted)
+    return made
+
+
+def test_a_table_learns_and_goes_on(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     results = run(model, tmp_path / "a")
     names = [row.name for row in results.rows]
@@ -88,29 +103,12 @@ def test_a_table_learns_and_goes_on(model: Model, tmp_path: Path, monkeypatch) -
         run(model, tmp_path / "b", progress=OffInRow("weighted sum", step=10))
     kept = list(tmp_path.glob("b/rows/*/result.json"))
     assert len(kept) == 3
-    made: list[str] = []
-    true_probe = features.train_probe
-    monkeypatch.setattr(
-        features,
-        "train_probe",
-        lambda *given, out, **more: made.append(out.name) or true_probe(*given, out=out, **more),
-    )
+    made = probes_made(monkeypatch)
     again = run(model, tmp_path / "b")
     assert made == ["weighted-sum-last-2-seed0", "concatenated-last-2-seed0"]
     for name in ("results.json", "table.md"):
         assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "a" / name).read_bytes()
     assert again.rows == results.rows
-
-    # All is there: another seed is all that is left to do.
-    shutil.copytree(tmp_path / "a", tmp_path / "c")
-    made.clear()
-    assert run(model, tmp_path / "c").rows == results.rows
-    assert made == []
-    both = run(model, tmp_path / "c", seeds=[0, 1])
-    assert len(made) == 5
-    assert all("seed1" in name for name in made)
-    assert [row.outcomes[0] for row in both.rows] == [row.outcomes[0] for row in results.rows]
-    assert "± (2 seeds)" in both.markdown()
 
 
 class OffInRow(Lines):
@@ -126,19 +124,33 @@ class OffInRow(Lines):
             raise RuntimeError("the machine was switched off")
 
 
-def test_another_beginning_is_an_error(model: Model, tmp_path: Path) -> None:
-    small = {**FAST, "probe": {**FAST["probe"], "epochs": 0.1}, "finetune": None}
-    results = run(model, tmp_path / "a", **small)
+SMALL = {"probe": {**FAST["probe"], "epochs": 0.1}, "finetune": None}
+
+
+def test_seeds_can_be_added(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = run(model, tmp_path / "a", **SMALL)
     assert [row.name for row in results.rows][-1] == "concatenated, last 2"
+    made = probes_made(monkeypatch)
+    assert run(model, tmp_path / "a", **SMALL).rows == results.rows
+    assert made == []
+    both = run(model, tmp_path / "a", **SMALL, seeds=[0, 1])
+    assert len(made) == 5
+    assert all("seed1" in name for name in made)
+    assert [row.outcomes[0] for row in both.rows] == [row.outcomes[0] for row in results.rows]
+    assert "± (2 seeds)" in both.markdown()
+
+
+def test_another_beginning_is_an_error(model: Model, tmp_path: Path) -> None:
+    run(model, tmp_path / "a", **SMALL)
     other = Model.fresh(GEOMETRY, model.tokenizer, seed=1)
     with pytest.raises(TrainingError, match="the run was begun with model="):
-        run(other, tmp_path / "a", **small)
+        run(other, tmp_path / "a", **SMALL)
     with pytest.raises(TrainingError, match="the run was begun with dev="):
-        run(model, tmp_path / "a", **{**small, "dev": DEV[:-1]})
+        run(model, tmp_path / "a", **{**SMALL, "dev": DEV[:-1]})
     with pytest.raises(TrainingError, match="other training data"):
-        run(model, tmp_path / "a", **{**small, "train": TRAIN[:-1]})
+        run(model, tmp_path / "a", **{**SMALL, "train": TRAIN[:-1]})
     with pytest.raises(TrainingError, match=r"begun with probe.epochs=0\.1, not 4"):
-        run(model, tmp_path / "a", **{**small, "probe": FAST["probe"]})
+        run(model, tmp_path / "a", **{**SMALL, "probe": FAST["probe"]})
 
 
 @pytest.mark.parametrize(

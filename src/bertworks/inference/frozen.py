@@ -52,9 +52,7 @@ def frozen_states(
     if not file.exists():
         size = 4 * int(np.prod(shape))
         if tell is not None:
-            tell(
-                f"computing the hidden states of {pieces:,} pieces, {shape[0]} of each: {size / 1e6:,.0f} MB"
-            )
+            tell(f"computing {pieces:,} pieces' {shape[0]} hidden states: {size / 1e6:,.0f} MB")
         free = shutil.disk_usage(file.parent).free
         if size > free:  # a full disk would end the process with no word of what was wrong
             raise BertworksError(
