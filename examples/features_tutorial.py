@@ -30,11 +30,15 @@ def read(table: str, count: int = 2000) -> tuple[list[str], list[int]]:
 
 
 def accuracies(vectors: np.ndarray, labels: list[int], seeds: int = 5) -> list[float]:
-    """How often a classifier is right on the quarter that it was not trained on, for each split."""
+    """How often a classifier is right on the quarter that it was not trained on, for each split.
+
+    The solver goes to the optimum. scikit-learn's default stops before it, where the seventh digit
+    of a vector decides about a row or two.
+    """
     found = []
     for seed in range(seeds):
         train_x, test_x, train_y, test_y = train_test_split(vectors, labels, random_state=seed)
-        classifier = LogisticRegression(max_iter=1000).fit(train_x, train_y)
+        classifier = LogisticRegression(solver="newton-cholesky").fit(train_x, train_y)
         found.append(float(classifier.score(test_x, test_y)))
     return found
 
