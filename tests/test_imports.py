@@ -58,7 +58,7 @@ from typer.testing import CliRunner
 from bertworks.cli import app
 runner = CliRunner()
 verbs = [command.name for command in app.registered_commands]
-assert len(verbs) == 19, verbs
+assert len(verbs) == 22, verbs
 for arguments in [["--help"], ["--version"], *([verb, "--help"] for verb in verbs)]:
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, (arguments, result.output)

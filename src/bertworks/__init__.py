@@ -31,6 +31,8 @@ _HOMES = {
     "finetune": "training.finetune",
     "finetune_grid": "training.grid",
     "glue": "training.glue",
+    "probe": "probing",
+    "ablate_features": "ablations.features",
 }
 
 

@@ -3,10 +3,28 @@
 Nothing here imports torch before a verb needs it, so that `--help` answers at once.
 """
 
-from . import checkpoint, corpus, search, training, using, vectors  # each registers its verbs
+from . import (
+    checkpoint,
+    corpus,
+    measuring,
+    search,
+    training,
+    using,
+    vectors,
+)  # each registers its verbs
 from .app import app
 
-__all__ = ["app", "checkpoint", "corpus", "main", "search", "training", "using", "vectors"]
+__all__ = [
+    "app",
+    "checkpoint",
+    "corpus",
+    "main",
+    "measuring",
+    "search",
+    "training",
+    "using",
+    "vectors",
+]
 
 
 def main() -> None:

@@ -24,6 +24,8 @@ ORDER = (
     "pretrain",
     "finetune",
     "glue",
+    "probe",
+    "ablate",
     "evaluate",
     "predict",
     "fill-mask",

@@ -143,14 +143,18 @@ def read_counts(counts: ReadCounts) -> None:
 
 
 def table(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: str = "", cut: str = ""
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    right: str | Sequence[str] = "",
+    cut: str = "",
 ) -> None:
     """A plain table.
 
     Args:
         columns: the headings.
         rows: the cells, made strings here; numbers with a fraction get four decimals.
-        right: the headings of the columns that are set to the right, separated by spaces.
+        right: the headings of the columns that are set to the right; in a text, by spaces.
         cut: the heading of the column that gives way, its cells cut, where a line is too long.
     """
     from rich import box
@@ -158,9 +162,10 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
+    to_the_right = right.split() if isinstance(right, str) else right
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in columns:
-        justify: Literal["left", "right"] = "right" if name in right.split() else "left"
+        justify: Literal["left", "right"] = "right" if name in to_the_right else "left"
         shown.add_column(name, justify=justify, no_wrap=cut not in {"", name})
     for row in rows:
         cells = zip(columns, row, strict=True)

@@ -33,10 +33,16 @@ class Windowed(Protocol):
 WindowedT = TypeVar("WindowedT", bound=Windowed)
 
 
-def pack_windows(examples: Sequence[WindowedT]) -> tuple[Packed, list[tuple[WindowedT, int]]]:
-    """The windows of all rows in order of length, and of each its row and its number there."""
+def in_order(examples: Sequence[WindowedT]) -> list[tuple[WindowedT, int]]:
+    """The windows of all rows in order of length: of each its row, and its number there."""
     places = [(example, number) for example in examples for number in range(len(example.windows))]
     places.sort(key=lambda place: len(place[0].windows[place[1]].input_ids))
+    return places
+
+
+def pack_windows(examples: Sequence[WindowedT]) -> tuple[Packed, list[tuple[WindowedT, int]]]:
+    """The windows of all rows as a pack, and their places as `in_order` gives them."""
+    places = in_order(examples)
     windows = [example.windows[number] for example, number in places]
     packed = Packed.from_arrays(
         [window.input_ids for window in windows],

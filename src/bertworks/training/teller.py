@@ -143,4 +143,5 @@ class Teller:
             self._events.write(line)
 
     def _peak_share(self) -> float | None:
-        return None if self._peak is None else self._meter.flops_per_second / self._peak
+        flops = self._meter.flops_per_second  # 0: of a network whose operations nobody counts
+        return flops / self._peak if self._peak and flops else None

@@ -1,0 +1,1 @@
+"""Claims of the paper, shown again on the user's own model and data."""

@@ -1,0 +1,259 @@
+"""Features or fine-tuning? The paper's table 7 on a model and a tagged table of the user's.
+
+A frozen encoder's hidden states are computed once; for each of six choices of layers a BiLSTM is
+trained on them. Beside them the encoder is fine-tuned. Source: paper §5.3 and table 7.
+
+out/
+  settings.yaml            as resolved; data.json: what the tables look like
+  states.npy               the hidden states, removed when all probes are measured
+  rows/last-seed0/         a run directory for each choice and seed; result.json when it is done
+  rows/fine-tuned-seed0/   the fine-tuned model's
+  table.md, results.json   what came out, written anew after each row
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self, cast
+
+import torch
+from pydantic import Field, model_validator
+
+from ..api import Model, load
+from ..inference.engine import EngineSettings
+from ..inference.frozen import frozen_states
+from ..inference.vectors import fingerprint
+from ..model.device import pick_device
+from ..model.precision import Precision
+from ..tasks.labelled import check_length
+from ..tasks.rows import Table
+from ..tasks.tagging.probe import FrozenStates, LayerChoice, ProbeTask
+from ..tasks.tagging.task import TaggingExample, TaggingOptions, TaggingTask
+from ..training.finetune import finetune
+from ..training.finetune_settings import FinetuneSettings, settings_of
+from ..training.journal import RunDirectory, write_atomically
+from ..training.labelled_data import LabelledData
+from ..training.probe import ProbeSettings, train_probe
+from ..training.progress import Progress
+from .results import Outcome, ResultRow, Results
+
+TITLE = "Features of a frozen encoder, and fine-tuning"
+PAPER = "CoNLL-2003"
+FINE_TUNED = "fine-tuned"
+
+
+class FeatureAblationSettings(TaggingOptions):
+    """What is asked of the table; beside these, what a user may say of tagging."""
+
+    seeds: tuple[int, ...] = Field((0,), min_length=1, description="each row is their mean")
+    precision: Precision = Field("fp32", description="what the frozen encoder computes in")
+    probe: ProbeSettings = ProbeSettings()
+    finetune: FinetuneSettings | None = Field(
+        FinetuneSettings(), description="of the last row; null leaves it out"
+    )
+
+    @model_validator(mode="after")
+    def _seeds_are_said_once(self) -> Self:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds={list(self.seeds)}: one stands there twice")
+        if self.finetune is not None and self.finetune.seed != FinetuneSettings().seed:
+            raise ValueError(f"finetune.seed={self.finetune.seed}: give seeds=[…] instead")
+        return self
+
+    def finetuning(self, seed: int = 0) -> FinetuneSettings:
+        """The settings of the last row, in which is all that is said of the task."""
+        task = self.model_dump(include=set(TaggingOptions.model_fields))
+        how = {} if self.finetune is None else self.finetune.model_dump()
+        return settings_of(TaggingTask).parse({**how, **task, "seed": seed})
+
+
+class Choice(NamedTuple):
+    """A row of the paper's table: its name, the layers, and the F1 there (dev, in percent)."""
+
+    name: str
+    layers: LayerChoice
+    paper: float
+
+
+def choices(count: int) -> list[Choice]:
+    """The paper's six choices for an encoder of so many layers.
+
+    "The last four" are all, where there are fewer; what would be the same as a row above it is left
+    out.
+    """
+    four = tuple(range(max(1, count - 3), count + 1))
+    name = f"last {len(four)}"
+    rows = [
+        Choice("embeddings", LayerChoice((0,)), 91.0),
+        Choice("second-to-last", LayerChoice((count - 1,)), 95.6),
+        Choice("last", LayerChoice((count,)), 94.9),
+        Choice(f"weighted sum, {name}", LayerChoice(four, mixed=True), 95.9),
+        Choice(f"concatenated, {name}", LayerChoice(four), 96.1),
+        Choice("weighted sum, all", LayerChoice(tuple(range(1, count + 1)), mixed=True), 95.5),
+    ]
+    found: dict[LayerChoice, Choice] = {}
+    for row in rows:
+        layers, mixed = row.layers
+        found.setdefault(LayerChoice(layers, mixed and len(layers) > 1), row)
+    return list(found.values())
+
+
+def ablate_features(
+    model: str | Path | Model,
+    *,
+    train: Table,
+    dev: Table,
+    out: str | Path,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Results:
+    """Measure probes of six choices of layers, and fine-tuning; called again, it goes on.
+
+    Args:
+        model: a `Model`, a directory, or a name on the hub. Its weights are left as they are.
+        train: the rows to learn from: tagged words, as `finetune` takes them for tagging.
+        dev: the rows to measure on.
+        out: a directory for everything.
+        device: where to compute.
+        progress: shows how it goes.
+        settings: those of `FeatureAblationSettings`.
+
+    Raises:
+        DataError: a table or a row of it is not what it should be.
+        SettingsError: a setting is unknown or impossible.
+        TrainingError: `out` was begun with another model, other data or settings.
+        BertworksError: the disk has no room for the hidden states.
+    """
+    resolved = FeatureAblationSettings.parse(settings)
+    held = model if isinstance(model, Model) else load(model, device=device)
+    train, dev = (
+        table if isinstance(table, str | os.PathLike) else list(table) for table in (train, dev)
+    )
+    check_length(resolved.max_seq_length, held.encoder.config)
+    own = resolved.finetuning()
+    data = LabelledData.read(TaggingTask, held.tokenizer, train, dev, own, pick_device(device))
+    work = _Work(held, data, resolved, Path(out), device, progress)
+    description = {
+        "model": fingerprint(held.encoder, held.tokenizer),
+        "dev": work.dev_digest(),
+        **resolved.model_dump(mode="json"),
+    }
+    run = RunDirectory.open(out, description, may_change=frozenset({"seeds"}))
+    try:
+        data.note_in(run)
+        for line in data.summary.lines():
+            work.say(line)
+        results = Results(run.path, TITLE, data.task.best_metric, PAPER)
+        for choice in choices(held.encoder.config.num_hidden_layers):
+            results.add(work.row(choice.name, choice.paper, partial(work.probe, choice.layers)))
+        work.states_file.unlink(missing_ok=True)
+        if resolved.finetune is not None:
+            results.add(work.row(FINE_TUNED, 96.4, partial(work.fine_tune, train, dev)))
+        return results
+    finally:
+        run.close()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Makes the table's rows, each seed of them once."""
+
+    model: Model
+    data: LabelledData
+    settings: FeatureAblationSettings
+    out: Path
+    device: torch.device | str
+    progress: Progress | None
+
+    @property
+    def states_file(self) -> Path:
+        return self.out / "states.npy"
+
+    @property
+    def task(self) -> TaggingTask:
+        return cast(TaggingTask, self.data.task)
+
+    @property
+    def train(self) -> list[TaggingExample]:
+        return cast(list[TaggingExample], self.data.train)
+
+    @property
+    def dev(self) -> list[TaggingExample]:
+        return cast(list[TaggingExample], self.data.dev)
+
+    def dev_digest(self) -> str:
+        """What tells these rows to measure on from others."""
+        content = b"".join(example.content + example.target for example in self.dev)
+        return hashlib.sha256(content).hexdigest()
+
+    def say(self, text: str) -> None:
+        """Tell people who look."""
+        if self.progress is not None:
+            self.progress.note(text)
+
+    def row(self, name: str, paper: float, measure: Callable[[int, Path], Outcome]) -> ResultRow:
+        """A row of the table: what is measured with each seed, or was by an earlier run."""
+        outcomes = {}
+        for seed in self.settings.seeds:
+            directory = self.out / "rows" / f"{re.sub(r'[ ,]+', '-', name)}-seed{seed}"
+            file = directory / "result.json"
+            if not file.exists():
+                self.say(f"{name}, seed {seed}")
+                found = measure(seed, directory)
+                write_atomically(file, json.dumps(found, indent=1).encode())
+                for part in ("checkpoints", "best"):  # of no use any more, and large
+                    shutil.rmtree(directory / part)
+            outcomes[seed] = json.loads(file.read_bytes())
+        return ResultRow(name, paper, outcomes)
+
+    def probe(self, layers: LayerChoice, seed: int, out: Path) -> Outcome:
+        """Measure a BiLSTM on some layers."""
+        result = train_probe(
+            ProbeTask(self.task, self.states, layers, self.settings.probe),
+            self.model.encoder.config,
+            self.train,
+            self.dev,
+            out=out,
+            settings=self.settings.probe,
+            seed=seed,
+            device=self.device,
+            progress=self.progress,
+        )
+        shares = dict(zip(map(str, layers.layers), result.shares, strict=False))
+        return {"layers": layers.layers, "metrics": dict(result.metrics), "shares": shares}
+
+    def fine_tune(self, train: Table, dev: Table, seed: int, out: Path) -> Outcome:
+        """Measure the encoder once it is fine-tuned."""
+        result = finetune(
+            self.model,
+            self.task.name,
+            train=train,
+            dev=dev,
+            out=out,
+            device=self.device,
+            progress=self.progress,
+            **self.settings.finetuning(seed).model_dump(),
+        )
+        return {"metrics": dict(result.metrics)}
+
+    @cached_property
+    def states(self) -> FrozenStates:
+        """The frozen encoder's, made when the first probe needs them."""
+        return frozen_states(
+            self.states_file,
+            self.model.network,
+            self.model.encoder,
+            self.task,
+            [*self.train, *self.dev],
+            EngineSettings(precision=self.settings.precision),
+            self.say,
+        )

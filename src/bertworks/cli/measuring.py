@@ -1,0 +1,108 @@
+"""What an encoder knows before it is fine-tuned: `probe`, `ablate`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import show
+from .app import AsJson, Device, DeviceName, Threads, set_threads, verb
+
+Model = Annotated[
+    str, typer.Option(metavar="MODEL", help="A model's directory, or its name on the hub.")
+]
+Train = Annotated[str, typer.Option(metavar="FILE", help="The rows to learn from.")]
+Dev = Annotated[str, typer.Option(metavar="FILE", help="The rows to measure on.")]
+KeyValues = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")]
+
+
+@verb(
+    "probe",
+    "bertworks probe --model all-MiniLM-L6-v2 --train train.tsv --dev dev.tsv \\\n"
+    "      pooling=cls layers=[-2]",
+)
+def probe(
+    model: Model,
+    train: Train,
+    dev: Dev,
+    settings: KeyValues = None,
+    json: AsJson = False,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+) -> None:
+    """Classify texts by a frozen encoder's vectors: logistic regression.
+
+    Tells in seconds what the vectors know of the classes. Settings are those of vectors (pooling=,
+    layers=, combine=, normalize=, max_seq_length=), text_column=, label_column=, and
+    inverse_regularization=.
+    """
+    set_threads(threads)
+    from ..probing import TextProbeSettings
+    from ..probing import probe as run
+
+    asked = TextProbeSettings.resolve(overrides=settings or [])
+    found = run(
+        model, train=train, dev=dev, device=device.value, **asked.model_dump(exclude_unset=True)
+    )
+    if json:
+        show.as_json({"width": found.width, **found.metrics})
+    else:
+        show.metrics({"width": found.width, **found.metrics})
+
+
+class Claim(StrEnum):
+    """What can be shown again."""
+
+    FEATURES = "features"
+
+
+@verb(
+    "ablate",
+    "bertworks ablate features --model runs/tiny --train train.conll \\\n"
+    "      --dev dev.conll --out runs/features finetune.learning_rate=2e-4",
+)
+def ablate(
+    what: Annotated[
+        Claim,
+        typer.Argument(
+            metavar="WHAT",
+            help="features: six choices of a frozen encoder's layers, beside fine-tuning.",
+            show_default=False,
+        ),
+    ],
+    model: Model,
+    train: Train,
+    dev: Dev,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="For everything; one that exists is gone on with.")
+    ],
+    settings: KeyValues = None,
+    device: Device = DeviceName.AUTO,
+    threads: Threads = None,
+) -> None:
+    """Show a claim of the paper again, on your data.
+
+    features (paper, table 7): a two-layer BiLSTM tags words by a frozen encoder's hidden states,
+    which are computed once; beside it the encoder is fine-tuned (finetune=null leaves that out).
+    Rows that are finished are not done again.
+    """
+    assert what == Claim.FEATURES
+    set_threads(threads)
+    from ..ablations.features import FeatureAblationSettings, ablate_features
+    from ..training.progress import Progress
+
+    results = ablate_features(
+        model,
+        train=train,
+        dev=dev,
+        out=out,
+        device=device.value,
+        progress=Progress(),
+        **FeatureAblationSettings.resolve(overrides=settings or []).model_dump(),
+    )
+    headings, cells = results.table()
+    show.table(headings, cells, right=headings[1:])
+    show.facts({"table": results.table_file, "results": results.json_file})

@@ -1,0 +1,90 @@
+"""Hidden states of a frozen encoder, computed once and kept in a file that is mapped into memory.
+
+Features that are made once serve any number of probes and epochs. The file is NumPy's, `[layers +
+1, pieces, hidden_size]`: each layer lies together, so a probe of one layer reads one part of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from torch import nn
+
+from ..errors import BertworksError
+from ..model.encoder import Encoder
+from ..tasks.tagging.probe import FrozenStates, pieces_of, window_starts
+from ..tasks.tagging.task import TaggingExample, TaggingTask
+from ..tasks.tagging.words import Window
+from ..tasks.windowed import in_order
+from .engine import DEFAULTS, EngineSettings, by_tokens, inference
+
+
+def frozen_states(
+    file: Path,
+    network: nn.Module,
+    encoder: Encoder,
+    task: TaggingTask,
+    examples: Sequence[TaggingExample],
+    engine: EngineSettings = DEFAULTS,
+    tell: Callable[[str], None] | None = None,
+) -> FrozenStates:
+    """All layers' vectors of the pieces that tell a tag.
+
+    Args:
+        file: where they are kept. If it is there, it has to be of this encoder and these examples;
+            it is there as a whole or not at all.
+        network: what holds the encoder; it runs on the device where it is.
+        encoder: whose hidden states are taken.
+        task: what packs the examples.
+        examples: with their windows.
+        engine: batching and precision.
+        tell: told how large the file will be.
+
+    Raises:
+        BertworksError: the disk has no room for the file.
+    """
+    starts, pieces = window_starts(examples)
+    shape = (encoder.config.num_hidden_layers + 1, pieces, encoder.config.hidden_size)
+    if not file.exists():
+        size = 4 * int(np.prod(shape))
+        if tell is not None:
+            tell(f"computing {pieces:,} pieces' {shape[0]} hidden states: {size / 1e6:,.0f} MB")
+        free = shutil.disk_usage(file.parent).free
+        if size > free:  # a full disk would end the process with no word of what was wrong
+            raise BertworksError(
+                f"the hidden states take {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",
+                where=str(file.parent),
+                fix="Make room, or give another --out.",
+            )
+        part = file.with_name(f"{file.name}.part")
+        values = open_memmap(part, "w+", np.float32, shape)
+        _fill(values, network, encoder, task, examples, starts, engine)
+        values.flush()
+        part.replace(file)
+    found = np.load(file, mmap_mode="r")
+    assert found.shape == shape, "of this encoder and these examples"
+    return FrozenStates(found, starts)
+
+
+def _fill(
+    values: np.ndarray,
+    network: nn.Module,
+    encoder: Encoder,
+    task: TaggingTask,
+    examples: Sequence[TaggingExample],
+    starts: Mapping[Window, int],
+    engine: EngineSettings,
+) -> None:
+    device = next(network.parameters()).device
+    for part in by_tokens(examples, engine.batch_tokens):
+        batch = task.collate(part).to(device)
+        windows = (example.windows[number] for example, number in in_order(part))
+        pieces = pieces_of(starts, windows)
+        with inference(network, engine.precision):
+            for layer, hidden in enumerate(encoder.hidden_states(batch.packed)):
+                told = hidden[batch.targets["positions"]]
+                values[layer, pieces] = told.float().cpu().numpy()

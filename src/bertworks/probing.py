@@ -1,0 +1,134 @@
+"""What a frozen encoder's vectors of texts know of their classes: logistic regression on them.
+
+The weights of the encoder stay as they are; scikit-learn finds the classifier. `training.probe` is
+the like for the tags of words.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from .api import Model, load
+from .errors import DataError, need
+from .inference.features import EmbedSettings
+from .model.precision import Precision
+from .tasks.classification import ClassificationOptions, ClassificationTask
+from .tasks.metrics import EXTRA, classification_metrics
+from .tasks.placed import Rows, text_of
+from .tasks.rows import Table, read_rows
+
+
+class TextProbeSettings(EmbedSettings):
+    """How vectors are made, and what is learned on them; beside these, those of `Model.embed`."""
+
+    text_column: str | None = Field(None, description="name or number; guessed if left out")
+    label_column: str | None = Field(None, description="name or number; guessed if left out")
+    header: bool | None = Field(None, description="whether files begin with column names")
+    precision: Precision = Field("fp32", description="what the encoder computes in")
+    inverse_regularization: float = Field(1.0, gt=0, description="scikit-learn's C")
+    max_iterations: int = Field(10_000, ge=1, description="of the solver, which stops sooner")
+
+    def of_vectors(self) -> dict[str, Any]:
+        """What is said of the vectors; the rest is the model's own."""
+        return self.model_dump(include=self.model_fields_set & set(EmbedSettings.model_fields))
+
+
+@dataclass(frozen=True)
+class TextProbe:
+    """A classifier on frozen vectors.
+
+    Attributes:
+        metrics: on dev, as `ClassificationTask` measures; `majority` is the commonest label's.
+        labels: the classes' names; the classifier knows their numbers.
+        classifier: scikit-learn's `LogisticRegression`.
+        width: the numbers of a vector.
+    """
+
+    metrics: Mapping[str, float]
+    labels: tuple[str, ...]
+    classifier: Any
+    width: int
+
+
+def probe(
+    model: str | Path | Model,
+    *,
+    train: Table,
+    dev: Table,
+    device: torch.device | str = "auto",
+    **settings: Any,
+) -> TextProbe:
+    """Learn the classes of texts from a frozen encoder's vectors, by logistic regression.
+
+    Args:
+        model: a `Model`, a directory, or a name on the hub.
+        train: the rows to learn from, as `finetune` takes them for classification: single texts.
+        dev: the rows to measure on.
+        device: where a model that is loaded computes.
+        settings: those of `TextProbeSettings`: `pooling`, `layers`, `combine`, `normalize`,
+            `inverse_regularization`, ….
+
+    Raises:
+        DataError: a table or a row of it is not what it should be.
+        SettingsError: a setting is unknown or impossible.
+        BertworksError: scikit-learn is not installed.
+    """
+    asked = TextProbeSettings.parse(settings)
+    linear_model: Any = need("sklearn.linear_model", EXTRA, "A probe")
+    held = model if isinstance(model, Model) else load(model, device=device)
+    options = ClassificationOptions(
+        text_column=asked.text_column, label_column=asked.label_column, header=asked.header
+    )
+    tables = [
+        read_rows(
+            table if isinstance(table, str | os.PathLike) else list(table),
+            columns=options.named_columns(),
+            header=asked.header,
+        )
+        for table in (train, dev)
+    ]
+    task = ClassificationTask.from_table(held.tokenizer, tables[0], options)
+    if task.settings.columns.pair is not None:
+        raise DataError(
+            f"the rows are pairs of texts: {task.columns_text}",
+            where=tables[0].name,
+            fix="A probe is of single texts; name one with text_column=NAME.",
+        )
+    texts, labels = _texts_and_labels(task, tables[0])
+    dev_texts, dev_labels = _texts_and_labels(task.for_table(tables[1], labelled=True), tables[1])
+    vectors, dev_vectors = (
+        held.embed(some, engine={"precision": asked.precision}, **asked.of_vectors())
+        for some in (texts, dev_texts)
+    )
+    # Close to the optimum: where scikit-learn stops by default, rounding decides about rows.
+    classifier = linear_model.LogisticRegression(
+        C=asked.inverse_regularization, max_iter=asked.max_iterations, tol=1e-6
+    ).fit(vectors.astype(np.float64), labels)
+    names = task.settings.labels
+    told = classifier.predict(dev_vectors)
+    metrics = {
+        "majority": float(np.bincount(dev_labels).max() / len(dev_labels)),
+        **classification_metrics(
+            dev_labels, told, len(names), positive=1 if len(names) == 2 else None
+        ),
+    }
+    return TextProbe(metrics, names, classifier, vectors.shape[1])
+
+
+def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], np.ndarray]:
+    """Each row's text, and the number of its class."""
+    columns = task.settings.columns
+    assert columns.label is not None, "labels were asked for"
+    texts, labels = [], []
+    for where, row in rows:
+        texts.append(text_of(row, columns.text, where))
+        labels.append(task.label_of(row, columns.label, where))
+    return texts, np.array(labels)

@@ -1,0 +1,65 @@
+"""`probe` and `ablate`: what they print, and what they say of mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import CPU, Bertworks, World
+
+
+def test_probe(bertworks: Bertworks, world: World) -> None:
+    words = ("probe", "--model", world.pretrained, "--train", world.train, "--dev", world.dev, *CPU)
+    result = bertworks(*words, "pooling=cls", "layers=[0,-1]")
+    assert result.exit_code == 0, result.output
+    values = json.loads(bertworks(*words, "pooling=cls", "layers=[0,-1]", "--json").stdout)
+    assert values["width"] == 32
+    assert f"{values['accuracy']:.4f}" in result.stdout
+    wrong = bertworks(*words, "poling=cls")
+    assert wrong.exit_code == 1
+    assert "The nearest valid name is 'pooling'" in " ".join(wrong.stderr.split())
+
+
+@pytest.fixture
+def tagged(world: World, tmp_path: Path) -> Path:
+    """Every noun is one, and nothing else."""
+    rows = [json.loads(line)["text"].split() for line in world.train.read_text().splitlines()]
+    sentences = [
+        "".join(f"{word}\t{'NOUN' if at == 1 else 'X'}\n" for at, word in enumerate(words))
+        for words in rows
+    ]
+    (tmp_path / "tagged.conll").write_text("\n".join(sentences))
+    return tmp_path / "tagged.conll"
+
+
+def test_ablate_features(
+    bertworks: Bertworks, world: World, tagged: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("ablate", "features", "--model", world.pretrained, "--train", tagged, "--dev", tagged)
+    more = ("max_seq_length=32", "probe.lstm_hidden_size=4", "probe.epochs=1", "finetune.epochs=1")
+    result = bertworks(*words, *more, *CPU, "--out", "out")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "paper, CoNLL-2003" in lines[0]
+    assert "dev accuracy" in lines[0]
+    table = (tmp_path / "out" / "table.md").read_text().splitlines()[4:]
+    assert [line.split("  ")[0].strip() for line in lines[2:-2]] == [
+        row.split("|")[1].strip() for row in table
+    ]
+    assert table[-1].startswith("| fine-tuned | 96.4 |")
+    again = bertworks(*words, *more, *CPU, "--out", "out")
+    assert again.stdout == result.stdout
+    other = bertworks(*words, *more, "probe.epochs=2", *CPU, "--out", "out")
+    assert other.exit_code == 1
+    assert "begun with probe.epochs=1.0, not 2.0" in " ".join(other.stderr.split())
+
+
+def test_a_claim_that_nobody_knows(bertworks: Bertworks) -> None:
+    words = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
+    result = bertworks("ablate", "fetures", *words)
+    assert result.exit_code == 2
+    assert "'features'" in result.stderr

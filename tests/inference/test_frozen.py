@@ -1,0 +1,102 @@
+"""Hidden states that are computed once: those of the encoder, window by window."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from tests.training.test_finetune_tasks import GEOMETRY, PIECES, Tokenizer, tagged
+
+from bertworks.api import Model
+from bertworks.errors import BertworksError
+from bertworks.inference.engine import EngineSettings
+from bertworks.inference.frozen import frozen_states
+from bertworks.packed import Packed
+from bertworks.tasks.tagging.probe import LayerChoice, LstmSettings, ProbeTask
+from bertworks.tasks.tagging.task import TaggingTask
+
+
+def task_of(**settings) -> TaggingTask:
+    return TaggingTask.from_dict(
+        {
+            "labels": ("O", "B-NAME", "I-NAME"),
+            "spans": True,
+            "columns": {"word": "words", "tag": "tags"},
+            **settings,
+        },
+        Tokenizer.from_vocabulary(PIECES),
+    )
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(PIECES))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_seq_length": 32},
+        {"max_seq_length": 8, "stride": 3},
+        {"max_seq_length": 8, "labelled_piece": "all"},
+    ],
+)
+def test_states_are_the_encoders(model, tmp_path, settings):
+    random = np.random.default_rng(0)
+    task = task_of(**settings)
+    rows = [*[tagged(random) for _ in range(20)], {"words": [], "tags": []}]
+    examples = task.examples(rows, 0)
+    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    # Small batches: places in the file have to be right whatever goes through together.
+    states = frozen_states(
+        *(tmp_path / "s.npy", model.network, model.encoder, task, examples),
+        EngineSettings(batch_tokens=40),
+    )
+    windows = [window for example in examples for window in example.windows]
+    assert len(windows) >= len(rows)
+    pieces = sum(len(window.positions) for window in windows)
+    assert states.values.shape == (3, pieces, GEOMETRY.hidden_size)
+    for window in windows:
+        packed = Packed.from_arrays([window.input_ids], [window.token_type_ids]).to("cpu")
+        with torch.no_grad():
+            hidden = torch.stack(list(model.encoder.hidden_states(packed)))
+        expected = hidden[:, window.positions].numpy()
+        np.testing.assert_allclose(states.of([window], [0, 1, 2]), expected, atol=1e-5)
+        np.testing.assert_allclose(states.of([window], [2, 0]), expected[[2, 0]], atol=1e-5)
+    after = model.network.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+    # A probe's batch has them in the order of its labels, also of windows that are examples alone.
+    probe = ProbeTask(task, states, LayerChoice((1, 2)), LstmSettings())
+    alone = [piece for example in examples for piece in task.training_examples(example)]
+    for some in (examples, alone[::-1]):
+        batch = probe.collate(some).to("cpu")
+        assert batch.targets["lengths"].sum() == len(batch.targets["labels"]) == pieces
+        with torch.no_grad():
+            hidden = torch.stack(list(model.encoder.hidden_states(batch.packed)))
+        expected = hidden[1:, batch.targets["positions"]]
+        torch.testing.assert_close(batch.targets["states"], expected, atol=1e-5, rtol=0)
+
+
+def test_states_are_computed_once(model, tmp_path, monkeypatch):
+    task = task_of()
+    examples = task.examples([tagged(np.random.default_rng(0))], 0)
+    given = (tmp_path / "s.npy", model.network, model.encoder, task, examples)
+    first = np.array(frozen_states(*given).values)
+    said: list[str] = []
+    monkeypatch.setattr(model.encoder, "hidden_states", None)
+    again = frozen_states(*given, tell=said.append)
+    assert np.array_equal(again.values, first)
+    assert said == []
+    assert [file.name for file in tmp_path.iterdir()] == ["s.npy"]
+
+
+def test_a_disk_without_room_is_told(model, tmp_path, monkeypatch):
+    task = task_of()
+    examples = task.examples([tagged(np.random.default_rng(0))], 0)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: namedtuple("Usage", "free")(100))
+    with pytest.raises(BertworksError, match=r"0\.0 GB are free\. Make room"):
+        frozen_states(tmp_path / "s.npy", model.network, model.encoder, task, examples)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,84 @@
+"""Logistic regression on frozen vectors: what scikit-learn finds by hand, on rows of any table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+
+import bertworks as bw
+from bertworks.errors import DataError, SettingsError
+from tests.training.test_finetune import CONFIG, PIECES, make_rows
+
+TRAIN, DEV = make_rows(120, 1), make_rows(60, 2)
+
+
+@pytest.fixture
+def model() -> bw.Model:
+    return bw.Model.fresh(CONFIG, bw.Tokenizer.from_vocabulary(PIECES))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"pooling": "mean+max", "layers": [0, -1]}, {"inverse_regularization": 0.01}]
+)
+def test_it_is_the_regression_by_hand(model: bw.Model, settings: dict[str, Any]) -> None:
+    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    found = bw.probe(model, train=TRAIN, dev=DEV, **settings)
+    strength = settings.get("inverse_regularization", 1.0)
+    how = {name: value for name, value in settings.items() if name in ("pooling", "layers")}
+    texts, labels = [row["text"] for row in TRAIN], [row["label"] for row in TRAIN]
+    # Another way to the same optimum.
+    by_hand = LogisticRegression(C=strength, solver="newton-cholesky", tol=1e-10)
+    by_hand.fit(model.embed(texts, **how).astype(np.float64), labels)
+    told = by_hand.predict(model.embed([row["text"] for row in DEV], **how))
+    wanted = [row["label"] for row in DEV]
+    assert found.metrics["accuracy"] == pytest.approx(np.mean(told == np.array(wanted)))
+    assert found.metrics["f1"] == pytest.approx(f1_score(wanted, told, pos_label="yes"))
+    assert found.metrics["majority"] == 0.5
+    assert found.labels == ("no", "yes")
+    assert found.width == by_hand.coef_.shape[1]
+    np.testing.assert_allclose(found.classifier.coef_, by_hand.coef_, atol=1e-4)
+    after = model.network.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_vectors_that_know_the_classes_tell_them() -> None:
+    # A mean of embeddings has a share of the x's, in as many directions as there are letters.
+    wide = CONFIG.with_values(hidden_size=64)
+    model = bw.Model.fresh(wide, bw.Tokenizer.from_vocabulary(PIECES))
+    found = bw.probe(model, train=TRAIN, dev=DEV, pooling="mean", layers=[0])
+    assert found.metrics["accuracy"] > 0.95
+
+
+def test_files_without_a_header_and_other_columns(model: bw.Model, tmp_path: Path) -> None:
+    for name, rows in (("train", TRAIN), ("dev", DEV)):
+        lines = [f"{row['label']}\t0\t{row['text']}\n" for row in rows]
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    found = bw.probe(
+        model,
+        train=tmp_path / "train.tsv",
+        dev=tmp_path / "dev.tsv",
+        text_column="3",
+        label_column="1",
+        header=False,
+    )
+    assert found.metrics == bw.probe(model, train=iter(TRAIN), dev=iter(DEV)).metrics
+
+
+def test_bad_inputs(model: bw.Model) -> None:
+    pairs = [{"sentence1": row["text"], "sentence2": "a", "label": row["label"]} for row in TRAIN]
+    with pytest.raises(DataError, match="the rows are pairs of texts"):
+        bw.probe(model, train=pairs, dev=pairs)
+    with pytest.raises(DataError, match="row 1: the label 'maybe' is none of those"):
+        bw.probe(model, train=TRAIN, dev=[{"text": "a", "label": "maybe"}])
+    with pytest.raises(DataError, match="row 2: the column 'text' holds nothing"):
+        bw.probe(model, train=TRAIN, dev=[DEV[0], {"text": None, "label": "yes"}])
+    with pytest.raises(SettingsError, match="there is no layer 7"):
+        bw.probe(model, train=TRAIN, dev=DEV, layers=[7])
+    with pytest.raises(SettingsError, match=r"unknown setting 'poling'.*'pooling'"):
+        bw.probe(model, train=TRAIN, dev=DEV, poling="cls")
