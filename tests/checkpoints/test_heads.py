@@ -13,7 +13,8 @@ from bertworks.onnx import PaddedNetwork, write_onnx
 from bertworks.packed import Batch
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.task import AnsweringTask
-from bertworks.tasks.choice import ChoiceNetwork, ChoiceTask
+from bertworks.tasks.choice.network import ChoiceNetwork
+from bertworks.tasks.choice.task import ChoiceTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.tagging.network import TaggingNetwork
 from bertworks.tasks.tagging.task import TaggingTask

@@ -19,8 +19,9 @@ from bertworks.errors import DataError
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks.answering.metrics import best_threshold, exact_match, f1, normalized
 from bertworks.tasks.answering.network import AnsweringNetwork
+from bertworks.tasks.answering.settings import AnsweringOptions
 from bertworks.tasks.answering.spans import candidates, locate, passage_tokens
-from bertworks.tasks.answering.task import AnsweringOptions, AnsweringTask
+from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 

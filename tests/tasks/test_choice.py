@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from bertworks.errors import DataError
 from bertworks.model.config import EncoderConfig
-from bertworks.tasks.choice import ChoiceOptions, ChoiceTask
+from bertworks.tasks.choice.settings import ChoiceOptions
+from bertworks.tasks.choice.task import ChoiceTask
 from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 

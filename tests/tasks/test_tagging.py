@@ -17,6 +17,7 @@ from bertworks.errors import DataError
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks.rows import read_rows
 from bertworks.tasks.tagging.metrics import span_scores
+from bertworks.tasks.tagging.settings import TaggingOptions
 from bertworks.tasks.tagging.tags import (
     Span,
     best_path,
@@ -27,7 +28,7 @@ from bertworks.tasks.tagging.tags import (
     spans_of,
     write_spans,
 )
-from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
+from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
 
 PIECES = [

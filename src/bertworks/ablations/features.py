@@ -35,8 +35,10 @@ from ..model.device import pick_device
 from ..model.precision import Precision
 from ..tasks.labelled import check_length
 from ..tasks.rows import Table
+from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import FrozenStates, LayerChoice, ProbeTask
-from ..tasks.tagging.task import TaggingExample, TaggingOptions, TaggingTask
+from ..tasks.tagging.settings import TaggingOptions
+from ..tasks.tagging.task import TaggingTask
 from ..training.finetune import finetune
 from ..training.finetune_settings import FinetuneSettings, settings_of
 from ..training.journal import RunDirectory, write_atomically

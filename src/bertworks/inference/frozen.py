@@ -16,8 +16,9 @@ from torch import nn
 
 from ..errors import BertworksError
 from ..model.encoder import Encoder
+from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import FrozenStates, pieces_of, window_starts
-from ..tasks.tagging.task import TaggingExample, TaggingTask
+from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.words import Window
 from ..tasks.windowed import in_order
 from .engine import DEFAULTS, EngineSettings, by_tokens, inference

@@ -18,7 +18,7 @@ _TASKS = {
     "regression": "regression:RegressionTask",
     "tagging": "tagging.task:TaggingTask",
     "answering": "answering.task:AnsweringTask",
-    "choice": "choice:ChoiceTask",
+    "choice": "choice.task:ChoiceTask",
     "retrieval": "retrieval.task:RetrievalTask",
 }
 

@@ -11,8 +11,10 @@ from torch import Tensor
 from ..checkpoints.family import Family
 from ..model.config import EncoderConfig
 from ..text.tokenizer import Tokenizer
-from .answering.task import AnsweringSettings, AnsweringTask
-from .choice import ChoiceSettings, ChoiceTask
+from .answering.settings import AnsweringSettings
+from .answering.task import AnsweringTask
+from .choice.settings import ChoiceSettings
+from .choice.task import ChoiceTask
 from .classification import ClassificationSettings, ClassificationTask
 from .columns import Columns
 from .pretraining.pairs import Format, InstanceSettings
@@ -20,8 +22,9 @@ from .pretraining.replaced_tokens import ReplacedTokensTask
 from .pretraining.task import PretrainingTask
 from .regression import RegressionTask
 from .tagging.columns import WordColumns
+from .tagging.settings import TaggingSettings
 from .tagging.tags import mark_spans
-from .tagging.task import TaggingSettings, TaggingTask
+from .tagging.task import TaggingTask
 from .task import Task
 from .texts import TextSettings
 

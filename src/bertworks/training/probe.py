@@ -13,8 +13,8 @@ from pydantic import Field
 
 from ..inference.evaluate import evaluate
 from ..model.config import EncoderConfig
+from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import LstmSettings, ProbeNetwork, ProbeTask
-from ..tasks.tagging.task import TaggingExample
 from .checkpoint import load_weights
 from .fit import fit
 from .journal import RunDirectory

@@ -16,7 +16,8 @@ from .metrics import best_threshold, exact_match, f1, normalized
 from .network import answering_loss_sum
 
 if TYPE_CHECKING:
-    from .task import AnsweringExample, AnsweringTask
+    from .examples import AnsweringExample
+    from .task import AnsweringTask
 
 NO_ANSWER = "no answer"
 LENGTHS = (NO_ANSWER, "1 word", "2 words", "3 to 5 words", "6 to 10 words", "more words")

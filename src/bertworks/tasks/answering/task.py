@@ -10,11 +10,10 @@ with the most context around it has the say (the original `run_squad.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from pydantic import Field
 from torch import Tensor
 
 from ...errors import DataError
@@ -27,88 +26,14 @@ from ..task import Evaluator, Prediction, Row, Task
 from ..windowed import pack_windows
 from .columns import answers_of, find_answering_columns
 from .evaluator import AnsweringEvaluator
-from .network import AnsweringNetwork, Softmax, SpanLoss
+from .examples import AnsweringExample
+from .network import AnsweringNetwork
+from .settings import AnsweringOptions, AnsweringSettings
 from .spans import Candidate, Found, candidates, locate, passage_tokens, tellers, tokens_of
 
 if TYPE_CHECKING:
     from ...model.config import EncoderConfig
     from ...text.tokenizer import Tokenizer
-
-
-class AnsweringSettings(TaskSettings):
-    """What question answering is, beside its weights."""
-
-    question: str = Field("question", description="the column of questions")
-    context: str = Field("context", description="the column of passages")
-    answers: str = Field("answers", description="the column of answers")
-    max_seq_length: int = Field(384, ge=8, description="the most tokens of a window")
-    stride: int = Field(128, ge=1, description="tokens between the beginnings of windows")
-    max_question_tokens: int = Field(64, ge=1, description="a longer question is cut")
-    max_answer_tokens: int = Field(30, ge=1, description="a longer span is no answer")
-    n_best: int = Field(20, ge=1, description="spans that probabilities are shared out among")
-    unanswerable: bool = Field(False, description="whether there are questions without an answer")
-    null_threshold: float = Field(
-        0.0, description="no answer is told where it scores better than the best span by more"
-    )
-    span_loss: SpanLoss = Field(
-        "mean", description="of the two log-likelihoods: their mean, as in the original, or sum"
-    )
-    softmax: Softmax = Field(
-        "sequence", description="over which tokens: all, as in the original, or the passage's"
-    )
-
-
-class AnsweringOptions(TaskOptions):
-    """What a user may say of question answering when it is learned."""
-
-    question_column: str | None = Field(None, description="name or number; guessed if left out")
-    context_column: str | None = Field(None, description="of the passages; guessed if left out")
-    answers_column: str | None = Field(None, description="name or number; guessed if left out")
-    max_seq_length: int = Field(384, ge=8, description="the most tokens of a window")
-    stride: int = Field(128, ge=1, description="tokens between the beginnings of windows")
-    max_question_tokens: int = Field(64, ge=1, description="a longer question is cut")
-    max_answer_tokens: int = Field(30, ge=1, description="a longer span is no answer")
-    n_best: int = Field(20, ge=1, description="spans that probabilities are shared out among")
-    span_loss: SpanLoss = "mean"
-    softmax: Softmax = "sequence"
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class AnsweringExample:
-    """A question and its passage as windows.
-
-    Attributes:
-        index: the row's number.
-        question: its text.
-        context: the passage.
-        windows: the sequences.
-        answers: the true answers, none where there is no answer; None where they are not known.
-        targets: first and last token of the answer in each window; (0, 0), which is `[CLS]`, where
-            the window has none. None where answers are not known.
-        found: what became of the first answer.
-        truncated_tokens: tokens of the question that were cut off.
-    """
-
-    index: int
-    question: str
-    context: str
-    windows: Sequence[Encoding]
-    answers: tuple[str, ...] | None
-    targets: Sequence[tuple[int, int]] | None
-    found: Found
-    truncated_tokens: int
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(window.num_tokens for window in self.windows)
-
-    @property
-    def content(self) -> bytes:
-        return b"".join(window.input_ids.tobytes() for window in self.windows)
-
-    @property
-    def target(self) -> bytes:
-        return np.array(self.targets, np.int64).tobytes()
 
 
 class AnsweringTask(LabelledTask[AnsweringExample]):

@@ -18,7 +18,8 @@ from .metrics import macro_f1, span_scores, tag_scores, word_scores
 from .tags import parts_of
 
 if TYPE_CHECKING:
-    from .task import TaggingExample, TaggingTask
+    from .examples import TaggingExample
+    from .task import TaggingTask
 
 
 class TaggingEvaluator(Evaluator):

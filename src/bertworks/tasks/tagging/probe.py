@@ -25,7 +25,8 @@ from ...packed import Batch
 from ...settings import Settings
 from ..task import Network
 from ..windowed import in_order
-from .task import TaggingExample, TaggingTask
+from .examples import TaggingExample
+from .task import TaggingTask
 from .words import Window
 
 if TYPE_CHECKING:

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from pydantic import Field
 from torch import Tensor
 
 from ...errors import DataError, nearest
@@ -24,12 +22,13 @@ from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import PlacedRow, Rows
 from ..task import Evaluator, Prediction, Row, Task
 from ..windowed import pack_windows
-from .columns import WordColumns, find_document_column, find_word_columns, strings_of
+from .columns import find_document_column, find_word_columns, strings_of
 from .context import BEFORE, BEHIND, in_context
 from .evaluator import TaggingEvaluator
+from .examples import TaggingExample
 from .network import TaggingNetwork
+from .settings import TaggingOptions, TaggingSettings
 from .tags import (
-    Scheme,
     best_path,
     converted,
     labels_of,
@@ -38,90 +37,11 @@ from .tags import (
     parts_of,
     spans_of,
 )
-from .words import Around, LabelledPiece, Window, split_words, windows_of
+from .words import Around, split_words, windows_of
 
 if TYPE_CHECKING:
     from ...model.config import EncoderConfig
     from ...text.tokenizer import Tokenizer
-
-Decoding = Literal["constrained", "free"]
-
-
-class TaggingOptions(TaskOptions):
-    """What a user may say of tagging when it is learned."""
-
-    word_column: str | None = Field(None, description="name or number; guessed if left out")
-    tag_column: str | None = Field(None, description="name or number; guessed if left out")
-    scheme: Scheme = Field("bio", description="what tags of spans are brought into")
-    labelled_piece: LabelledPiece = Field(
-        "first", description="which pieces of a word tell its tag"
-    )
-    decoding: Decoding = Field(
-        "constrained",
-        description="the likeliest legal tags of a text together; or `free`: of each word alone",
-    )
-    stride: int | None = Field(
-        None, ge=1, description="tokens between the beginnings of windows; half of one, if left out"
-    )
-    document_context: bool = Field(
-        False, description="fill max_seq_length with the words around a sentence in its document"
-    )
-    document_column: str | None = Field(
-        None, description="name or number; CoNLL's borders, or a column document, if left out"
-    )
-
-
-class TaggingSettings(TaskSettings):
-    """What a tagger is, beside its weights."""
-
-    labels: tuple[str, ...] = Field(min_length=1, description="the tags, in order")
-    spans: bool = Field(description="whether tags mark spans")
-    columns: WordColumns = Field(description="the columns that rows are read from")
-    stride: int | None = Field(None, ge=1)
-    labelled_piece: LabelledPiece = "first"
-    decoding: Decoding = "constrained"
-    document_context: bool = False
-
-    @property
-    def scheme(self) -> Scheme:
-        """The scheme of tags that mark spans."""
-        return "bioes" if any(parts_of(label)[0] in "ES" for label in self.labels) else "bio"
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class TaggingExample:
-    """A row as windows.
-
-    Attributes:
-        index: the row's number.
-        words: what is tagged.
-        offsets: characters `[start, end)` of each word of a plain text; None if words were given.
-        text: the plain text.
-        tags: int64 `[words]`; None where they are not known.
-        windows: sequences; each word is told by one of them.
-        truncated_tokens: tokens of words that are longer than a window.
-    """
-
-    index: int
-    words: Sequence[str]
-    offsets: Sequence[tuple[int, int]] | None
-    text: str | None
-    tags: np.ndarray | None
-    windows: Sequence[Window]
-    truncated_tokens: int
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(window.input_ids) for window in self.windows)
-
-    @property
-    def content(self) -> bytes:
-        return b"".join(window.input_ids.tobytes() for window in self.windows)
-
-    @property
-    def target(self) -> bytes:
-        assert self.tags is not None
-        return self.tags.tobytes()
 
 
 class TaggingTask(LabelledTask[TaggingExample]):

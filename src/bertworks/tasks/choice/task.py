@@ -1,0 +1,207 @@
+"""Multiple choice: which of several endings, or answers, belongs to a prompt.
+
+    [CLS] prompt [SEP] choice [SEP] ─► encoder ─► pooler on [CLS] ─► dropout ─► w ─► one score
+                                                       softmax over the choices of a prompt ◄─┘
+
+Source: paper §4.4 (SWAG).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import DataError
+from ...packed import Batch, Packed
+from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from ..placed import Rows, text_of
+from ..task import Evaluator, Prediction, Row, Task
+from .columns import choice_number, find_choice_columns
+from .evaluator import ChoiceEvaluator
+from .examples import ChoiceExample
+from .network import ChoiceNetwork
+from .settings import ChoiceOptions, ChoiceSettings
+
+if TYPE_CHECKING:
+    from ...model.config import EncoderConfig
+    from ...text.tokenizer import Tokenizer
+
+
+class ChoiceTask(LabelledTask[ChoiceExample]):
+    """Which of its choices belongs to a prompt.
+
+    Args:
+        tokenizer: the model's.
+        settings: columns, limits.
+    """
+
+    name: ClassVar[str] = "choice"
+    best_metric = "accuracy"
+    options: ClassVar[type[TaskOptions]] = ChoiceOptions
+    metrics: ClassVar[tuple[str, ...]] = ("loss", "majority", "accuracy")
+    settings_class: ClassVar[type[TaskSettings]] = ChoiceSettings
+    settings: ChoiceSettings
+
+    @classmethod
+    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+        assert isinstance(options, ChoiceOptions)
+        settings = find_choice_columns(rows, options, labelled=True)
+        numbers = {choice_number(row, settings["label"], where) for where, row in rows}
+        own = options.model_dump(include={"max_seq_length", "truncation", "dropout"})
+        # Numbers that never are 0 count from 1.
+        first = int(0 not in numbers)
+        return cls(tokenizer, ChoiceSettings.parse({**settings, **own, "first_number": first}))
+
+    def config_entries(self) -> dict[str, Any]:
+        return {"classifier_dropout": self.settings.dropout}
+
+    def network(self, config: EncoderConfig) -> ChoiceNetwork:
+        """A fresh network.
+
+        Raises:
+            SettingsError: the encoder has fewer positions than `max_seq_length`.
+        """
+        check_length(self.settings.max_seq_length, config)
+        return ChoiceNetwork(config, self.settings.dropout)
+
+    def same_head(self, other: Task[Any]) -> bool:
+        return isinstance(other, ChoiceTask)
+
+    @property
+    def columns_text(self) -> str:
+        own = self.settings
+        choices = ", ".join(map(repr, own.choices))
+        return f"prompt = {own.prompt!r}, choices = {choices}, label = {own.label!r}"
+
+    def text_row(self, text: str, pair: str | None = None) -> Row:  # noqa: ARG002
+        raise DataError(
+            "multiple choice takes rows of a prompt and its choices, not texts",
+            where=repr(text),
+            fix="Give a table.",
+        )
+
+    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
+        own = self.settings
+        needed = [own.prompt, *own.choices, *([own.label] if labelled else [])]
+        if all(name in rows.columns for name in needed):
+            return self
+        found = find_choice_columns(rows, ChoiceOptions(), labelled=labelled)
+        return type(self)(self.tokenizer, own.with_values(**found))
+
+    def placed_examples(
+        self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
+    ) -> list[ChoiceExample]:
+        """Tokenise the choices of many rows at once.
+
+        Raises:
+            DataError: a column is missing, or holds no text; a row has no choices, or a label that
+                is none of them.
+        """
+        own = self.settings
+        choices = [self._choices(row, at) for row, at in zip(rows, where, strict=True)]
+        owner = [at for at, texts in enumerate(choices) for _ in texts]
+        prompts = [text_of(row, own.prompt, at) for row, at in zip(rows, where, strict=True)]
+        encodings = self.tokenizer.encode_batch(
+            [prompts[at] for at in owner],
+            [text for texts in choices for text in texts],
+            max_length=own.max_seq_length,
+            truncation=own.truncation,
+            where=[where[at] for at in owner],
+        )
+        examples = []
+        start = 0
+        for at, (row, texts) in enumerate(zip(rows, choices, strict=True)):
+            part = encodings[start : start + len(texts)]
+            start += len(texts)
+            examples.append(
+                ChoiceExample(
+                    first_index + at,
+                    prompts[at],
+                    texts,
+                    [encoding.input_ids for encoding in part],
+                    [encoding.token_type_ids for encoding in part],
+                    self._label(row, len(texts), where[at]) if labelled else None,
+                    sum(encoding.truncated_tokens for encoding in part),
+                )
+            )
+        return examples
+
+    def _choices(self, row: Row, where: str) -> list[str]:
+        names = self.settings.choices
+        if len(names) > 1:
+            return [text_of(row, name, where) for name in names]
+        value = row.get(names[0])
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise DataError(f"the column {names[0]!r} holds no list of texts", where=where)
+        if not value:
+            raise DataError("there are no choices", where=where)
+        return value
+
+    def _label(self, row: Row, count: int, where: str) -> int:
+        column = self.settings.label
+        if column is None:
+            raise DataError("the task knows no column of labels", where=where)
+        number = choice_number(row, column, where) - self.settings.first_number
+        if not 0 <= number < count:
+            raise DataError(
+                f"the label {row[column]!r} (column {column!r}) is the number of none of the "
+                f"{count} choices, which count from {self.settings.first_number}",
+                where=where,
+            )
+        return number
+
+    def collate(self, examples: Sequence[ChoiceExample]) -> Batch:
+        """Pack the choices of all rows in order of length.
+
+        `targets["row"]` is `[sequences]` int64, the place among the examples of a sequence's row;
+        `["most"]` as long as a row has choices at most; `["labels"]`, if known, `[rows]`;
+        `counts["choice"]` the rows.
+        """
+        order = sorted(
+            (len(ids), at, number)
+            for at, example in enumerate(examples)
+            for number, ids in enumerate(example.input_ids)
+        )
+        packed = Packed.from_arrays(
+            [examples[at].input_ids[number] for _, at, number in order],
+            [examples[at].token_type_ids[number] for _, at, number in order],
+            rows=[examples[at].index for _, at, _ in order],
+            numbers=[number for _, _, number in order],
+        )
+        targets = {
+            "row": np.array([at for _, at, _ in order], np.int64),
+            "most": np.zeros(max(len(example.choices) for example in examples), np.int8),
+        }
+        labels = [example.label for example in examples if example.label is not None]
+        if len(labels) < len(examples):
+            return Batch(packed, targets, examples=examples)
+        targets["labels"] = np.array(labels, np.int64)
+        return Batch(packed, targets, {"choice": len(labels)}, examples)
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """For each row its `choice` (a number from 0), its `text`, and all `probabilities`."""
+        chances = torch.softmax(outputs["logits"].double(), -1).cpu()
+        found: dict[int, Prediction] = {}
+        for example, own in zip(batch.examples, chances.tolist(), strict=True):
+            told = own[: len(example.choices)]
+            best = max(range(len(told)), key=told.__getitem__)
+            found[example.index] = {
+                "choice": best,
+                "text": example.choices[best],
+                "probabilities": told,
+            }
+        return found
+
+    def count_targets(self, examples: Sequence[ChoiceExample]) -> Mapping[str, int]:
+        counts = Counter(example.label for example in examples)
+        most = max(len(example.choices) for example in examples)
+        first = self.settings.first_number
+        return {str(number + first): counts[number] for number in range(most)}
+
+    def evaluator(self) -> Evaluator:
+        return ChoiceEvaluator()
