@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -114,11 +115,11 @@ class Index:
         texts = texts.filled()
 
         def embedded(folder: Path) -> int:
+            if not (folder / _VECTORS).exists():  # an approximation is of other vectors
+                (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             written = model.embed_to(
                 folder / _VECTORS, texts, engine=engine, progress=progress, normalize=True
             )
-            if written.new:  # an approximation is of other vectors than these
-                (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             return written.cut
 
         if directory is None:
@@ -140,7 +141,7 @@ class Index:
 
     def search(
         self,
-        queries: Iterable[str],
+        queries: str | Iterable[str],
         top_k: int = 5,
         *,
         rerank: Model | None = None,
@@ -150,7 +151,7 @@ class Index:
         """The texts nearest to each query, the best first.
 
         Args:
-            queries: any number.
+            queries: one, or any number.
             top_k: how many texts are wanted of each.
             rerank: a classifier or a regression of pairs (a cross-encoder), which is asked about
                 each query with each of its candidates, and has the last word.
@@ -163,7 +164,7 @@ class Index:
             BertworksError: the reranker does not tell how well two texts belong together; or Faiss
                 is not installed.
         """
-        queries = list(queries)
+        queries = [queries] if isinstance(queries, str) else list(queries)
         if top_k < 1:
             raise SettingsError(f"top_k={top_k}: at least one text must be wanted")
         if not queries:
@@ -172,7 +173,7 @@ class Index:
         vectors = self.model.embed(queries, engine=self._engine, normalize=True, truncation="error")
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
         if approximate:
-            scores, rows = open_cells(self.vectors, self._cells).search(vectors, count)
+            scores, rows = self._approximation.search(vectors, count)
         else:
             scores, rows = nearest(vectors, self.vectors, count)
         texts = self._texts_of(set(rows.ravel().tolist()))
@@ -185,8 +186,12 @@ class Index:
             for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True)
         ]
         if rerank is not None and relevance is not None:
-            found = _reranked(queries, found, rerank, relevance)
+            found = _reranked(queries, found, rerank, relevance, self._engine or {})
         return [hits[:top_k] for hits in found]
+
+    @cached_property
+    def _approximation(self) -> Any:
+        return open_cells(self.vectors, self._cells)
 
     def _texts_of(self, rows: set[int]) -> dict[int, tuple[str, str]]:
         """The places and texts of some rows."""
@@ -199,9 +204,10 @@ def _reranked(
     found: Sequence[Sequence[Hit]],
     model: Model,
     relevance: Callable[[Prediction], float],
+    engine: Mapping[str, Any],
 ) -> list[list[Hit]]:
     pairs = [(query, hit.text) for query, hits in zip(queries, found, strict=True) for hit in hits]
-    answers = iter(model.predict(pairs))
+    answers = iter(model.predict(pairs, **engine))
     scored = [[hit._replace(score=relevance(next(answers))) for hit in hits] for hits in found]
     return [sorted(hits, key=lambda hit: -hit.score) for hits in scored]
 

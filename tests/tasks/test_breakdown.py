@@ -124,6 +124,34 @@ def test_classification() -> None:
         assert one.probability == pytest.approx(sure[at], abs=1e-6)
 
 
+def test_a_single_label_is_counted_as_itself() -> None:
+    rows = [{"text": text(), "label": "spam" if at % 4 == 0 else ""} for at in range(40)]
+    model = untrained("classification", rows, multi_label=True)
+    with torch.no_grad():  # so that some are told, rightly and wrongly
+        model.network.head.linear.bias.fill_(9)
+    found = model.evaluate(rows)
+    true = [row["label"] == "spam" for row in rows]
+    told = [bool(one["labels"]) for one in model.predict([row["text"] for row in rows])]
+    assert any(told)
+    expected = sklearn.metrics.f1_score(true, told)
+    assert found.metrics["micro_f1"] == pytest.approx(expected)
+    assert found.metrics["macro_f1"] == pytest.approx(expected)
+    (row,) = found.breakdown.tables[0].rows
+    assert (row.name, row.count, row.metrics["f1"]) == ("spam", 10, pytest.approx(expected))
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_network_that_tells_no_numbers_can_be_written_down(task: str) -> None:
+    rows = [{"text": text(), "label": str(at % 2)} for at in range(6)]
+    model = untrained(task, rows)
+    with torch.no_grad():
+        for parameter in model.network.parameters():
+            parameter.fill_(torch.nan)
+    found = model.evaluate(rows)
+    tree = json.loads(found.to_json("rows"))
+    assert Breakdown.parse(tree["breakdown"], where="f").calibration is None
+
+
 def test_batches_change_nothing() -> None:
     rows = [{"text": text(), "label": str(RANDOM.choice(["x", "y"]))} for _ in range(60)]
     model = untrained("classification", rows)

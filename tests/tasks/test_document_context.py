@@ -212,3 +212,13 @@ def test_a_long_document_is_read_as_far_ahead_as_the_limit():
     assert first.values["words"] == ["a", "b"]
     assert len(seen["context_behind"]) == ROOM + 2
     assert read <= 1000 + 10, "the rows that are looked at to know the columns, and a few"
+
+
+def test_a_plain_text_stands_alone_whatever_document_it_names():
+    task = tagger()
+    model = Model(TOKENIZER, task, task.network(CONFIG).eval())
+    told = [{"text": "ab c"}, {"text": "ab c", "document": 1}, {"text": "d", "document": 1}]
+    first, second, third = model.predict(told)
+    assert second["tags"] == first["tags"]
+    assert second["probabilities"] == pytest.approx(first["probabilities"])
+    assert third["words"] == ["d"]

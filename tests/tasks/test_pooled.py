@@ -124,8 +124,12 @@ def test_of_a_pair_the_second_text_has_windows(monkeypatch):
     torch.testing.assert_close(
         told(task, network, batch), by_hand(task, network, pairs, None), rtol=1e-6, atol=1e-8
     )
-    with pytest.raises(DataError, match=r"f:7: .*no room for a window beside the first text's 6"):
-        task.example({"text": "a b c d a b", "pair": "c"}, 0, where="f:7", labelled=False)
+    # A first text has half a window where not everything fits, and what is cut is counted.
+    cut = task.example({"text": "a b c d a b", "pair": "c d a b"}, 0, labelled=False)
+    short = task.example({"text": "a b", "pair": "c d a b"}, 0, labelled=False)
+    assert cut.content == short.content
+    assert [len(ids) for ids, _ in cut.sequences] == [8, 6]
+    assert (cut.truncated_tokens, short.truncated_tokens) == (4, 0)
 
 
 def test_a_row_that_is_twice_in_a_batch_is_answered_twice():

@@ -147,6 +147,38 @@ def test_both_orders_of_a_pair_are_added(kind):
     assert torch.allclose(backwards, found)
 
 
+@pytest.mark.parametrize("truncation", ["first", "second"])
+def test_in_both_orders_the_same_text_is_cut(truncation):
+    settings = {
+        "columns": {"text": "text", "pair": "pair", "label": "label"},
+        "max_seq_length": 6,
+        "both_orders": True,
+        "truncation": truncation,
+    }
+    task = RegressionTask.from_dict(settings, TOKENIZER)
+    texts = ["a b c d", "a b"] if truncation == "first" else ["a b", "a b c d"]
+    (example,) = task.examples([dict(zip(("text", "pair"), texts, strict=True))], 0, labelled=False)
+    (own, _), (turned, _) = example.sequences
+    assert len(own) == len(turned) == 6
+    long = TOKENIZER.encode("a b c d").input_ids[1:-1].tolist()
+    short = TOKENIZER.encode("a b").input_ids[1:-1].tolist()
+    kept = long[: 6 - 3 - len(short)]
+    expected = (kept, short) if truncation == "first" else (short, kept)
+    cls, sep = own[0], own[-1]
+    assert own.tolist() == [cls, *expected[0], sep, *expected[1], sep]
+    assert turned.tolist() == [cls, *expected[1], sep, *expected[0], sep]
+
+
+def test_a_label_that_every_row_has_is_learned_all_the_same():
+    rows = [{"text": "a", "label": "x,y"}, {"text": "b", "label": "x"}]
+    options = ClassificationOptions(multi_label=True, balance_classes=True)
+    task = ClassificationTask.from_table(TOKENIZER, read_rows(rows), options)
+    assert dict(zip(task.settings.labels, task.settings.class_weights, strict=True)) == {
+        "x": 0.5,
+        "y": 1.0,
+    }
+
+
 def test_orders_are_of_pairs():
     with pytest.raises(SettingsError, match="both_orders=true is for pairs of texts"):
         RegressionTask.from_dict({"columns": {"text": "text"}, "both_orders": True}, TOKENIZER)

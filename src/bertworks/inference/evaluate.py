@@ -41,6 +41,8 @@ def evaluate(
     task: Task[Any],
     examples: Iterable[Example],
     settings: EngineSettings = DEFAULTS,
+    *,
+    breakdown: bool = True,
 ) -> Evaluation:
     """Measure a network by its task's metrics.
 
@@ -49,6 +51,7 @@ def evaluate(
         task: what collates the examples and measures the outputs.
         examples: with targets (see `engine.labelled_examples`); any number.
         settings: batching and precision.
+        breakdown: whether to say what the metrics are made of.
 
     Raises:
         DataError: there are no examples.
@@ -62,4 +65,5 @@ def evaluate(
         rows += len(window)
     if not rows:
         raise DataError("there is nothing to evaluate")
-    return Evaluation(evaluator.result(), rows, evaluator.remarks(), evaluator.breakdown())
+    made_of = evaluator.breakdown() if breakdown else Breakdown()
+    return Evaluation(evaluator.result(), rows, evaluator.remarks(), made_of)

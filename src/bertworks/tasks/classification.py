@@ -88,6 +88,8 @@ class ClassificationSettings(TextSettings):
             )
         if self.class_weights is not None and len(self.class_weights) != len(self.labels):
             raise ValueError("class_weights must have a weight for each label")
+        if self.lm_weight and self.truncation == "windows":
+            raise ValueError("lm_weight is not for truncation=windows")
         if self.multi_label and self.label_smoothing:
             raise ValueError("label_smoothing is for rows of one label each")
         return self
@@ -219,7 +221,8 @@ class ClassificationTask(TextTask):
         if options.balance_classes:
             if options.multi_label:
                 total = sum(1 for _ in rows)
-                weights = [(total - counts[name]) / counts[name] for name in labels]
+                # A label that every row has keeps a little: it would never be learned.
+                weights = [max(1, total - counts[name]) / counts[name] for name in labels]
             else:
                 weights = [counts.total() / len(labels) / counts[name] for name in labels]
         settings = ClassificationSettings.parse(

@@ -1,4 +1,4 @@
-"""Counters that evaluators share: bounded in memory, and the same in whatever order rows come."""
+"""Counters that evaluators share: bounded in memory, in whatever order rows come."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ class CalibrationCounter:
         self._sure = np.zeros(BINS)
 
     def add(self, probabilities: np.ndarray, right: np.ndarray) -> None:
-        """Take note of answers.
+        """Take note of answers; those of a network that computes no numbers any more are left out.
 
         Args:
             probabilities: `[n]` of what was told.
             right: `[n]` whether it is true.
         """
+        finite = np.isfinite(probabilities)
+        probabilities, right = probabilities[finite], right[finite]
         # Bin m is ((m - 1) / BINS, m / BINS].
         bins = np.clip(np.ceil(probabilities * BINS).astype(np.int64) - 1, 0, BINS - 1)
         self._count += np.bincount(bins, minlength=BINS)

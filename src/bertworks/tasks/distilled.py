@@ -85,7 +85,7 @@ class DistilledTask(ClassificationTask):
         return DistilledNetwork(config, len(own.labels), own.dropout, self.temperature, own.pooling)
 
     def collate(self, examples: Sequence[TextExample]) -> Batch:
-        """As a classifier's; `targets["labels"]` is `[sequences, classes]` float32 where rows have
+        """As a classifier's; `targets["labels"]` is `[rows, classes]` float32 where rows have
         probabilities."""
         if isinstance(examples[0].label, np.ndarray):
             return labelled_batch(*self.pack(examples), np.float32, "classification")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any, ClassVar
@@ -73,6 +74,8 @@ def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray
         BertworksError: scikit-learn is not installed.
     """
     metrics: Any = need("sklearn.metrics", EXTRA, "Measuring a classifier")
+    if labels.ndim == 2:
+        labels, predicted = _indicators(labels), _indicators(predicted)
     counted = metrics.precision_recall_fscore_support(
         labels, predicted, labels=list(range(len(names))), zero_division=0.0
     )
@@ -81,10 +84,62 @@ def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray
     return ScoreTable.of_rates("label", "rows", rates)
 
 
-class ClassificationEvaluator(Evaluator):
-    """`loss`, and the metrics of `classification_metrics`, over all rows.
+def _indicators(labels: np.ndarray) -> np.ndarray:
+    """`[rows, labels + 1]`: with a label that no row has, or one label would be read as classes."""
+    return np.pad(labels, ((0, 0), (0, 1)))
 
-    `majority` is the share of the commonest label: the accuracy of always guessing it.
+
+class OneOfSeveralEvaluator(Evaluator):
+    """Rows of which one of several is right: a class, or a choice.
+
+    `loss`; `majority`, the accuracy of always telling the commonest; `accuracy`.
+    """
+
+    def __init__(self) -> None:
+        self._true: list[np.ndarray] = []
+        self._told: list[np.ndarray] = []
+        self._loss = 0.0
+        self._calibration, self._worst = CalibrationCounter(), Worst()
+
+    @abstractmethod
+    def shown(self, example: Any, true: int, told: int) -> tuple[str, str, str]:
+        """A row's text for people, what is true of it, and what was told."""
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        logits, labels = outputs["logits"], batch.targets["labels"]
+        self._loss += cross_entropy_sum(logits, labels).item()
+        true, told = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
+        self._true.append(true)
+        self._told.append(told)
+        sure = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
+        self._calibration.add(sure, true == told)
+        for at in np.flatnonzero(true != told).tolist():
+            example = batch.examples[at]
+            self._worst.add(
+                float(sure[at]), example.index, *self.shown(example, true[at], told[at])
+            )
+
+    def answers(self) -> tuple[np.ndarray, np.ndarray]:
+        """`[rows]` each: what is true, and what was told."""
+        assert self._true, "nothing was evaluated"
+        return np.concatenate(self._true), np.concatenate(self._told)
+
+    def result(self) -> dict[str, float]:
+        true, told = self.answers()
+        return {
+            "loss": self._loss / len(true),
+            "majority": float(np.bincount(true).max() / len(true)),
+            "accuracy": float(np.mean(true == told)),
+        }
+
+    def breakdown(self) -> Breakdown:
+        return Breakdown(
+            calibration=self._calibration.result("rows"), mistakes=self._worst.result()
+        )
+
+
+class ClassificationEvaluator(OneOfSeveralEvaluator):
+    """`loss`, `majority`, and the metrics of `classification_metrics`, over all rows.
 
     Raises:
         BertworksError: scikit-learn is not installed.
@@ -92,48 +147,34 @@ class ClassificationEvaluator(Evaluator):
 
     def __init__(self, labels: Sequence[str], positive: int | None) -> None:
         require_metrics()
+        super().__init__()
         self._names, self._positive = labels, positive
-        self._labels: list[np.ndarray] = []
-        self._predicted: list[np.ndarray] = []
-        self._loss = 0.0
-        self._calibration, self._worst = CalibrationCounter(), Worst()
 
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        logits, labels = outputs["logits"], batch.targets["labels"]
-        self._loss += cross_entropy_sum(logits, labels).item()
-        true, told = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
-        self._labels.append(true)
-        self._predicted.append(told)
-        sure = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
-        self._calibration.add(sure, true == told)
-        for at in np.flatnonzero(true != told).tolist():
-            example = batch.examples[at]
-            names = self._names[true[at]], self._names[told[at]]
-            self._worst.add(float(sure[at]), example.index, example.shown, *names)
+    def shown(self, example: Any, true: int, told: int) -> tuple[str, str, str]:
+        return example.shown, self._names[true], self._names[told]
 
     def result(self) -> dict[str, float]:
-        assert self._labels, "nothing was evaluated"
-        labels, predicted = np.concatenate(self._labels), np.concatenate(self._predicted)
-        return {
-            "loss": self._loss / len(labels),
-            "majority": float(np.bincount(labels).max() / len(labels)),
-            **classification_metrics(labels, predicted, len(self._names), self._positive),
-        }
+        metrics = classification_metrics(*self.answers(), len(self._names), self._positive)
+        return {**super().result(), **metrics}
 
     def remarks(self) -> list[str]:
-        labels, predicted = np.concatenate(self._labels), np.concatenate(self._predicted)
+        labels, predicted = self.answers()
         if len(np.unique(predicted)) > 1 or len(np.unique(labels)) == 1:
             return []
         name = self._names[predicted[0]]
         return [f"every row is predicted to be {name!r}: nothing has been learned yet"]
 
     def breakdown(self) -> Breakdown:
-        labels, predicted = np.concatenate(self._labels), np.concatenate(self._predicted)
-        return Breakdown(
-            confusion=Confusion.of("rows", self._names, labels, predicted),
-            tables=(label_scores(self._names, labels, predicted),),
-            calibration=self._calibration.result("rows"),
-            mistakes=self._worst.result(),
+        labels, predicted = self.answers()
+        return (
+            super()
+            .breakdown()
+            .model_copy(
+                update={
+                    "confusion": Confusion.of("rows", self._names, labels, predicted),
+                    "tables": (label_scores(self._names, labels, predicted),),
+                }
+            )
         )
 
 
@@ -176,7 +217,12 @@ class MultiLabelEvaluator(Evaluator):
         metrics: Any = need("sklearn.metrics", EXTRA, "Measuring a classifier")
         labels, logits = np.concatenate(self._labels), np.concatenate(self._logits)
         predicted = logits > 0
-        told = {"y_true": labels, "y_pred": predicted, "zero_division": 0.0}
+        told = {
+            "y_true": _indicators(labels),
+            "y_pred": _indicators(predicted),
+            "labels": list(range(len(self._names))),
+            "zero_division": 0.0,
+        }
         return {
             "loss": float((np.logaddexp(0, logits) - labels * logits).mean(1).mean()),
             "accuracy": float((predicted == labels).all(1).mean()),
@@ -206,11 +252,13 @@ class RegressionEvaluator(Evaluator):
         self._stats: Any = need("scipy.stats", EXTRA, "Measuring a regression")
         self._labels: list[np.ndarray] = []
         self._values: list[np.ndarray] = []
+        self._rows: list[int] = []
         self._worst = Worst()
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         self._labels.append(np.asarray(batch.targets["labels"].double().cpu()))
         self._values.append(np.asarray(outputs["values"].double().cpu()))
+        self._rows += [example.index for example in batch.examples]
         pairs = zip(self._labels[-1].tolist(), self._values[-1].tolist(), strict=True)
         for example, (true, told) in zip(batch.examples, pairs, strict=True):
             names = f"{true:.4g}", f"{told:.4g}"
@@ -235,7 +283,9 @@ class RegressionEvaluator(Evaluator):
         return []
 
     def breakdown(self) -> Breakdown:
-        labels, values = np.concatenate(self._labels), np.concatenate(self._values)
+        order = np.argsort(self._rows)  # batches come in order of length
+        labels, values = np.concatenate(self._labels)[order], np.concatenate(self._values)[order]
+        labels, values = labels[np.isfinite(values)], values[np.isfinite(values)]
         some = np.linspace(0, len(labels) - 1, min(len(labels), MOST_POINTS)).astype(int)
         pairs = zip(labels[some].tolist(), values[some].tolist(), strict=True)
         return Breakdown(values=tuple(pairs), mistakes=self._worst.result())

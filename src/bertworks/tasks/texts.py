@@ -9,8 +9,8 @@ Classification and regression differ in what they make of the label, and in noth
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -27,6 +27,7 @@ from .pooled import Pooling, WindowPooling
 from .task import Row
 
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]
+_TURNED: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
 
 
 class TextOptions(TaskOptions):
@@ -38,7 +39,8 @@ class TextOptions(TaskOptions):
     truncation: Truncation = Field(
         "longest_first",
         description="what becomes of a longer row; `windows`: nothing is cut, and the logits of "
-        "its windows are pooled (of a pair, the second text's, the first before each)",
+        "its windows are pooled (of a pair, the second text's; the first, half a window of it at "
+        "most, before each)",
     )
     stride: int | None = Field(
         None, ge=1, description="tokens between the beginnings of windows; a whole one, if left out"
@@ -198,9 +200,10 @@ class TextTask(LabelledTask[TextExample]):
         if columns.pair is not None:
             pairs = [text_of(row, columns.pair, at) for row, at in zip(rows, where, strict=True)]
         texts = [text_of(row, columns.text, at) for row, at in zip(rows, where, strict=True)]
-        encodings = self._encode(texts, pairs, where)
+        truncation = self.settings.truncation
+        encodings = self._encode(texts, pairs, truncation, where)
         if self.settings.both_orders and pairs is not None:
-            others = self._encode(pairs, texts, where)
+            others = self._encode(pairs, texts, _TURNED.get(truncation, truncation), where)
             encodings = [[*own, *other] for own, other in zip(encodings, others, strict=True)]
         return [
             TextExample(
@@ -216,10 +219,14 @@ class TextTask(LabelledTask[TextExample]):
         ]
 
     def _encode(
-        self, texts: Sequence[str], pairs: Sequence[str] | None, where: Sequence[str]
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None,
+        truncation: Truncation,
+        where: Sequence[str],
     ) -> list[list[Encoding]]:
         """The sequences of each row."""
-        limit, truncation = self.settings.max_seq_length, self.settings.truncation
+        limit = self.settings.max_seq_length
         if truncation != "windows":
             found = self.tokenizer.encode_batch(
                 texts, pairs, max_length=limit, truncation=truncation, where=where
@@ -229,19 +236,25 @@ class TextTask(LabelledTask[TextExample]):
         seconds = (
             [None] * len(firsts) if pairs is None else self.tokenizer.segments(pairs, where=where)
         )
-        around = self.tokenizer.num_special_tokens(pair=pairs is not None)
-        return [
-            segment_windows(
+        room = limit - self.tokenizer.num_special_tokens(pair=pairs is not None)
+        rows: list[list[Encoding]] = []
+        for first, second, at in zip(firsts, seconds, where, strict=True):
+            before, stride = first, self.settings.stride or room
+            if second is not None:
+                if len(first) + len(second) > room:
+                    before = first[: room // 2]
+                stride = min(stride, room - len(before))
+            windows = segment_windows(
                 self.tokenizer,
-                first,
+                before,
                 second,
                 max_length=limit,
-                stride=self.settings.stride
-                or limit - around - (0 if second is None else len(first)),
+                stride=stride,
                 where=at,
             )
-            for first, second, at in zip(firsts, seconds, where, strict=True)
-        ]
+            windows[0] = replace(windows[0], truncated_tokens=len(first) - len(before))
+            rows.append(windows)
+        return rows
 
     def _label(self, row: Row, where: str) -> Any:
         column = self.settings.columns.label

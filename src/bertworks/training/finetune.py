@@ -112,7 +112,7 @@ def finetune(
         own = {
             option: value
             for option, value in kind.taken_over(given.sentence).items()
-            if getattr(resolved, option) is None
+            if option not in resolved.model_fields_set
         }
         resolved = resolved.with_values(**own) if own else resolved
         data = LabelledData.read(kind, given.tokenizer, train, dev, resolved, members.device)
@@ -248,7 +248,7 @@ class _Measure:
 
     def __call__(self, network: Network) -> Mapping[str, float]:
         assert self._examples is not None
-        found = evaluate(network, self._task, self._examples, self._settings)
+        found = evaluate(network, self._task, self._examples, self._settings, breakdown=False)
         guessing = no_better_than_guessing(found.metrics)
         for remark in found.remarks or filter(None, [guessing]):
             _say(self._progress, remark)

@@ -36,7 +36,7 @@ def taught(
         device: where the teacher computes.
 
     Raises:
-        SettingsError: the teacher is no classifier of one label a row.
+        SettingsError: the teacher is no classifier of one label a row; or an option is for labels.
         DataError: a row is not one of the task.
     """
     teacher = load(name, device=device)
@@ -45,6 +45,9 @@ def taught(
             f"teacher={name}: it is no classifier of one label a row",
             fix="Give one that `finetune classification` made.",
         )
+    for option in ("multi_label", "balance_classes", "label_smoothing", "lm_weight"):
+        if value := getattr(options, option):
+            raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
     assert isinstance(teacher.network, torch.nn.Module)
     reader = teacher.task.for_table(rows, labelled=False)
     found = options.find_columns(rows, labelled=False)
@@ -52,11 +55,7 @@ def taught(
         tokenizer,
         teacher.task.settings.with_values(
             columns=found,
-            max_seq_length=options.max_seq_length,
-            truncation=options.truncation,
-            stride=options.stride,
-            window_pooling=options.window_pooling,
-            dropout=options.dropout,
+            **options.shared(),
             positive_label=options.positive_label or teacher.task.settings.positive_label,
             class_weights=None,
             label_smoothing=0.0,

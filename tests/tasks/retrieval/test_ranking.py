@@ -89,3 +89,23 @@ def test_a_table_of_few_passages_is_remarked_on() -> None:
     evaluator, vectors = task_of().evaluator(), torch.eye(10)
     evaluator.add({"queries": vectors[:5], "passages": vectors}, batch_of(task_of()))
     assert evaluator.remarks() == ["recall@10 says nothing: there are 9 passages in all"]
+
+
+def test_a_query_does_not_find_itself() -> None:
+    """Paraphrases both ways: each text is a query and another's passage."""
+    random = np.random.default_rng(2)
+    pairs = [("a", "b"), ("b", "a"), *((f"c {x}", f"d {x}") for x in "efghijklmnop")]
+    rows = [{"query": a, "positive": b, "negative": []} for a, b in pairs]
+    vector: dict[str, np.ndarray] = {}
+    for row in rows:
+        own = random.standard_normal(16)
+        for text in (row["query"], row["positive"]):
+            vector.setdefault(text, own + 0.01 * random.standard_normal(16))
+    task = task_of()
+    evaluator = task.evaluator()
+    outputs = {
+        name: torch.from_numpy(np.stack([vector[row[key]] for row in rows]))
+        for name, key in (("queries", "query"), ("passages", "positive"))
+    }
+    evaluator.add(outputs, batch_of(task, rows))
+    assert evaluator.result()["mrr@10"] == 1

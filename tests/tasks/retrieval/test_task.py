@@ -49,8 +49,12 @@ def task_from(rows: Sequence[dict[str, Any]], **options: Any) -> RetrievalTask:
             "cosine",
             ("sentence1", "sentence2", (), "score"),
         ),
-        ({"question1": "a", "question2": "b", "label": 1}, {}, "cosine", None),
-        ({"premise": "a", "hypothesis": "b", "label": "neutral"}, {}, "in-batch", None),
+        (
+            {"premise": "a", "hypothesis": "b", "label": "neutral"},
+            {"loss": "in-batch"},
+            "in-batch",
+            None,
+        ),
         ({"sentence1": "a", "sentence2": "b", "score": 1}, {"loss": "in-batch"}, "in-batch", None),
         (
             {"one": "a", "two": "b", "three": "c", "four": 0.5},
@@ -67,7 +71,11 @@ def task_from(rows: Sequence[dict[str, Any]], **options: Any) -> RetrievalTask:
     ],
 )
 def test_columns_and_loss(row: Any, options: Any, loss: str, columns: Any) -> None:
-    task = task_from([row], **options)
+    rows = [row]
+    if loss == "cosine":  # scores must not be all the same
+        name = columns[3]
+        rows.append({**row, name: 0.0})
+    task = task_from(rows, **options)
     assert task.settings.loss == loss
     assert task.additive == (loss != "in-batch")
     assert task.best_metric == ("spearman" if loss == "cosine" else "mrr@10")
@@ -78,11 +86,33 @@ def test_columns_and_loss(row: Any, options: Any, loss: str, columns: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("scores", "found"), [((0, 5, 2), (0, 5)), ((-1, 0.5), (0, 1)), ((1, 1), (0, 1))]
+    ("scores", "found"), [((0, 5, 2), (0, 5)), ((-1, 0.5), (0, 1)), ((1, 0), (0, 1))]
 )
 def test_the_range_of_scores(scores: Sequence[float], found: tuple[float, float]) -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in scores]
     assert task_from(rows).settings.score_range == found
+
+
+@pytest.mark.parametrize("labels", [(0, 1), (0.0, 2.5, 5)])
+def test_labels_that_can_only_be_scores_are_scores(labels: Sequence[float]) -> None:
+    task = task_from([{"question1": "a", "question2": "b", "label": label} for label in labels])
+    assert task.settings.loss == "cosine"
+    assert task.settings.columns.score == "label"
+
+
+@pytest.mark.parametrize("labels", [(0, 1, 2), (1, 1), ("entailment", "neutral")])
+def test_labels_that_may_be_classes_are_asked_about(labels: Sequence[Any]) -> None:
+    rows = [{"premise": "a", "hypothesis": "b", "label": label} for label in labels]
+    with pytest.raises(DataError, match=r"score_column=label; or loss=in-batch"):
+        task_from(rows)
+    assert task_from(rows, loss="in-batch").settings.columns.score is None
+
+
+def test_the_same_table_is_read_as_it_was_trained_on() -> None:
+    rows = [{"question1": "a", "question2": "b", "label": label} for label in (0, 1)]
+    task = task_from(rows, loss="in-batch")
+    same = task.for_table(read_rows(rows), labelled=True)
+    assert same.metrics == ("accuracy@1", "mrr@10", "recall@10")
 
 
 def test_another_table_may_have_other_columns() -> None:

@@ -15,7 +15,8 @@ from ..task import Row
 
 POSITIVE_NAMES = ("positive", "pos")
 PASSAGE_NAMES = (*POSITIVE_NAMES, "passage", "answer", "document", "context")
-SCORE_NAMES = ("score", "similarity", "similarity_score", "label", "labels")
+SCORE_NAMES = ("score", "similarity", "similarity_score")
+LABEL_NAMES = ("label", "labels")
 _NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
 
 
@@ -50,17 +51,20 @@ def find_retrieval_columns(
     negatives: Sequence[str] | None = None,
     score: str | None = None,
     labelled: bool = True,
+    may_score: bool = True,
 ) -> RetrievalColumns:
     """Settle which columns are what: those named, by name or by number; the others by guessing.
 
     Args:
         rows: the table.
         query, passage, negatives, score: what is named; guessed if None.
-        labelled: whether negatives and scores are wanted. A score is guessed only where the second
-            texts are not called positives and there are no negatives.
+        labelled: whether negatives and scores are wanted.
+        may_score: whether a score is looked for; only where the second texts are not called
+            positives and there are no negatives.
 
     Raises:
-        DataError: a named column is not there, or texts cannot be guessed.
+        DataError: a named column is not there, or texts cannot be guessed; or there are labels that
+            may be scores or classes.
     """
     columns = rows.columns
     by_name = {name.strip().lower(): name for name in columns}
@@ -91,7 +95,8 @@ def find_retrieval_columns(
         own_negatives = [resolve(columns, name, rows.name) for name in negatives]
     else:
         own_negatives = [name for name in columns if _NEGATIVE.fullmatch(name.strip().lower())]
-    if own_score is None and not own_negatives and texts[1].lower() not in POSITIVE_NAMES:
+    may_score = may_score and not own_negatives and texts[1].lower() not in POSITIVE_NAMES
+    if own_score is None and may_score:
         own_score = _guess_score(rows, by_name.get, texts)
     return RetrievalColumns(
         query=texts[0], passage=texts[1], negatives=tuple(own_negatives), score=own_score
@@ -101,15 +106,27 @@ def find_retrieval_columns(
 def _guess_score(
     rows: Rows, by_name: Callable[[str], str | None], texts: Sequence[str]
 ) -> str | None:
-    """The column of a score's name that holds numbers."""
+    """The column of a score's name that holds numbers.
+
+    Raises:
+        DataError: it is called labels, and they may as well be classes: whole numbers beyond 0 and
+            1, or names.
+    """
     for name in filter(None, map(by_name, SCORE_NAMES)):
-        try:
-            for row in rows.sample:
-                finite_number(row, name, None)
-        except DataError:
-            continue
         if name not in texts:
             return name
+    for name in filter(None, map(by_name, LABEL_NAMES)):
+        try:
+            numbers = {finite_number(row, name, None) for row in rows.sample}
+        except DataError:
+            numbers = set()
+        if numbers == {0.0, 1.0} or any(not number.is_integer() for number in numbers):
+            return name
+        raise DataError(
+            f"the column {name!r} may hold scores of pairs, or classes",
+            where=rows.name,
+            fix=f"Say score_column={name}; or loss=in-batch, if every pair belongs together.",
+        )
     return None
 
 

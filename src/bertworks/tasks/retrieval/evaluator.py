@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -30,6 +30,14 @@ class _Distinct:
             self._vectors.append(vector)
         return number
 
+    def find(self, text: bytes) -> int | None:
+        """The number of a text, if there is such a one."""
+        return self._numbers.get(text)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The texts, in order of their numbers."""
+        return iter(self._numbers)
+
     def vectors(self) -> np.ndarray:
         return np.stack(self._vectors)
 
@@ -40,6 +48,8 @@ class RankingEvaluator(Evaluator):
     - `accuracy@1`: the share of queries whose nearest passage belongs to them;
     - `mrr@10`: the mean of one over the rank of the first that does, 0 beyond 10;
     - `recall@10`: the mean share of a query's passages that are among the nearest 10.
+
+    A passage that is the query's own text, and not what belongs to it, is passed over.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("accuracy@1", f"mrr@{DEPTH}", f"recall@{DEPTH}")
@@ -62,10 +72,12 @@ class RankingEvaluator(Evaluator):
 
     def result(self) -> dict[str, float]:
         assert self._wanted, "nothing was evaluated"
-        _, found = top_k(self._queries.vectors(), self._passages.vectors(), DEPTH)
+        _, found = top_k(self._queries.vectors(), self._passages.vectors(), DEPTH + 1)
         first, reciprocal, recalled = [], [], []
-        for number, told in enumerate(found.tolist()):
+        for number, (query, nearest) in enumerate(zip(self._queries, found.tolist(), strict=True)):
             wanted = self._wanted[number]
+            itself = {self._passages.find(query)} - wanted
+            told = [passage for passage in nearest if passage not in itself][:DEPTH]
             ranks = [rank for rank, passage in enumerate(told, 1) if passage in wanted]
             first.append(ranks[:1] == [1])
             reciprocal.append(1 / ranks[0] if ranks else 0.0)

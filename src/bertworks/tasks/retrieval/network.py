@@ -70,10 +70,7 @@ class RetrievalNetwork(Network):
         return {"queries": queries, "passages": passages, "values": values}
 
     def _vectors(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
-        chunk = self._settings.chunk_tokens
-        if chunk is None or not torch.is_grad_enabled():
-            return self._encode(packed)
-        return in_parts(self._encode, packed, chunk)
+        return in_parts(self._encode, packed, self._settings.chunk_tokens or packed.num_tokens)
 
     def _encode(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
         vectors = pool(self.encoder(packed), packed, self._settings.pooling)

@@ -11,7 +11,7 @@ Retrieval", §3.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -58,7 +58,10 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
 
     @classmethod
     def taken_over(cls, sentence: SentenceSettings | None) -> dict[str, Any]:
-        return {} if sentence is None else {"pooling": sentence.pooling}
+        if sentence is None:
+            return {}
+        limit = sentence.max_seq_length
+        return {"pooling": sentence.pooling, **({} if limit is None else {"max_seq_length": limit})}
 
     @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
@@ -71,6 +74,7 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
             passage=options.passage_column,
             negatives=negatives,
             score=options.score_column,
+            may_score=options.loss in {None, "cosine"},
         )
         loss = options.loss or ("in-batch" if columns.score is None else "cosine")
         if loss == "cosine" and columns.score is None:
@@ -83,11 +87,20 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
         own = options.model_dump(include=set(shared), exclude_none=True)
         own |= {"columns": columns, "loss": loss}
         if columns.score is not None and options.score_range is None:
-            own["score_range"] = range_of(rows, columns.score, rows.name)
+            scores = [finite_number(row, columns.score, where) for where, row in rows]
+            own["score_range"] = range_of(scores)
+            if min(scores) == max(scores):
+                what = f"all scores (column {columns.score!r}) are {scores[0]:g}"
+                raise DataError(what, where=rows.name)
         return cls(tokenizer, RetrievalSettings.parse(own))
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         own = self.settings.columns
+        needed = {own.query, own.passage}
+        if labelled:
+            needed |= {*own.negatives, *filter(None, [own.score])}
+        if needed <= set(rows.columns):
+            return self
 
         def known(name: str | None) -> str | None:
             return name if name in rows.columns else None
@@ -100,12 +113,12 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
             negatives=own.negatives if has_negatives else None,
             score=known(own.score),
             labelled=labelled,
+            may_score=not {own.query, own.passage} <= set(rows.columns),
         )
         changed: dict[str, Any] = {"columns": found}
         if found.score is not None:
-            known_range = self.settings.score_range
-            sample = zip([rows.name] * len(rows.sample), rows.sample, strict=True)
-            changed["score_range"] = known_range or range_of(sample, found.score, rows.name)
+            sample = [finite_number(row, found.score, rows.name) for row in rows.sample]
+            changed["score_range"] = self.settings.score_range or range_of(sample)
         return type(self)(self.tokenizer, self.settings.with_values(**changed))
 
     @property
@@ -225,23 +238,15 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
         return RegressionEvaluator() if scored else RankingEvaluator()
 
 
-def range_of(
-    rows: Iterable[tuple[str, Row]], column: str, where: str | None
-) -> tuple[float, float]:
+def range_of(scores: Sequence[float]) -> tuple[float, float]:
     """The scores that stand for cosines of 0 and 1: the lowest and the highest that there are.
 
     Scores that are all from -1 to 1 are taken for cosines, as they are.
-
-    Raises:
-        DataError: a score is no number, or all are the same.
     """
-    scores = [finite_number(row, column, place) for place, row in rows]
     low, high = min(scores), max(scores)
     if low >= -1 and high <= 1:
         return 0.0, 1.0
-    if low == high:
-        raise DataError(f"all scores (column {column!r}) are {low:g}", where=where)
-    return low, high
+    return low, high if high > low else low + 1
 
 
 def _lacking(rows: Rows, what: str, option: str) -> DataError:

@@ -93,7 +93,7 @@ def find_document_column(rows: Rows, named: str | None, *, required: bool) -> st
         raise DataError(
             f"cannot tell which rows are of one document; {listing(rows.columns)}",
             where=rows.name,
-            fix="Name the column that says it with document_column=NAME.",
+            fix="Name the column that says it with document_column=NAME, or call it document.",
         )
     return found
 

@@ -23,7 +23,7 @@ def in_context(
     """Each row, and the same with the words of its document around it.
 
     Rows are read as far ahead as `limit` words go, no further than the document does. A row that
-    names no document, or brings its context along, is left as it is.
+    names no document, has no words, or brings its context along, is left as it is.
 
     Args:
         rows: of a table whose documents' rows follow one another.
@@ -35,7 +35,9 @@ def in_context(
     """
 
     def document(row: PlacedRow) -> object:
-        return None if columns.document is None else row.values.get(columns.document)
+        if columns.document is None or columns.word not in row.values:  # it may be a plain text
+            return None
+        return row.values.get(columns.document)
 
     for told, own in groupby(rows, document):
         if told is None:
