@@ -143,12 +143,16 @@ class Model:
         return evaluate(network, task, examples, EngineSettings.parse(settings))
 
     def embed(
-        self, texts: Iterable[str], *, engine: Mapping[str, Any] | None = None, **settings: Any
+        self,
+        texts: str | Iterable[str],
+        *,
+        engine: Mapping[str, Any] | None = None,
+        **settings: Any,
     ) -> NDArray[np.float32]:
         """A vector of each text, in the order of the texts.
 
         Args:
-            texts: of any number and any mix of lengths.
+            texts: one, or any number, of any mix of lengths.
             engine: those of `EngineSettings`, such as `{"precision": "bf16"}`.
             settings: those of `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt",
                 "weighted-mean", "sep", "pooler", "mean+max"), `layers` (`[-1]`: the last),
@@ -164,7 +168,7 @@ class Model:
             SettingsError: a setting is unknown or impossible.
         """
         embedder = self._embedder(engine, settings)
-        parts = list(embed(embedder, texts))
+        parts = list(embed(embedder, [texts] if isinstance(texts, str) else texts))
         return np.concatenate(parts) if parts else np.empty((0, embedder.width), np.float32)
 
     def embed_to(

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from bertworks.api import Model
 from bertworks.errors import DataError
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks import LABELLED, labelled_task
+from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -52,6 +54,7 @@ def models() -> dict[str, Model]:
         max_position_embeddings=64,
     )
     made = {}
+    torch.manual_seed(0)
     for name, values in TASKS.items():
         task = labelled_task(name).from_dict({**values, "max_seq_length": 64}, tokenizer)
         made[name] = Model(tokenizer, task, task.network(config).eval())
@@ -72,8 +75,45 @@ def test_any_text_has_one_answer(models: dict[str, Model], task: str, text: str)
 
 @pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
 def test_any_two_texts_have_a_cosine(models: dict[str, Model], text: str) -> None:
-    (answer,) = models["retrieval"].predict([{"a": text, "b": text}])
-    assert answer["similarity"] == pytest.approx(1)
+    (answer,) = models["retrieval"].predict([{"a": text, "b": "b c"}])
+    one, other = models["retrieval"].embed([text[: 62 * 3], "b c"])  # 62 words are the limit
+    assert answer["similarity"] == pytest.approx(float(one @ other), abs=1e-6)
+
+
+@pytest.mark.parametrize("task", ["classification", "choice", "retrieval"])
+def test_what_a_limit_cuts_is_counted(models: dict[str, Model], task: str) -> None:
+    rows = {
+        "classification": {"text": LONG, "label": "p"},
+        "choice": {"prompt": "a", "choices": [LONG, "b"], "label": 0},
+        "retrieval": {"a": LONG, "b": "b", "score": 1},
+    }
+    own = models[task].task
+    (example,) = own.examples([rows[task]], 0)
+    frame = 3 + 1 if task == "choice" else 2
+    assert example.truncated_tokens == 100_000 - (64 - frame)
+    strict = type(own).from_dict({**own.to_dict(), "truncation": "error"}, own.tokenizer)
+    with pytest.raises(DataError, match=r"row 1: .*64"):
+        strict.examples([rows[task]], 0)
+
+
+def test_windows_cut_nothing(models: dict[str, Model]) -> None:
+    own = models["classification"].task
+    values = {**own.to_dict(), "truncation": "windows"}
+    task = type(own).from_dict(values, own.tokenizer)
+    (example,) = task.examples([{"text": LONG, "label": "p"}], 0)
+    assert example.truncated_tokens == 0
+    assert sum(len(ids) - 2 for ids, _ in example.sequences) == 100_000
+
+
+def test_training_rows_of_one_class() -> None:
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    kind = labelled_task("classification")
+    rows = read_rows([{"text": "a", "label": "p"}] * 2)
+    with pytest.raises(DataError, match=r"needs two different labels, .* holds 'p'"):
+        kind.from_table(tokenizer, rows, kind.options())
+    kind = labelled_task("tagging")
+    rows = read_rows([{"words": ["a"], "tags": ["X"]}])
+    assert kind.from_table(tokenizer, rows, kind.options()).settings.labels == ("X",)
 
 
 @pytest.mark.parametrize("words", [[], [""], [" ", "\x00"], ["a"], ["a" * 100_000]], ids=repr_short)
@@ -182,7 +222,7 @@ def test_a_table_of_one_class_can_be_measured(
     ],
 )
 def test_answers_at_the_edge(models: dict[str, Model], answers: object, is_answered: bool) -> None:
-    row = {"question": "a", "context": "a b", "answers": answers}
+    row = {"question": "a", "context": "c b", "answers": answers}
     own = models["answering"]
     told = own.predict([row])[0]["answer"]
     found = own.evaluate([row]).metrics
