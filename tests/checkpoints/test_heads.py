@@ -38,7 +38,13 @@ EXPORTED = {
 }
 
 
-@pytest.mark.parametrize("kind", EXPORTED)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "tagging",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in EXPORTED if kind != "tagging"),
+    ],
+)
 def test_onnx_runtime_gives_the_same(kind, tmp_path):
     tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
     config = geometry("bert", vocab_size=len(journeys.PIECES))

@@ -54,6 +54,7 @@ def test_the_corpus_has_a_blank_line_between_documents(written: texts.DemoData) 
     assert all(line.strip() for text in documents for line in text.splitlines())
 
 
+@pytest.mark.slow
 def test_the_same_files_every_time(written: texts.DemoData, tmp_path: Path) -> None:
     again = texts.write(tmp_path)
     for name in ("corpus", "train", "dev"):
