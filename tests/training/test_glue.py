@@ -14,7 +14,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertworks.api import Model, load
-from bertworks.errors import BertworksError
+from bertworks.errors import BertworksError, TrainingError
 from bertworks.tasks.rows import read_rows
 from bertworks.training.glue import GlueResult, glue
 from bertworks.training.glue.tasks import TASKS, chosen, folder_of
@@ -114,9 +114,10 @@ Run = Callable[..., GlueResult]
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     config = CONFIG.with_values(initializer_range=1.0)  # answers differ from text to text
-    model = Model.fresh(config, Tokenizer.from_vocabulary(PIECES))
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
 
-    def run(**given: Any) -> GlueResult:
+    def run(model_seed: int = 0, **given: Any) -> GlueResult:
+        model = Model.fresh(config, tokenizer, seed=model_seed)
         settings = {"learning_rate": 1e-2, "batch_size": 4, "epochs": 2, "max_seq_length": 32}
         return glue(model, tmp_path / "data", out=tmp_path / "out", **{**settings, **given})
 
@@ -204,6 +205,20 @@ def test_all_nine(run: Run, tmp_path: Path) -> None:
     assert [one["dev"] for one in saved["scores"]] == [score.dev for score in result.scores]
 
 
+def test_the_table_keeps_what_was_learned_before(run: Run, tmp_path: Path) -> None:
+    for name in ("MNLI", "QQP"):
+        write_task(tmp_path / "data", name)
+    first = run(tasks=["mnli"])
+    both = run(tasks=["qqp"])
+    assert [score.figure.name for score in both.scores] == ["MNLI-m", "MNLI-mm", "QQP", "QQP"]
+    assert both.scores[:2] == first.scores
+    assert both.best["MNLI"] == first.best["MNLI"]
+    assert [path.name for path in both.answers] == ["QQP.tsv"]
+    assert "| MNLI-mm | accuracy |" in (tmp_path / "out" / "glue.md").read_text()
+    with pytest.raises(TrainingError, match="was learned from another model"):
+        run(model_seed=1, tasks=["qqp"])
+
+
 def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     for name in ("MRPC", "SST-2", "QNLI"):
@@ -232,7 +247,13 @@ def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
     assert any(file.name == "journal.jsonl" for file in kept)
     assert run(seeds=2).scores == first.scores
     assert {file: file.stat().st_mtime_ns for file in kept} == before
-    assert list(run(tasks=["mrpc"], seeds=2).best) == ["MRPC"]
+
+    test = data / "sst2" / "test.tsv"
+    answers = first.answers[0].read_text().splitlines()
+    test.write_text(test.read_text() + "9\ta b\n")
+    assert run(seeds=2).answers == first.answers
+    more = first.answers[0].read_text().splitlines()
+    assert (more[:-1], more[-1].partition("\t")[0]) == (answers, "9")
 
 
 @pytest.mark.parametrize(
@@ -241,14 +262,21 @@ def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
         ({"tasks": ["mrcp"]}, "GLUE has no task 'mrcp'. The nearest valid name is 'mrpc'"),
         ({"tasks": ["RTE", "cola"]}, r"data/CoLA: CoLA cannot be learned: no folder"),
         ({"text_column": "2"}, "text_column is what each of GLUE's tasks has its own of"),
-        ({"label_smoothing": 0.1}, "unknown setting 'label_smoothing'"),
+        ({"label_smoothing": 0.1}, "STS-B: unknown setting 'label_smoothing'"),
+        ({"grid": {"label_smoothing": [0.1]}}, "unknown setting 'label_smoothing'"),
+        ({"grid": "lr=1"}, "unknown setting 'lr'"),
         ({"seed": 3}, "seed is what each"),
+        ({"teacher": "model"}, "teacher is what each"),
+        ({"grid": {"teacher": ["a", "b"]}, "tasks": ["rte"]}, "teacher is what each"),
+        ({"both_orders": True}, "SST-2: both_orders is for pairs"),
+        ({"grid": {"both_orders": [True, False]}}, "SST-2: both_orders is for pairs"),
     ],
 )
 def test_mistakes_are_found_before_a_run_begins(
     run: Run, tmp_path: Path, given: dict[str, Any], message: str
 ) -> None:
-    write_task(tmp_path / "data", "RTE")
+    for name in ("RTE", "SST-2", "STS-B"):
+        write_task(tmp_path / "data", name)
     with pytest.raises(BertworksError, match=message):
         run(**given)
     assert not (tmp_path / "out").exists()

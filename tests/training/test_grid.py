@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, DataError, SettingsError, TrainingError
 from bertworks.tasks.classification import ClassificationTask
+from bertworks.training.finetune import finetune
 from bertworks.training.finetune_settings import settings_of
 from bertworks.training.grid import GridResult, GridRun, PointResult, finetune_grid
-from bertworks.training.grid.runs import slots
+from bertworks.training.grid.runs import Job, do_here, slots
 from bertworks.training.grid.search import propose
 from bertworks.training.grid.space import Range, Space, name_of
 from bertworks.training.journal import RunDirectory
@@ -90,13 +91,19 @@ def test_words_and_values_say_the_same() -> None:
     words = Space.parse(["schedule=linear,constant", "batch_size=4,8,4"], SETTINGS, {})
     values = Space.parse({"schedule": ["linear", "constant"], "batch_size": [4, 8]}, SETTINGS, {})
     assert words == values
-    search = Space.parse(["optuna:7", "learning_rate=1e-4..1e-2", "epochs=1..3"], SETTINGS, {})
+    texts = {"schedule": "linear,constant", "batch_size": "4,8"}
+    assert Space.parse(texts, SETTINGS, {}) == values
+    ranges = ["learning_rate=1e-4..1e-2", "epochs=1..3", "freeze_layers=0..6"]
+    search = Space.parse(["optuna:7", *ranges], SETTINGS, {})
     assert search.trials == 7
     assert search.axes == {
         "batch_size": (16, 32),
         "learning_rate": Range(1e-4, 1e-2, is_whole=False),
         "epochs": Range(1, 3, is_whole=True),
+        "freeze_layers": Range(0, 6, is_whole=True),
     }
+    points = propose(search, 7, [], seed=0, lower_is_better=False)
+    assert {point["freeze_layers"] for point in points} <= set(range(7))
 
 
 @pytest.mark.parametrize(
@@ -112,6 +119,16 @@ def test_words_and_values_say_the_same() -> None:
         ("warmup=0.1,0.2", "warmup is in the grid, and given as warmup=0.3 too"),
         ("learning_rate=1e-5..1e-4", "is a range, which only a search can draw from"),
         (["optuna:3", "learning_rate=1e-4..1e-5"], "the lower first"),
+        (["optuna:3", "weight_decay=0..0.1"], "both over 0, or whole"),
+        (["optuna:3", "lora_rank=null..4"], "of two numbers"),
+        (["optuna:3", "seed=1..3"], "Give seeds"),
+        (["best_metric=loss,accuracy"], "best_metric is no setting of a grid. It ranks the runs"),
+        ({"learning_rate": 3e-5}, "learning_rate=3e-05 in the grid. Give a list of values"),
+        ({"learning_rate": "1e-5..1e-4"}, "only a search can draw from"),
+        (
+            {"lora_rank": [2, 4], "reinitialize_layers": [0, 1]},
+            "lora_rank=2,reinitialize_layers=1: with lora_rank random layers",
+        ),
     ],
 )
 def test_grids_that_are_none(grid: Any, message: str) -> None:
@@ -170,6 +187,11 @@ def test_mean_spread_and_best(table: list[list[float | None]], lower: bool) -> N
         assert result.best.metrics["loss"] == pick(result.ranked[0].values)
 
 
+def test_without_a_grid_it_is_one_point(run: Run) -> None:
+    (point,) = run(seeds=2).points
+    assert (point.point, len(point.values)) == ({}, 2)
+
+
 def test_what_was_done_is_not_done_again(run: Run, tmp_path: Path) -> None:
     axes = {"learning_rate": [1e-2, 1e-6], "schedule": ["linear", "constant"]}
     with pytest.raises(RuntimeError, match="switched off"):
@@ -191,7 +213,7 @@ def test_what_was_done_is_not_done_again(run: Run, tmp_path: Path) -> None:
     assert names[0] == "learning_rate=0.01,schedule=constant,seed=0"
     assert not (tmp_path / "whole" / names[0] / "checkpoints").exists()
 
-    again = run("whole", grid=axes, seeds=2)  # it may grow
+    again = run("whole", grid=axes, seeds=2, keep_checkpoints=2)  # it may grow
     assert len(list((tmp_path / "whole").glob("*seed*"))) == 8
     means = {name_of(result.point): result for result in again.points}
     for result in whole.points:
@@ -201,6 +223,21 @@ def test_what_was_done_is_not_done_again(run: Run, tmp_path: Path) -> None:
         run("whole", grid=axes, batch_size=4)
     with pytest.raises(TrainingError, match=r"begun with train\.sha256"):
         run("whole", grid=axes, train=make_rows(32, 5))
+    other = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES), seed=1)
+    with pytest.raises(TrainingError, match=r"begun with model\.fingerprint"):
+        run("whole", grid=axes, model=other)
+
+
+def test_a_run_that_is_trained_anew_is_not_finished(run: Run, model: Model) -> None:
+    result = run()
+    directory = result.best.directory
+    given: dict[str, Any] = {"train": TRAIN, "dev": DEV, "out": directory, **LEARNS}
+    with pytest.raises(RuntimeError, match="switched off"):
+        finetune(model, **given, progress=Lines(stop_after=3))
+    assert RunDirectory(directory).outcome() is None
+    lines = Lines()
+    assert run(progress=lines).points == result.points
+    assert any("1/1 · accuracy" in line for line in lines.lines)
 
 
 def test_a_mistake_can_be_mended(run: Run) -> None:
@@ -224,6 +261,8 @@ def test_the_best_run_is_the_grids_model(run: Run) -> None:
     saved = json.loads((result.run.path / "grid.json").read_text())
     assert saved["best"]["run"] == result.best.directory.name
     assert saved["points"][0]["mean"] == means[3e-2]
+    again = GridResult.read(result.run.path)
+    assert (again.ranked, again.best) == (result.ranked, result.best)
 
 
 def test_a_run_that_fails_is_kept_as_failed(run: Run) -> None:
@@ -239,10 +278,46 @@ def test_a_run_that_fails_is_kept_as_failed(run: Run) -> None:
         run("none", grid={"learning_rate": [1e30]}, schedule="constant")
 
 
+def test_what_does_not_fit_the_model_is_a_failed_run(run: Run) -> None:
+    words = ["optuna:4", "learning_rate=1e-3..1e-2", "freeze_layers=0,9"]
+    result = run(grid=words, batch_size=8, epochs=1)
+    assert {point.point["freeze_layers"]: point.failed for point in result.points} == {0: 0, 9: 1}
+    assert all("freeze_layers=9" in str(failed.error) for failed in result.failed)
+    with pytest.raises(TrainingError, match=r"every run failed; the last: best_metric='f2'.*'f1'"):
+        run("none", grid={"learning_rate": [1e-3, 1e-2]}, best_metric="f2")
+
+
+def test_a_lack_of_memory_is_a_failed_run() -> None:
+    def outcome(does: Callable[..., Any]) -> str | None:
+        return do_here(Job(Path("run"), does), None)
+
+    def gpu(progress: None) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 MiB.")
+
+    def fault(progress: None) -> None:
+        raise RuntimeError("shapes do not match")
+
+    assert "DefaultCPUAllocator" in str(outcome(lambda progress: torch.empty(10**16)))
+    assert outcome(gpu) == "CUDA out of memory."
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        outcome(fault)
+
+
+def test_runs_of_several_metrics_cannot_be_ranked(run: Run) -> None:
+    rows = [
+        {"query": row["text"], "passage": row["text"], "score": number % 3}
+        for number, row in enumerate(TRAIN)
+    ]
+    with pytest.raises(
+        SettingsError, match=r"by spearman, and others by mrr@10\. Give best_metric"
+    ):
+        run(task="retrieval", train=rows, dev=rows, grid={"loss": ["in-batch", "cosine"]})
+
+
 @pytest.mark.slow  # each process imports torch
 def test_side_by_side_gives_the_same(model: Model, run: Run, tmp_path: Path) -> None:
     start = model.save(tmp_path / "start")
-    axes = {"learning_rate": [1e-2, 1e30]}
+    axes = {"learning_rate": [1e-2, 1e30], "freeze_layers": [0, 9]}
     here = run("here", model=start, grid=axes, schedule="constant")
     there = run("there", model=start, grid=axes, schedule="constant", jobs=2)
     files = [out.run.path / "grid.json" for out in (here, there)]
@@ -268,8 +343,11 @@ def test_each_gpu_has_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_not_learned_is_told(run: Run) -> None:
     lines = Lines()
     result = run(grid={"learning_rate": [1e-9]}, progress=lines)
-    assert len(result.best.remarks) == 1
-    assert result.best.remarks[0] in " ".join(" ".join(lines.lines).split())
+    remarks = result.best.remarks
+    assert remarks[0] in " ".join(" ".join(lines.lines).split())
+    assert any("the training loss ends at" in remark for remark in remarks)
+    evaluation = RunDirectory(result.best.directory).evaluation
+    assert json.loads(evaluation.read_text())["remarks"] == list(remarks)
 
 
 def test_an_interrupted_process_can_say_so() -> None:
@@ -322,7 +400,9 @@ def test_a_search_goes_on_as_it_would_have(run: Run, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("bertworks.training.grid.loop.STARTUP", 2)
     words = ["optuna:4", "learning_rate=1e-4..1e-1", "schedule=linear,constant"]
     given_words = {"grid": words, "batch_size": 8, "seeds": [3]}
-    whole = run("whole", **given_words)
+    lines = Lines()
+    whole = run("whole", **given_words, progress=lines)
+    assert sum("columns: text" in line for line in lines.lines) == 1
     assert len(whole.points) == 4
     with pytest.raises(RuntimeError, match="switched off"):
         run("broken", **given_words, progress=OffAfter(runs=2))

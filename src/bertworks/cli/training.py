@@ -250,7 +250,7 @@ def glue(
     from ..training.glue import glue as run
     from ..training.progress import Progress
 
-    schema = settings_of(labelled_task("regression"))
+    schema = settings_of(labelled_task("classification"))  # all that any task has
     found = run(
         model,
         data,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +189,6 @@ def _finetune(
     if members.is_main:
         if data.dev is not None:
             final = evaluate(network, data.reader, data.dev)
-            assert data.summary.dev is not None
-            text = final.to_json(data.summary.dev.name)
-            write_atomically(run.evaluation, text.encode())
             task = task.tuned(final.metrics)
         metrics = final.metrics if final else {}
         prior = task.guessing_losses(data.summary.train.labels)
@@ -200,6 +197,10 @@ def _finetune(
         for sign in failed:
             run.note_session("note", text=sign)
         remarks = [*(final.remarks if final else []), *failed]
+        if final is not None:
+            assert data.summary.dev is not None
+            final = replace(final, remarks=remarks)
+            write_atomically(run.evaluation, final.to_json(data.summary.dev.name).encode())
     network.eval()
     made = Model(task.tokenizer, task, network)
     if members.is_main:
@@ -210,7 +211,7 @@ def _finetune(
             best_metric=metric,
             lower_is_better=metric in task.lower_is_better,
             best_step=result.state.best_step,
-            remarks=final.remarks if final else [],
+            remarks=remarks,
         )
     return FinetuneResult(
         model=made,

@@ -94,7 +94,7 @@ def resume_state(
     *,
     seed: int,
 ) -> TrainState | None:
-    """Go back to the newest checkpoint; None if there is none, and everything is seeded afresh.
+    """Go back to the newest checkpoint; None if there is none, and everything begins afresh.
 
     Raises:
         CheckpointError: there are checkpoints, but all are damaged or of another network.
@@ -102,6 +102,8 @@ def resume_state(
     checkpoint = load_newest(run.checkpoints)
     if checkpoint is None:
         seed_everything(seed, team.rank)
+        if team.is_main:  # an earlier run's; this one is not finished
+            run.metrics_file.unlink(missing_ok=True)
         run.cut_journal(0)
         return None
     restore(checkpoint, network, optimizer)

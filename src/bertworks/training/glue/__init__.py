@@ -11,21 +11,21 @@ Source: paper §4.1 and table 1.
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...api import Model, load
-from ...errors import DataError, SettingsError
+from ...errors import DataError, SettingsError, TrainingError
 from ...tasks import labelled_task
 from ..finetune_settings import settings_of
-from ..grid import Grid, GridResult, finetune_grid
+from ..grid import Grid, GridResult, PointResult, describe_model, finetune_grid
 from ..grid.results import markdown
-from ..journal import write_atomically
+from ..grid.space import Space
+from ..journal import RunDirectory, write_atomically
 from ..progress import Progress
 from .files import without_broken_rows, write_answers
 from .tasks import TASKS, Figure, GlueTask, chosen, folder_of
@@ -58,10 +58,10 @@ class GlueResult:
 
     Attributes:
         out: the directory.
-        scores: the table's rows.
+        scores: the table's rows, of all tasks that were learned here, now or earlier.
         best: the best run of each task, by its directory's name.
         missing: the tasks that were not there, and why.
-        answers: the files for the server.
+        answers: the files for the server, of the tasks that were asked for.
     """
 
     out: Path
@@ -130,23 +130,20 @@ def glue(
         model: as `finetune` takes it.
         data: the folder of the official files: a folder for each task.
         out: where everything goes.
-        tasks: which, like `["mrpc", "rte"]`; all that are there, if left out.
+        tasks: which, like `["mrpc", "rte"]`; all that are there, if left out. Others that were
+            learned in `out` before stay in the table.
         grid, seeds, jobs, device, progress: as `finetune_grid` takes them; of each task's grid, the
             best run by the paper's metric is measured and answers the test file.
         settings: those of `finetune`, for all tasks alike.
 
     Raises:
         DataError: there is no such folder or task, or one that was named has not all its files.
-        SettingsError, TrainingError, Interrupted: as `finetune_grid` does.
+        SettingsError, TrainingError, Interrupted: as `finetune_grid` does, before anything is
+            trained if a task cannot have the settings.
     """
     data, out = Path(data), Path(out)
     if not data.is_dir():
         raise DataError("no such folder", where=str(data))
-    own = sorted(settings.keys() & {"seed", *(name for task in TASKS for name in task.settings)})
-    if own:
-        raise SettingsError(f"{own[0]} is what each of GLUE's tasks has its own of")
-    # What is valid for regression is so for all: mistakes are found before hours are spent.
-    settings_of(labelled_task("regression")).parse(settings)
     folders, missing = {}, {}
     for task in chosen(tasks):
         folder, lacks = folder_of(task, data)
@@ -158,14 +155,14 @@ def glue(
             missing[task.name] = lacks
     if not folders:
         raise DataError("there is none of GLUE's tasks", where=str(data))
+    _check([task for task, _ in folders.values()], grid, settings)
+    found = _learned_before(out, model, except_for=folders.keys())
     out.mkdir(parents=True, exist_ok=True)
-    scores: list[Score] = []
     answers: list[Path] = []
-    best: dict[str, str] = {}
     for number, (task, folder) in enumerate(folders.values(), 1):
         _say(progress, f"{task.name}, task {number} of {len(folders)}")
         files = [_whole(task, folder / name, out, progress) for name in task.files[:2]]
-        found = finetune_grid(
+        found[task.name] = finetune_grid(
             model,
             task.kind,
             train=str(files[0]),
@@ -179,13 +176,60 @@ def glue(
             **task.settings,
             **settings,
         )
-        best[task.name] = found.best.directory.name
-        made = load(found.best.directory, device=device)
-        scores += [_score(figure, task, folder, found, made) for figure in task.figures]
-        answers += _answers(task, folder, found, made, out, progress)
-    result = GlueResult(out, tuple(scores), best, missing, tuple(answers))
+        made = load(out / task.name, device=device)
+        answers += _answers(task, folder, made, out / "submission", progress)
+    learned = [task for task in TASKS if task.name in found]
+    result = GlueResult(
+        out,
+        tuple(score for t in learned for score in _scores(t, data, found[t.name], device)),
+        {task.name: found[task.name].best.directory.name for task in learned},
+        {name: why for name, why in missing.items() if name not in found},
+        tuple(answers),
+    )
     result.save()
     return result
+
+
+def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -> None:
+    """See that each task can have the settings, before hours are spent on the first.
+
+    Raises:
+        SettingsError: one cannot.
+    """
+    own = {"seed", "teacher", *(name for task in TASKS for name in task.settings)}
+    for task in tasks:
+        schema = settings_of(labelled_task(task.kind))
+        given = {**task.settings, **settings}
+        schema.parse(given, where=task.name)
+        varied = Space.parse(grid, schema, given).axes.keys()
+        if clash := sorted(own & (settings.keys() | varied)):
+            raise SettingsError(f"{clash[0]} is what each of GLUE's tasks has its own of")
+        is_turned = settings.get("both_orders") or "both_orders" in varied
+        if is_turned and "pair_column" not in task.columns:
+            raise SettingsError(
+                "both_orders is for pairs of texts", where=task.name, fix="Name tasks of pairs."
+            )
+
+
+def _learned_before(
+    out: Path, model: str | Path | Model, *, except_for: Iterable[str]
+) -> dict[str, GridResult]:
+    """The finished grids of other tasks.
+
+    Raises:
+        TrainingError: one is of another model.
+    """
+    names = {task.name for task in TASKS if (out / task.name / "grid.json").is_file()}
+    found = {name: GridResult.read(out / name) for name in sorted(names - set(except_for))}
+    now = describe_model(model)["fingerprint"] if found else None
+    for name in found:
+        if RunDirectory(out / name).settings()["model"]["fingerprint"] != now:
+            raise TrainingError(
+                "was learned from another model",
+                where=str(out / name),
+                fix="Give another directory: the table is of one model.",
+            )
+    return found
 
 
 def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> Path:
@@ -198,37 +242,33 @@ def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> 
     return whole
 
 
-def _score(figure: Figure, task: GlueTask, folder: Path, found: GridResult, made: Model) -> Score:
-    """A row of the table: from the grid, or measured now if it is on another file."""
-    if figure.file != task.files[1]:
-        return Score(figure, 100 * made.evaluate(folder / figure.file).metrics[figure.metric])
-    runs = [run for run in found.ranked[0].runs if run.error is None]
-    seeds = replace(found.ranked[0], values=tuple(run.metrics[figure.metric] for run in runs))
-    mean, spread = seeds.mean, seeds.spread
-    dev = 100 * found.best.metrics[figure.metric]
-    return Score(figure, dev, mean and 100 * mean, spread and 100 * spread)
+def _scores(
+    task: GlueTask, data: Path, found: GridResult, device: torch.device | str
+) -> Iterator[Score]:
+    """A task's rows of the table: from the grid, or measured now if on another file."""
+    for figure in task.figures:
+        file = folder_of(task, data)[0] / figure.file
+        if figure.file == task.files[1]:
+            seeds = PointResult.of(found.ranked[0].runs, figure.metric)
+            mean, spread = seeds.mean, seeds.spread
+            dev = 100 * found.best.metrics[figure.metric]
+            yield Score(figure, dev, mean and 100 * mean, spread and 100 * spread)
+        elif file.is_file():
+            measured = load(found.best.directory, device=device).evaluate(file)
+            yield Score(figure, 100 * measured.metrics[figure.metric])
 
 
 def _answers(
-    task: GlueTask,
-    folder: Path,
-    found: GridResult,
-    made: Model,
-    out: Path,
-    progress: Progress | None,
+    task: GlueTask, folder: Path, made: Model, submission: Path, progress: Progress | None
 ) -> list[Path]:
-    """The test files that are there, answered by the best run, once."""
+    """The test files that are there, answered by the best run."""
     written = []
     for name, test in task.test_files.items():
         if not (folder / test).is_file():
             _say(progress, f"{name}: no {test}, and nothing for the server")
             continue
-        kept = found.best.directory / "test" / f"{name}.tsv"
-        if not kept.is_file():
-            write_answers(made, folder / test, kept)
-        written.append(out / "submission" / kept.name)
-        written[-1].parent.mkdir(exist_ok=True)
-        shutil.copyfile(kept, written[-1])
+        written.append(submission / f"{name}.tsv")
+        write_answers(made, folder / test, written[-1])
     return written
 
 

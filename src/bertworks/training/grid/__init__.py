@@ -17,16 +17,19 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...api import Model
+from ...api import Model, load
 from ...errors import SettingsError
+from ...inference.vectors import fingerprint
 from ...model.device import pick_device
 from ...tasks import labelled_task
 from ...tasks.rows import Table
+from ..finetune import finetune
 from ..finetune_settings import settings_of
 from ..journal import MAY_CHANGE, RunDirectory
 from ..progress import Progress
@@ -36,7 +39,7 @@ from .runs import slots
 from .search import require_optuna
 from .space import Grid, Space
 
-__all__ = ["Grid", "GridResult", "GridRun", "PointResult", "finetune_grid"]
+__all__ = ["Grid", "GridResult", "GridRun", "PointResult", "describe_model", "finetune_grid"]
 
 
 def finetune_grid(
@@ -46,7 +49,7 @@ def finetune_grid(
     train: Table,
     dev: Table,
     out: str | Path,
-    grid: Grid = "paper",
+    grid: Grid = (),
     seeds: int | Sequence[int] = 1,
     jobs: int | None = None,
     device: torch.device | str = "cpu",
@@ -56,7 +59,8 @@ def finetune_grid(
     """Fine-tune once for each point of a grid and each seed; called again, it goes on.
 
     Finished runs are not done again: a grid may be given more values or seeds later. A run that
-    fails (its loss is not finite, memory is short) is told of, and the others go on.
+    fails (its loss is not finite, memory is short, the model cannot be trained so) is told of, and
+    the others go on.
 
     Args:
         model, task, train, dev, device: as `finetune` takes them. Which weights are best, and which
@@ -64,7 +68,7 @@ def finetune_grid(
         out: the grid's directory.
         grid: "paper" (batches of 16, 32; learning rates of 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs), each
             setting's values, or words as the command line has them (see `grid.space`), among which
-            "optuna:20" makes a search of 20 points of it. Empty: one point, for several seeds.
+            "optuna:20" makes a search of 20 points of it. If left out: one point, for the seeds.
         seeds: how many (0, 1, …), or which.
         jobs: how many runs at a time, each in a process of its own; if left out, one for each GPU,
             and one at a time elsewhere. Threads are divided among them. A search looks at its
@@ -73,9 +77,10 @@ def finetune_grid(
         settings: those that the runs have in common, as `finetune` takes them.
 
     Raises:
-        SettingsError: a setting, the grid or the seeds are unknown or impossible.
-        TrainingError: the directory holds something else, or a grid of other settings or tables;
-            or every run failed.
+        SettingsError: a setting, the grid or the seeds are unknown or impossible; or the runs are
+            not measured by one metric.
+        TrainingError: the directory holds something else, or a grid of another model, other
+            settings or tables; or every run failed.
         Interrupted: it was asked to stop; what was done is saved, and the same call goes on.
         DataError, BertworksError: as `finetune` does.
     """
@@ -89,19 +94,21 @@ def finetune_grid(
     if space.trials is not None:
         require_optuna()
     numbers = _seeds(seeds, settings)
-    places = slots(pick_device(device), jobs)
+    computes_on = pick_device(device)
+    places = slots(computes_on, jobs)
     if len(places) > 1 and isinstance(model, Model):
         raise SettingsError(
             f"jobs={len(places)}: a model in memory cannot be shared among processes",
             fix="Save it, and give its directory.",
         )
-    tables = {name: _replayable(table) for name, table in (("train", train), ("dev", dev))}
-    fixed = schema.parse(settings).model_dump(mode="json", include=set(settings))
+    train, dev = _replayable(train), _replayable(dev)
+    compared = set(settings) - MAY_CHANGE
     description = {
         "task": task,
-        "model": "a model in memory" if isinstance(model, Model) else str(model),
-        **{name: _fingerprint(table) for name, table in tables.items()},
-        "settings": fixed,
+        "model": describe_model(model),
+        "train": _fingerprint(train),
+        "dev": _fingerprint(dev),
+        "settings": schema.parse(settings).model_dump(mode="json", include=compared),
         "search": space.describe() if space.trials is not None else None,
     }
     # As long as no run has begun, nothing is lost by another go with a mistake mended.
@@ -111,13 +118,23 @@ def finetune_grid(
     try:
         if not is_begun:
             run.cut_journal(0)
-        given = {"model": model, "task": task, **tables, **settings}
-        given["device"] = pick_device(device) if len(places) == 1 else pick_device(device).type
-        result = GridLoop(run, given, space, numbers, places, progress).all()
+        # Of several GPUs each process sees its own alone.
+        own = computes_on if len(places) == 1 else computes_on.type
+        do = partial(finetune, model, task, train=train, dev=dev, device=own, **settings)
+        result = GridLoop(run, do, space, numbers, places, progress).all()
         result.save()
         return result
     finally:
         run.close()
+
+
+def describe_model(model: str | Path | Model) -> dict[str, str]:
+    """A model's name and a digest of its encoder and tokenizer, to know it again by."""
+    held = model if isinstance(model, Model) else load(model)
+    return {
+        "name": "a model in memory" if isinstance(model, Model) else str(model),
+        "fingerprint": fingerprint(held.encoder, held.tokenizer),
+    }
 
 
 def _seeds(seeds: int | Sequence[int], settings: Mapping[str, Any]) -> list[int]:

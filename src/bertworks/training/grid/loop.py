@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from ...errors import TrainingError
+from ...errors import SettingsError, TrainingError
 from ...wording import duration
+from ..finetune import FinetuneResult
 from ..journal import RunDirectory
 from ..plan import Best
 from ..progress import Progress
@@ -24,7 +27,7 @@ class GridLoop:
 
     Args:
         run: the grid's directory.
-        given: what each run's `finetune` is called with, beside its point and seed.
+        finetune: does a run, told its point, seed and directory.
         space: the points.
         seeds: those of each point.
         places: where runs can go on side by side.
@@ -34,13 +37,13 @@ class GridLoop:
     def __init__(
         self,
         run: RunDirectory,
-        given: Mapping[str, Any],
+        finetune: Callable[..., FinetuneResult],
         space: Space,
         seeds: Sequence[int],
         places: Sequence[Slot],
         progress: Progress | None,
     ) -> None:
-        self._run, self._given, self._space, self._seeds = run, given, space, seeds
+        self._run, self._finetune, self._space, self._seeds = run, finetune, space, seeds
         self._places, self._progress = places, progress
         self._done: dict[str, GridRun] = {}
         self._measure: Best | None = None
@@ -52,6 +55,7 @@ class GridLoop:
 
         Raises:
             TrainingError: all of them failed.
+            SettingsError: they are not measured by one metric.
         """
         if self._progress is not None:
             self._progress.note(f"{self._total} runs, {len(self._places)} at a time")
@@ -108,22 +112,25 @@ class GridLoop:
         jobs = []
         for name, run in runs.items():
             if name not in self._done and not self._read(run):
-                jobs.append(Job(run.directory, {**self._given, **run.point, "seed": run.seed}))
-        for job, error in self._outcomes(jobs):
-            run = runs[job.directory.name]
-            if error is not None or not self._read(run):
-                why = error or "its metric on dev is not finite"
-                self._done[job.directory.name] = replace(run, error=why)
-            self._ended_here += 1
-            self._tell(job.directory.name)
+                do = partial(self._finetune, **run.point, seed=run.seed, out=run.directory)
+                jobs.append(Job(run.directory, do))
+        with closing(self._outcomes(jobs)) as outcomes:
+            for job, error in outcomes:
+                run = runs[job.directory.name]
+                if error is not None or not self._read(run):
+                    why = error or "its metric on dev is not finite"
+                    self._done[job.directory.name] = replace(run, error=why)
+                self._ended_here += 1
+                self._tell(job.directory.name)
 
-    def _outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, str | None]]:
+    def _outcomes(self, jobs: Sequence[Job]) -> Generator[tuple[Job, str | None]]:
         if len(self._places) > 1:
             yield from do_in_processes(jobs, self._places)
             return
         for job in jobs:
             title = f"run {len(self._done) + 1}/{self._total}"
-            shown = self._progress and _RunProgress(self._progress, title, is_first=job is jobs[0])
+            is_first = self._ended_here == 0
+            shown = self._progress and _RunProgress(self._progress, title, is_first=is_first)
             yield job, do_here(job, shown)
 
     def _read(self, run: GridRun) -> bool:
@@ -132,22 +139,25 @@ class GridLoop:
         outcome = directory.outcome()
         if outcome is None or outcome["metrics"][outcome["best_metric"]] is None:
             return False
+        measure = Best(outcome["best_metric"], outcome["lower_is_better"])
+        if self._measure not in (None, measure):
+            raise SettingsError(
+                f"{run.directory.name} is measured by {measure.metric}, and others by "
+                f"{self._measure.metric}",
+                where=str(self._run.path),
+                fix="Give best_metric=…, and another directory.",
+            )
+        self._measure = measure
         for folder in (directory.checkpoints, directory.best):
             shutil.rmtree(folder, ignore_errors=True)
-        self._measure = Best(outcome["best_metric"], outcome["lower_is_better"])
         self._done[run.directory.name] = replace(
             run, metrics=outcome["metrics"], remarks=tuple(outcome["remarks"])
         )
         return True
 
     def _result(self, point: Point) -> PointResult:
-        runs = tuple(self._done[run_name(point, seed)] for seed in self._seeds)
-        values = (
-            ()
-            if self._measure is None
-            else tuple(run.metrics[self._measure.metric] for run in runs if run.error is None)
-        )
-        return PointResult(point, runs, values)
+        runs = [self._done[run_name(point, seed)] for seed in self._seeds]
+        return PointResult.of(runs, None if self._measure is None else self._measure.metric)
 
     def _tell(self, name: str) -> None:
         """A line of the journal, and one for people: how far it is, and what came of a run."""
@@ -163,7 +173,8 @@ class GridLoop:
         took = time.monotonic() - self._begun
         left = took / self._ended_here * (self._total - done)
         parts = [f"{done}/{self._total} · {what}", name.replace(",", " ")]
-        self._progress.parts([*parts, *run.remarks, *([f"{duration(left)} left"] if left else [])])
+        remarks = run.remarks[:1]  # the rest is said of the best run alone
+        self._progress.parts([*parts, *remarks, *([f"{duration(left)} left"] if left else [])])
 
 
 class _RunProgress(Progress):

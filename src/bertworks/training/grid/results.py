@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -51,6 +51,13 @@ class PointResult:
     runs: tuple[GridRun, ...]
     values: tuple[float, ...]
 
+    @classmethod
+    def of(cls, runs: Sequence[GridRun], metric: str | None) -> Self:
+        """The runs of a point by a metric; none is known where all runs failed so far."""
+        done = [run for run in runs if run.error is None]
+        values = () if metric is None else tuple(run.metrics[metric] for run in done)
+        return cls(runs[0].point, tuple(runs), values)
+
     @property
     def mean(self) -> float | None:
         """Over the seeds; None if all runs failed."""
@@ -80,6 +87,27 @@ class GridResult:
     run: RunDirectory
     measure: Best
     points: tuple[PointResult, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What `save` wrote to a grid's directory."""
+        tree = json.loads((path / "grid.json").read_bytes())
+        points = []
+        for point in tree["points"]:
+            runs = [
+                GridRun(
+                    point["settings"],
+                    run["seed"],
+                    path / run["run"],
+                    run["metrics"],
+                    run["error"],
+                    tuple(run["remarks"]),
+                )
+                for run in point["runs"]
+            ]
+            points.append(PointResult.of(runs, tree["metric"]))
+        measure = Best(tree["metric"], tree["lower_is_better"])
+        return cls(RunDirectory(path), measure, tuple(points))
 
     @cached_property
     def ranked(self) -> tuple[PointResult, ...]:

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from ...corpus.workers import end_with_parent, without_main
-from ...errors import TrainingError
-from ..finetune import finetune
+from ...errors import CheckpointError, SettingsError, TrainingError
+from ..finetune import FinetuneResult
 from ..progress import Progress
 from ..signals import Interrupted, stop_request
 
@@ -32,11 +32,11 @@ class Job:
 
     Attributes:
         directory: the run directory.
-        arguments: all else that `finetune` is called with.
+        finetune: does it, told the progress; other processes can be sent it.
     """
 
     directory: Path
-    arguments: Mapping[str, Any]
+    finetune: Callable[..., FinetuneResult]
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,21 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
 
     Raises:
         Interrupted: it was asked to stop, and can go on.
-        BertworksError: every other run would fail of it too.
+        DataError, BertworksError: a table is wrong, or a package is not there: every other run
+            would fail of it too.
     """
     try:
-        finetune(**job.arguments, out=job.directory, progress=progress)
-    except (TrainingError, torch.OutOfMemoryError) as error:
-        return _failure(error)
+        job.finetune(progress=progress)
+    except Interrupted:
+        raise
+    except TrainingError as error:
+        return error.what
+    except (SettingsError, CheckpointError) as error:
+        return str(error)
+    except RuntimeError as error:
+        if not _is_memory_short(error):
+            raise
+        return str(error).partition("\n")[0]
     return None
 
 
@@ -99,7 +108,7 @@ def do_in_processes(
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C came; the runs that went on have saved themselves.
-        BertworksError: every other run would fail of it too; those that went on are stopped.
+        DataError, BertworksError: as `do_here` does; the runs that went on are stopped.
     """
     waiting, free = list(reversed(jobs)), list(places)
     running: dict[Connection[Any, Any], tuple[Job, Slot, SpawnProcess]] = {}
@@ -170,12 +179,6 @@ def _end(connection: Connection[Any, Any], process: SpawnProcess) -> str | None:
     return None if answer is None else str(answer)
 
 
-def _failure(error: Exception) -> str:
-    """What an error says, for a table.
-
-    Raises:
-        Interrupted: it is no failure.
-    """
-    if isinstance(error, Interrupted):
-        raise error
-    return error.what if isinstance(error, TrainingError) else str(error).partition("\n")[0]
+def _is_memory_short(error: RuntimeError) -> bool:
+    """Whether memory is what a run failed of; PyTorch has a class of its own for a GPU's alone."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from ...errors import SettingsError, nearest
 from ..finetune_settings import FinetuneSettings
 
-Grid: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[Any]]
+Grid: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[Any]]
 """A grid as people give it: words, or each setting's values."""
 
 Point: TypeAlias = dict[str, Any]
@@ -27,6 +27,11 @@ Point: TypeAlias = dict[str, Any]
 
 PAPER = {"batch_size": "16,32", "learning_rate": "5e-5,3e-5,2e-5", "epochs": "2,3,4"}
 SEARCH = {"batch_size": "16,32", "learning_rate": "1e-5..1e-4", "epochs": "2..4"}
+
+_NEVER_VARIED = {
+    "seed": "Give seeds instead.",
+    "best_metric": "It ranks the runs: give one for all of them.",
+}
 
 
 @dataclass(frozen=True)
@@ -73,15 +78,19 @@ class Space:
 
         Raises:
             SettingsError: a word is none of those above; a setting is unknown, has an impossible
-                value or is fixed as well; a range is given, but no search.
+                value (of a grid: or one that another value excludes) or is fixed as well; a range
+                is given, but no search.
         """
         reader = _Reader(settings, fixed)
+        named: Mapping[str, Any]
         if isinstance(grid, Mapping):
-            return cls({name: reader.values(name, values) for name, values in grid.items()})
-        words = [grid] if isinstance(grid, str) else list(grid)
-        named = {word.partition("=")[0]: word.partition("=")[2] for word in words if "=" in word}
-        axes = {name: reader.axis(name, text) for name, text in named.items()}
-        presets = [word for word in words if "=" not in word]
+            named, presets = grid, []
+        else:
+            words = [grid] if isinstance(grid, str) else list(grid)
+            parts = [word.partition("=") for word in words]
+            named = {name: text for name, is_named, text in parts if is_named}
+            presets = [word for word in words if "=" not in word]
+        axes = {name: reader.axis(name, values) for name, values in named.items()}
         trials = None
         for word in presets:
             found = re.fullmatch(r"optuna:([1-9]\d*)", word)
@@ -103,7 +112,11 @@ class Space:
                     f"{name}={axis} is a range, which only a search can draw from",
                     fix="Add the word optuna:20 for a search of 20 trials, or list the values.",
                 )
-        return cls({**usual, **axes}, trials)
+        space = cls({**usual, **axes}, trials)
+        if trials is None:
+            for point in space.points():
+                settings.parse({**fixed, **point}, where=name_of(point) or None)
+        return space
 
     def points(self) -> list[Point]:
         """All combinations, the last setting varying fastest; one, if nothing is varied."""
@@ -125,38 +138,40 @@ class _Reader:
     def __init__(self, settings: type[FinetuneSettings], fixed: Mapping[str, Any]) -> None:
         self._settings, self._fixed = settings, fixed
 
-    def axis(self, name: str, text: str) -> Axis:
-        """The values that a text lists or spans."""
-        low, is_range, high = text.partition("..")
-        if not is_range:
-            self._check(name, text)
-            return tuple(dict.fromkeys(self._value(name, part) for part in text.split(",")))
-        ends = Range(
-            self._value(name, low),
-            self._value(name, high),
-            is_whole=all(re.fullmatch(r"\d+", end) for end in (low, high)),
-        )
-        if isinstance(ends.low, str) or not 0 < ends.low < ends.high:
-            raise SettingsError(f"{name}={text}: a range is of two numbers over 0, the lower first")
-        return ends
-
-    def values(self, name: str, values: Sequence[Any]) -> Axis:
-        """Values that Python has already."""
+    def axis(self, name: str, values: Any) -> Axis:
+        """The values that a text lists or spans, or that Python has already."""
         self._check(name, values)
-        found = [self._settings.parse({**self._fixed, name: value}) for value in values]
-        return tuple(dict.fromkeys(getattr(one, name) for one in found))
+        if not isinstance(values, str):
+            found = [self._settings.parse({**self._fixed, name: value}) for value in values]
+            return tuple(dict.fromkeys(getattr(one, name) for one in found))
+        if ".." in values:
+            return self._range(name, values)
+        return tuple(dict.fromkeys(self._value(name, part) for part in values.split(",")))
+
+    def _range(self, name: str, text: str) -> Range:
+        ends = text.split("..", 1)
+        is_whole = all(re.fullmatch(r"\d+", end) for end in ends)
+        low, high = (self._value(name, end) for end in ends)
+        are_numbers = isinstance(low, int | float) and isinstance(high, int | float)
+        if not are_numbers or low >= high or (low <= 0 and not is_whole):
+            raise SettingsError(
+                f"{name}={text}: a range is of two numbers, the lower first; both over 0, or whole"
+            )
+        return Range(low, high, is_whole)
 
     def _value(self, name: str, text: str) -> Any:
         read = self._settings.resolve(overrides=[f"{name}={text}"], **self._fixed)
         return getattr(read, name)
 
     def _check(self, name: str, values: Any) -> None:
-        if name == "seed":
-            raise SettingsError("the seed is no setting of a grid", fix="Give seeds instead.")
+        if name in _NEVER_VARIED:
+            raise SettingsError(f"{name} is no setting of a grid", fix=_NEVER_VARIED[name])
         if name in self._fixed:
             raise SettingsError(
                 f"{name} is in the grid, and given as {name}={shown(self._fixed[name])} too"
             )
+        if not isinstance(values, Sequence):
+            raise SettingsError(f"{name}={shown(values)} in the grid", fix="Give a list of values.")
         if not values or (isinstance(values, str) and not all(values.split(","))):
             raise SettingsError(f"{name} has an empty value in the grid")
 
