@@ -93,6 +93,22 @@ def test_states_are_computed_once(model, tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["s.npy"]
 
 
+def test_what_a_kill_left_behind_takes_no_room(model, tmp_path, monkeypatch):
+    task = task_of()
+    examples = task.examples([tagged(np.random.default_rng(0))], 0)
+    left = tmp_path / "s.npy.part"
+    left.write_bytes(b"x" * 100_000)
+
+    def usage(directory):  # a disk of 100 kB
+        return namedtuple("Usage", "free")(
+            100_000 - sum(file.stat().st_size for file in directory.iterdir())
+        )
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    frozen_states(tmp_path / "s.npy", model.network, model.encoder, task, examples)
+    assert [file.name for file in tmp_path.iterdir()] == ["s.npy"]
+
+
 def test_a_disk_without_room_is_told(model, tmp_path, monkeypatch):
     task = task_of()
     examples = task.examples([tagged(np.random.default_rng(0))], 0)
