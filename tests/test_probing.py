@@ -70,6 +70,15 @@ def test_files_without_a_header_and_other_columns(model: bw.Model, tmp_path: Pat
     assert found.metrics == bw.probe(model, train=iter(TRAIN), dev=iter(DEV)).metrics
 
 
+def test_the_labels_of_a_data_set_keep_their_names(model: bw.Model) -> None:
+    datasets = pytest.importorskip("datasets")
+    kinds = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
+    train, dev = (
+        datasets.Dataset.from_list(rows, features=datasets.Features(kinds)) for rows in (TRAIN, DEV)
+    )
+    assert bw.probe(model, train=train, dev=dev).labels == ("no", "yes")
+
+
 def test_bad_inputs(model: bw.Model) -> None:
     pairs = [{"sentence1": row["text"], "sentence2": "a", "label": row["label"]} for row in TRAIN]
     with pytest.raises(DataError, match="the rows are pairs of texts"):

@@ -16,7 +16,7 @@ from bertworks.ablations.results import ResultRow, Results
 from bertworks.api import Model
 from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.tasks.tagging.probe import LayerChoice
-from bertworks.training.probe import ProbeResult
+from bertworks.training.tagging_probe import ProbeResult
 from tests.training.test_finetune import Lines
 from tests.training.test_finetune_tasks import GEOMETRY, PIECES, Tokenizer, tagged
 
@@ -145,9 +145,9 @@ def test_another_beginning_is_an_error(model: Model, tmp_path: Path) -> None:
     other = Model.fresh(GEOMETRY, model.tokenizer, seed=1)
     with pytest.raises(TrainingError, match="the run was begun with model="):
         run(other, tmp_path / "a", **SMALL)
-    with pytest.raises(TrainingError, match="the run was begun with dev="):
+    with pytest.raises(TrainingError, match="begun with other rows for dev"):
         run(model, tmp_path / "a", **{**SMALL, "dev": DEV[:-1]})
-    with pytest.raises(TrainingError, match="other training data"):
+    with pytest.raises(TrainingError, match="begun with other rows for train"):
         run(model, tmp_path / "a", **{**SMALL, "train": TRAIN[:-1]})
     with pytest.raises(TrainingError, match=r"begun with probe.epochs=0\.1, not 4"):
         run(model, tmp_path / "a", **{**SMALL, "probe": FAST["probe"]})

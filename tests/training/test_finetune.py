@@ -133,8 +133,16 @@ def test_goes_on_to_the_same_bits(model: Model, tmp_path: Path) -> None:
 
 def test_another_start_is_refused(model: Model, tmp_path: Path) -> None:
     run(model, tmp_path / "run", epochs=0.1)
-    with pytest.raises(TrainingError, match="begun with other training data"):
-        run(model, tmp_path / "run", epochs=0.1, train=make_rows(200, 5))
+    for table in ("train", "dev"):
+        with pytest.raises(TrainingError, match=f"begun with other rows for {table}, or another"):
+            run(model, tmp_path / "run", epochs=0.1, **{table: make_rows(200, 5)})
+    turned = Tokenizer.from_vocabulary([*PIECES[:5], *reversed(LETTERS)])
+    for other in (
+        Model.fresh(CONFIG, model.tokenizer, seed=1),
+        Model(turned, model.task, model.network),
+    ):
+        with pytest.raises(TrainingError, match="begun with another model: its weights or its voc"):
+            run(other, tmp_path / "run", epochs=0.1)
     with pytest.raises(TrainingError, match=r"begun with epochs=0\.1, not 0\.2"):
         run(model, tmp_path / "run", epochs=0.2)
 
@@ -174,6 +182,46 @@ def test_it_ends_early_where_it_gets_no_better(model: Model, tmp_path: Path) -> 
     assert any("stopped early after step" in line for line in progress.lines)
     with pytest.raises(SettingsError, match="early_stopping=2: there are no rows to measure on"):
         run(model, tmp_path / "other", dev=None, early_stopping=2)
+
+
+def test_patience_begins_when_all_have_begun_to_learn(model: Model, tmp_path: Path) -> None:
+    options = {"learning_rate": 1e-9, "early_stopping": 2, "epochs": 12}
+    result = run(model, tmp_path / "run", unfreeze_epochs=3, **options)
+    steps = [line["step"] for line in result.run.lines() if line["kind"] == "eval"]
+    assert result.best_step == steps[0]
+    assert len(steps) == 8  # the layer learns after 3 epochs, the embeddings after 6
+    # Nobody waits for what would come only after the end.
+    late = run(model, tmp_path / "late", unfreeze_epochs=12, **options)
+    assert len([line for line in late.run.lines() if line["kind"] == "eval"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"epochs": 3}, "the top 2 of 3"),
+        ({"epochs": 5}, None),
+        ({"epochs": 4, "freeze_embeddings": True}, None),
+        ({"epochs": 2, "freeze_layers": 1}, "the top 1 of 3"),
+        ({"epochs": 3, "freeze_layers": 1}, None),
+        ({"epochs": 4, "freeze_layers": 2}, None),
+    ],
+)
+def test_what_gradual_unfreezing_does_not_come_to_is_said(
+    tmp_path: Path, settings: dict[str, Any], says: str | None
+) -> None:
+    model = Model.fresh(CONFIG.with_values(num_hidden_layers=3), Tokenizer.from_vocabulary(PIECES))
+    before = model.encoder.state_dict()
+    progress = Lines()
+    options = {"unfreeze_epochs": 1, "dev": None, "train": TRAIN[:32], **settings}
+    after = run(model, tmp_path / "run", progress=progress, **options).model.encoder.state_dict()
+    learned = sum(
+        not torch.equal(before[name], after[name])
+        for name in (f"layers.{number}.attention.output.weight" for number in range(3))
+    )
+    assert [line for line in progress.lines if "gradual" in line] == (
+        [] if says is None else [f"gradual unfreezing: {says} layers come to learn"]
+    )
+    assert learned == (3 - settings.get("freeze_layers", 0) if says is None else int(says[8]))
 
 
 def test_gradual_unfreezing_counts_in_epochs(model: Model, tmp_path: Path) -> None:
