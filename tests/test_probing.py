@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score
 
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
-from tests.training.test_finetune import CONFIG, PIECES, make_rows
+from tests.training.letters import CONFIG, PIECES, make_rows
 
 TRAIN, DEV = make_rows(120, 1), make_rows(60, 2)
 

@@ -7,7 +7,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
-from tests.training.test_finetune_tasks import GEOMETRY, PIECES, Tokenizer, tagged
+from tests.training.letters import GEOMETRY, WORD_PIECES, tagged
 
 from bertworks.api import Model
 from bertworks.errors import BertworksError
@@ -16,6 +16,7 @@ from bertworks.inference.frozen import frozen_states
 from bertworks.packed import Packed
 from bertworks.tasks.tagging.probe import LayerChoice, LstmSettings, ProbeTask
 from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.text.tokenizer import Tokenizer
 
 
 def task_of(**settings) -> TaggingTask:
@@ -26,13 +27,13 @@ def task_of(**settings) -> TaggingTask:
             "columns": {"word": "words", "tag": "tags"},
             **settings,
         },
-        Tokenizer.from_vocabulary(PIECES),
+        Tokenizer.from_vocabulary(WORD_PIECES),
     )
 
 
 @pytest.fixture
 def model() -> Model:
-    return Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(PIECES))
+    return Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
 
 
 @pytest.mark.parametrize(

@@ -13,63 +13,15 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertworks.api import Model, load
 from bertworks.errors import DataError, SettingsError, TrainingError
-from bertworks.model.config import EncoderConfig
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.finetune import FinetuneResult, finetune
-from bertworks.training.progress import Progress
+from bertworks.training.finetune import finetune
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
-CONFIG = EncoderConfig(
-    vocab_size=len(PIECES),
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=32,
-)
-FAST: dict[str, Any] = {"max_seq_length": 32, "learning_rate": 1e-2, "batch_size": 16, "epochs": 4}
+from .letters import CONFIG, DEV, LETTERS, PIECES, TRAIN, Lines, make_rows, run
 
 
 @pytest.fixture
 def model() -> Model:
     return Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
-
-
-def make_rows(count: int, seed: int) -> list[dict[str, Any]]:
-    """Texts with an `x` are "yes", the others "no"."""
-    random = np.random.default_rng(seed)
-    rows = []
-    for number in range(count):
-        letters = random.choice(list("abcdefgh"), random.integers(2, 9)).tolist()
-        if number % 2:
-            letters[random.integers(len(letters))] = "x"
-        rows.append({"text": " ".join(letters), "label": "yes" if number % 2 else "no"})
-    return rows
-
-
-TRAIN, DEV = make_rows(200, 1), make_rows(60, 2)
-
-
-class Lines(Progress):
-    """Keeps what is told, and shows nothing; stops the run after a step, if asked."""
-
-    def __init__(self, stop_after: int | None = None) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self._stop_after = stop_after
-
-    def train(self, step: int, total: int, **facts: Any) -> None:
-        if step == self._stop_after:
-            raise RuntimeError("the machine was switched off")
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
-
-def run(model: Model, out: Path, **settings: Any) -> FinetuneResult:
-    given = {"train": TRAIN, "dev": DEV, **FAST, **settings}
-    return finetune(model, "classification", out=out, **given)
 
 
 def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
@@ -189,6 +141,8 @@ def test_patience_begins_when_all_have_begun_to_learn(model: Model, tmp_path: Pa
     result = run(model, tmp_path / "run", unfreeze_epochs=3, **options)
     steps = [line["step"] for line in result.run.lines() if line["kind"] == "eval"]
     assert result.best_step == steps[0]
+    stopped = list(result.run.lines())[-1]
+    assert stopped["why"].endswith("no better in 7 evaluations since")
     assert len(steps) == 8  # the layer learns after 3 epochs, the embeddings after 6
     # Nobody waits for what would come only after the end.
     late = run(model, tmp_path / "late", unfreeze_epochs=12, **options)
