@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 # Tests are small and may run side by side: threads that wait for one another cost far more than
@@ -15,6 +16,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The shapes that the model's signatures promise are checked wherever a test calls them.
 _CHECKED = ("attention", "cpu", "embeddings", "encoder", "heads", "layers")
 install_import_hook([f"bertworks.model.{name}" for name in _CHECKED], "beartype.beartype")
+
+# A machine that is busy with something else is no fault of the code.
+settings.register_profile("bertworks", deadline=None)
+settings.load_profile("bertworks")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score
 
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
-from tests.training.test_finetune import CONFIG, PIECES, make_rows
+from tests.training.letters import CONFIG, PIECES, make_rows
 
 TRAIN, DEV = make_rows(120, 1), make_rows(60, 2)
 
@@ -68,6 +68,15 @@ def test_files_without_a_header_and_other_columns(model: bw.Model, tmp_path: Pat
         header=False,
     )
     assert found.metrics == bw.probe(model, train=iter(TRAIN), dev=iter(DEV)).metrics
+
+
+def test_the_labels_of_a_data_set_keep_their_names(model: bw.Model) -> None:
+    datasets = pytest.importorskip("datasets")
+    kinds = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
+    train, dev = (
+        datasets.Dataset.from_list(rows, features=datasets.Features(kinds)) for rows in (TRAIN, DEV)
+    )
+    assert bw.probe(model, train=train, dev=dev).labels == ("no", "yes")
 
 
 def test_bad_inputs(model: bw.Model) -> None:

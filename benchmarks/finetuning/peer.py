@@ -28,7 +28,7 @@ from bertworks.training.optimizer import parameter_groups
 sys.path.insert(0, str(Path(__file__).parent))
 from peer_tasks import PEERS
 
-_OF_A_RUN = ("task", "model", "train", "dev")
+_OF_A_RUN = ("task", "model", "fingerprint", "train", "dev")
 
 
 def main() -> None:

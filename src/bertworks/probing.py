@@ -1,12 +1,11 @@
 """What a frozen encoder's vectors of texts know of their classes: logistic regression on them.
 
-The weights of the encoder stay as they are; scikit-learn finds the classifier. `training.probe` is
-the like for the tags of words.
+The weights of the encoder stay as they are; scikit-learn finds the classifier. The like for the
+tags of words is `training.tagging_probe`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from .model.precision import Precision
 from .tasks.classification import ClassificationOptions, ClassificationTask
 from .tasks.metrics import EXTRA, classification_metrics
 from .tasks.placed import Rows, text_of
-from .tasks.rows import Table, read_rows
+from .tasks.rows import Table, read_rows, replayable
 
 
 class TextProbeSettings(EmbedSettings):
@@ -63,7 +62,7 @@ def probe(
     *,
     train: Table,
     dev: Table,
-    device: torch.device | str = "auto",
+    device: torch.device | str = "cpu",
     **settings: Any,
 ) -> TextProbe:
     """Learn the classes of texts from a frozen encoder's vectors, by logistic regression.
@@ -88,11 +87,7 @@ def probe(
         text_column=asked.text_column, label_column=asked.label_column, header=asked.header
     )
     tables = [
-        read_rows(
-            table if isinstance(table, str | os.PathLike) else list(table),
-            columns=options.named_columns(),
-            header=asked.header,
-        )
+        read_rows(replayable(table), columns=options.named_columns(), header=asked.header)
         for table in (train, dev)
     ]
     task = ClassificationTask.from_table(held.tokenizer, tables[0], options)

@@ -16,9 +16,9 @@ from bertworks.ablations.results import ResultRow, Results
 from bertworks.api import Model
 from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.tasks.tagging.probe import LayerChoice
-from bertworks.training.probe import ProbeResult
-from tests.training.test_finetune import Lines
-from tests.training.test_finetune_tasks import GEOMETRY, PIECES, Tokenizer, tagged
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.tagging_probe import ProbeResult
+from tests.training.letters import GEOMETRY, WORD_PIECES, Lines, tagged
 
 random = np.random.default_rng(0)
 TRAIN, DEV = ([tagged(random) for _ in range(count)] for count in (120, 30))
@@ -31,7 +31,7 @@ FAST: dict[str, Any] = {
 
 @pytest.fixture
 def model() -> Model:
-    return Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(PIECES))
+    return Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
 
 
 def run(model: Model, out: Path, **settings: Any) -> Results:
@@ -145,9 +145,9 @@ def test_another_beginning_is_an_error(model: Model, tmp_path: Path) -> None:
     other = Model.fresh(GEOMETRY, model.tokenizer, seed=1)
     with pytest.raises(TrainingError, match="the run was begun with model="):
         run(other, tmp_path / "a", **SMALL)
-    with pytest.raises(TrainingError, match="the run was begun with dev="):
+    with pytest.raises(TrainingError, match="begun with other rows for dev"):
         run(model, tmp_path / "a", **{**SMALL, "dev": DEV[:-1]})
-    with pytest.raises(TrainingError, match="other training data"):
+    with pytest.raises(TrainingError, match="begun with other rows for train"):
         run(model, tmp_path / "a", **{**SMALL, "train": TRAIN[:-1]})
     with pytest.raises(TrainingError, match=r"begun with probe.epochs=0\.1, not 4"):
         run(model, tmp_path / "a", **{**SMALL, "probe": FAST["probe"]})

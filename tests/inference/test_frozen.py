@@ -7,7 +7,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
-from tests.training.test_finetune_tasks import GEOMETRY, PIECES, Tokenizer, tagged
+from tests.training.letters import GEOMETRY, WORD_PIECES, tagged
 
 from bertworks.api import Model
 from bertworks.errors import BertworksError
@@ -16,6 +16,7 @@ from bertworks.inference.frozen import frozen_states
 from bertworks.packed import Packed
 from bertworks.tasks.tagging.probe import LayerChoice, LstmSettings, ProbeTask
 from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.text.tokenizer import Tokenizer
 
 
 def task_of(**settings) -> TaggingTask:
@@ -26,13 +27,13 @@ def task_of(**settings) -> TaggingTask:
             "columns": {"word": "words", "tag": "tags"},
             **settings,
         },
-        Tokenizer.from_vocabulary(PIECES),
+        Tokenizer.from_vocabulary(WORD_PIECES),
     )
 
 
 @pytest.fixture
 def model() -> Model:
-    return Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(PIECES))
+    return Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,22 @@ def test_states_are_computed_once(model, tmp_path, monkeypatch):
     again = frozen_states(*given, tell=said.append)
     assert np.array_equal(again.values, first)
     assert said == []
+    assert [file.name for file in tmp_path.iterdir()] == ["s.npy"]
+
+
+def test_what_a_kill_left_behind_takes_no_room(model, tmp_path, monkeypatch):
+    task = task_of()
+    examples = task.examples([tagged(np.random.default_rng(0))], 0)
+    left = tmp_path / "s.npy.part"
+    left.write_bytes(b"x" * 100_000)
+
+    def usage(directory):  # a disk of 100 kB
+        return namedtuple("Usage", "free")(
+            100_000 - sum(file.stat().st_size for file in directory.iterdir())
+        )
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    frozen_states(tmp_path / "s.npy", model.network, model.encoder, task, examples)
     assert [file.name for file in tmp_path.iterdir()] == ["s.npy"]
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bertworks.errors import DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.tasks.columns import Columns, find_columns
-from bertworks.tasks.rows import read_rows
+from bertworks.tasks.rows import read_rows, replayable
 
 
 def columns_of(path: Path, **given_columns: str) -> Columns:
@@ -118,6 +118,15 @@ def test_data_set_with_named_labels(tmp_path: Path) -> None:
     data.save_to_disk(tmp_path / "data")
     for table in (data, tmp_path / "data"):
         assert [row.values["label"] for row in read_rows(table)] == ["bad", "good", None]
+
+
+def test_what_can_be_read_once_is_made_replayable(tmp_path: Path) -> None:
+    rows = [{"text": "a"}, {"text": "b"}]
+    table = read_rows(replayable(row for row in rows))
+    for _ in range(3):
+        assert [row.values for row in table] == rows
+    assert replayable(rows) is rows  # a data set keeps the names of its labels
+    assert replayable(tmp_path) is tmp_path
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""A classifier of letters, small enough to look at every weight after every step of `fit`."""
+"""A language of letters: its vocabulary and rows of it, models that learn it in seconds, and a
+classifier small enough to look at every weight after every step of `fit`."""
 
 from __future__ import annotations
 
@@ -6,19 +7,94 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from bertworks.api import Model
 from bertworks.inference.engine import labelled_examples
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks.classification import ClassificationNetwork, ClassificationTask
 from bertworks.tasks.rows import read_rows
 from bertworks.tasks.task import Network
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.finetune import FinetuneResult, finetune
 from bertworks.training.fit import FitResult, FitSettings, Phase, fit
 from bertworks.training.journal import RunDirectory
+from bertworks.training.progress import Progress
 from bertworks.training.row_source import RowSource
 
-from .test_finetune import CONFIG, PIECES, TRAIN, Tokenizer
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
+CONFIG = EncoderConfig(
+    vocab_size=len(PIECES),
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=32,
+)
+WORD_PIECES = [*PIECES, *(f"##{c}" for c in LETTERS)]
+GEOMETRY = CONFIG.with_values(vocab_size=len(WORD_PIECES), hidden_size=32, num_hidden_layers=2)
+FAST: dict[str, Any] = {"max_seq_length": 32, "learning_rate": 1e-2, "batch_size": 16, "epochs": 4}
+
+
+def make_rows(count: int, seed: int) -> list[dict[str, Any]]:
+    """Texts with an `x` are "yes", the others "no"."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        letters = random.choice(list("abcdefgh"), random.integers(2, 9)).tolist()
+        if number % 2:
+            letters[random.integers(len(letters))] = "x"
+        rows.append({"text": " ".join(letters), "label": "yes" if number % 2 else "no"})
+    return rows
+
+
+TRAIN, DEV = make_rows(200, 1), make_rows(60, 2)
+
+
+class Lines(Progress):
+    """Keeps what is told, and shows nothing; stops the run after a step, if asked."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._stop_after = stop_after
+
+    def train(self, step: int, total: int, **facts: Any) -> None:
+        if step == self._stop_after:
+            raise RuntimeError("the machine was switched off")
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def run(model: Model, out: Path, **settings: Any) -> FinetuneResult:
+    """Fine-tune a classifier of the texts."""
+    given = {"train": TRAIN, "dev": DEV, **FAST, **settings}
+    return finetune(model, "classification", out=out, **given)
+
+
+def letters(random: np.random.Generator, low: int, high: int) -> list[str]:
+    return random.choice(list("abcdefgh"), random.integers(low, high)).tolist()
+
+
+def tagged(random: np.random.Generator) -> dict[str, Any]:
+    """Words with an `x` are of a name; `y` goes on it."""
+    words, tags = [], []
+    for _ in range(random.integers(1, 6)):
+        name = random.random() < 0.5
+        words += ["x" + "".join(letters(random, 0, 3)), "y"] if name else letters(random, 1, 2)
+        tags += ["B-NAME", "I-NAME"] if name else ["O"]
+    return {"words": words, "tags": tags}
+
+
+def question_and_answer(random: np.random.Generator) -> dict[str, Any]:
+    """Each letter of a question has its own in the answer."""
+    asked = letters(random, 2, 6)
+    return {"query": " ".join(asked), "positive": " ".join(chr(ord(one) + 8) for one in asked)}
+
 
 SETTINGS: dict[str, Any] = {
     "batch_size": 8,

@@ -16,8 +16,7 @@ from bertworks.training.adapters import Adapters, AdapterSettings
 from bertworks.training.checkpoint import load_newest
 from bertworks.training.finetune import FinetuneResult
 
-from .letters import TASK, letters_network
-from .test_finetune import CONFIG, DEV, PIECES, Lines, run
+from .letters import CONFIG, DEV, PIECES, TASK, Lines, letters_network, run
 
 pytest.importorskip("peft")
 

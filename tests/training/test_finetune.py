@@ -13,63 +13,15 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertworks.api import Model, load
 from bertworks.errors import DataError, SettingsError, TrainingError
-from bertworks.model.config import EncoderConfig
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.finetune import FinetuneResult, finetune
-from bertworks.training.progress import Progress
+from bertworks.training.finetune import finetune
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
-CONFIG = EncoderConfig(
-    vocab_size=len(PIECES),
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=32,
-)
-FAST: dict[str, Any] = {"max_seq_length": 32, "learning_rate": 1e-2, "batch_size": 16, "epochs": 4}
+from .letters import CONFIG, DEV, LETTERS, PIECES, TRAIN, Lines, make_rows, run
 
 
 @pytest.fixture
 def model() -> Model:
     return Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
-
-
-def make_rows(count: int, seed: int) -> list[dict[str, Any]]:
-    """Texts with an `x` are "yes", the others "no"."""
-    random = np.random.default_rng(seed)
-    rows = []
-    for number in range(count):
-        letters = random.choice(list("abcdefgh"), random.integers(2, 9)).tolist()
-        if number % 2:
-            letters[random.integers(len(letters))] = "x"
-        rows.append({"text": " ".join(letters), "label": "yes" if number % 2 else "no"})
-    return rows
-
-
-TRAIN, DEV = make_rows(200, 1), make_rows(60, 2)
-
-
-class Lines(Progress):
-    """Keeps what is told, and shows nothing; stops the run after a step, if asked."""
-
-    def __init__(self, stop_after: int | None = None) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self._stop_after = stop_after
-
-    def train(self, step: int, total: int, **facts: Any) -> None:
-        if step == self._stop_after:
-            raise RuntimeError("the machine was switched off")
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
-
-def run(model: Model, out: Path, **settings: Any) -> FinetuneResult:
-    given = {"train": TRAIN, "dev": DEV, **FAST, **settings}
-    return finetune(model, "classification", out=out, **given)
 
 
 def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
@@ -133,8 +85,16 @@ def test_goes_on_to_the_same_bits(model: Model, tmp_path: Path) -> None:
 
 def test_another_start_is_refused(model: Model, tmp_path: Path) -> None:
     run(model, tmp_path / "run", epochs=0.1)
-    with pytest.raises(TrainingError, match="begun with other training data"):
-        run(model, tmp_path / "run", epochs=0.1, train=make_rows(200, 5))
+    for table in ("train", "dev"):
+        with pytest.raises(TrainingError, match=f"begun with other rows for {table}, or another"):
+            run(model, tmp_path / "run", epochs=0.1, **{table: make_rows(200, 5)})
+    turned = Tokenizer.from_vocabulary([*PIECES[:5], *reversed(LETTERS)])
+    for other in (
+        Model.fresh(CONFIG, model.tokenizer, seed=1),
+        Model(turned, model.task, model.network),
+    ):
+        with pytest.raises(TrainingError, match="begun with another model: its weights or its voc"):
+            run(other, tmp_path / "run", epochs=0.1)
     with pytest.raises(TrainingError, match=r"begun with epochs=0\.1, not 0\.2"):
         run(model, tmp_path / "run", epochs=0.2)
 
@@ -174,6 +134,48 @@ def test_it_ends_early_where_it_gets_no_better(model: Model, tmp_path: Path) -> 
     assert any("stopped early after step" in line for line in progress.lines)
     with pytest.raises(SettingsError, match="early_stopping=2: there are no rows to measure on"):
         run(model, tmp_path / "other", dev=None, early_stopping=2)
+
+
+def test_patience_begins_when_all_have_begun_to_learn(model: Model, tmp_path: Path) -> None:
+    options = {"learning_rate": 1e-9, "early_stopping": 2, "epochs": 12}
+    result = run(model, tmp_path / "run", unfreeze_epochs=3, **options)
+    steps = [line["step"] for line in result.run.lines() if line["kind"] == "eval"]
+    assert result.best_step == steps[0]
+    stopped = list(result.run.lines())[-1]
+    assert stopped["why"].endswith("no better in 7 evaluations since")
+    assert len(steps) == 8  # the layer learns after 3 epochs, the embeddings after 6
+    # Nobody waits for what would come only after the end.
+    late = run(model, tmp_path / "late", unfreeze_epochs=12, **options)
+    assert len([line for line in late.run.lines() if line["kind"] == "eval"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"epochs": 3}, "the top 2 of 3"),
+        ({"epochs": 5}, None),
+        ({"epochs": 4, "freeze_embeddings": True}, None),
+        ({"epochs": 2, "freeze_layers": 1}, "the top 1 of 3"),
+        ({"epochs": 3, "freeze_layers": 1}, None),
+        ({"epochs": 4, "freeze_layers": 2}, None),
+    ],
+)
+def test_what_gradual_unfreezing_does_not_come_to_is_said(
+    tmp_path: Path, settings: dict[str, Any], says: str | None
+) -> None:
+    model = Model.fresh(CONFIG.with_values(num_hidden_layers=3), Tokenizer.from_vocabulary(PIECES))
+    before = model.encoder.state_dict()
+    progress = Lines()
+    options = {"unfreeze_epochs": 1, "dev": None, "train": TRAIN[:32], **settings}
+    after = run(model, tmp_path / "run", progress=progress, **options).model.encoder.state_dict()
+    learned = sum(
+        not torch.equal(before[name], after[name])
+        for name in (f"layers.{number}.attention.output.weight" for number in range(3))
+    )
+    assert [line for line in progress.lines if "gradual" in line] == (
+        [] if says is None else [f"gradual unfreezing: {says} layers come to learn"]
+    )
+    assert learned == (3 - settings.get("freeze_layers", 0) if says is None else int(says[8]))
 
 
 def test_gradual_unfreezing_counts_in_epochs(model: Model, tmp_path: Path) -> None:

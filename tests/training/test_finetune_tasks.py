@@ -19,31 +19,21 @@ from bertworks.tasks.breakdown import Breakdown
 from bertworks.tasks.classification import ClassificationSettings
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.distilled import DistilledTask
+from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from bertworks.training.finetune_settings import settings_of
 from bertworks.training.report import write_report
-from tests.training.test_finetune import CONFIG, FAST, LETTERS, Tokenizer, make_rows
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{c}" for c in LETTERS)]
-
-GEOMETRY = CONFIG.with_values(vocab_size=len(PIECES), hidden_size=32, num_hidden_layers=2)
-
-
-def letters(random: np.random.Generator, low: int, high: int) -> list[str]:
-    return random.choice(list("abcdefgh"), random.integers(low, high)).tolist()
-
-
-def tagged(random: np.random.Generator) -> dict[str, Any]:
-    """Words with an `x` are of a name; `y` goes on it."""
-    words, tags = [], []
-    for _ in range(random.integers(1, 6)):
-        name = random.random() < 0.5
-        words += ["x" + "".join(letters(random, 0, 3)), "y"] if name else letters(random, 1, 2)
-        tags += ["B-NAME", "I-NAME"] if name else ["O"]
-    return {"words": words, "tags": tags}
-
-
-TAGGED = [tagged(np.random.default_rng(0))]
+from .letters import (
+    CONFIG,
+    FAST,
+    GEOMETRY,
+    WORD_PIECES,
+    letters,
+    make_rows,
+    question_and_answer,
+    tagged,
+)
 
 
 def question(random: np.random.Generator) -> dict[str, Any]:
@@ -72,12 +62,6 @@ def number(random: np.random.Generator) -> dict[str, Any]:
     count = int(random.integers(0, 3))
     words = letters(random, 1, 4) + ["x"] * count
     return {"text": " ".join(random.permutation(words)), "score": float(count)}
-
-
-def question_and_answer(random: np.random.Generator) -> dict[str, Any]:
-    """Each letter of a question has its own in the answer."""
-    asked = letters(random, 2, 6)
-    return {"query": " ".join(asked), "positive": " ".join(chr(ord(one) + 8) for one in asked)}
 
 
 def ending(random: np.random.Generator) -> dict[str, Any]:
@@ -116,7 +100,7 @@ def test_learns_and_is_saved(task: str, tmp_path: Path) -> None:
     make, metric, least, settings = TASKS[task]
     random = np.random.default_rng(0)
     train, dev = ([make(random) for _ in range(count)] for count in (300, 60))
-    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(PIECES))
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
     given = {"max_seq_length": 32, "learning_rate": 5e-3, "batch_size": 16, "epochs": 8, **settings}
     result = finetune(model, task, train=train, dev=dev, out=tmp_path / "run", **given)
     assert result.metrics[metric] > least
@@ -144,7 +128,7 @@ def test_learns_and_is_saved(task: str, tmp_path: Path) -> None:
 def test_a_run_goes_on_with_windows(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     rows = [question(random) for _ in range(60)]
-    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(PIECES))
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
     given: dict[str, Any] = {"max_seq_length": 12, "stride": 3, "batch_size": 8, "eval_every": 5}
     whole = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "a", **given)
     assert whole.data.train.rows == 60
@@ -154,7 +138,7 @@ def test_a_run_goes_on_with_windows(tmp_path: Path) -> None:
 
 def test_rows_that_teach_nothing_are_an_error(tmp_path: Path) -> None:
     row = {"question": "x", "context": "a b", "answers": {"text": ["h"], "answer_start": [0]}}
-    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(PIECES))
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
     with pytest.raises(DataError, match="the rows given: no row teaches anything"):
         finetune(model, "answering", train=[row], out=tmp_path / "run", max_seq_length=16)
 
@@ -178,14 +162,14 @@ def test_the_settings_of_a_task_are_strict(task: str) -> None:
 
 def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) -> None:
     teacher = finetune(
-        Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(PIECES)),
+        Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES)),
         train=make_rows(300, 1),
         out=tmp_path / "teacher",
         **{**FAST, "epochs": 8},
     ).model
     texts = [{"text": row["text"]} for row in make_rows(300, 3)]
     # The student has another vocabulary: the letters in another order.
-    pieces = [*PIECES[:5], *reversed(PIECES[5:])]
+    pieces = [*WORD_PIECES[:5], *reversed(WORD_PIECES[5:])]
     small = Model.fresh(
         CONFIG.with_values(vocab_size=len(pieces)), Tokenizer.from_vocabulary(pieces)
     )
@@ -204,7 +188,7 @@ def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) 
 
 def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:
     config = GEOMETRY.with_values(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
     settings = ClassificationSettings(
         labels=("a", "b"), columns=Columns(text="text"), max_seq_length=32
     )

@@ -16,9 +16,10 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, TrainingError
 from bertworks.tasks.rows import read_rows
+from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.glue import GlueResult, glue
 from bertworks.training.glue.tasks import TASKS, chosen, folder_of
-from tests.training.test_finetune import CONFIG, PIECES, Lines, Tokenizer
+from tests.training.letters import CONFIG, PIECES, Lines
 
 # The official files' columns; CoLA's have no names.
 TREES = "sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse"

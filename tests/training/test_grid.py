@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, DataError, SettingsError, TrainingError
 from bertworks.tasks.classification import ClassificationTask
+from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from bertworks.training.finetune_settings import settings_of
 from bertworks.training.grid import GridResult, GridRun, PointResult, finetune_grid
@@ -27,7 +28,7 @@ from bertworks.training.journal import RunDirectory
 from bertworks.training.plan import Best
 from bertworks.training.progress import Progress
 from bertworks.training.signals import Interrupted
-from tests.training.test_finetune import CONFIG, PIECES, Lines, Tokenizer, make_rows
+from tests.training.letters import CONFIG, PIECES, Lines, make_rows
 
 SETTINGS = settings_of(ClassificationTask)
 TRAIN, DEV = make_rows(32, 1), make_rows(20, 2)

@@ -16,7 +16,7 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune_settings import FinetuneSettings
 from bertworks.training.instability import failures, no_better_than_guessing
 
-from .test_finetune import CONFIG, PIECES, TRAIN, Lines, run
+from .letters import CONFIG, PIECES, TRAIN, Lines, run
 
 LEARNED = {"accuracy": 0.9, "majority": 0.5, "matthews_correlation": 0.8}
 

@@ -40,12 +40,30 @@ def test_a_line_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
-    RunDirectory.open(tmp_path / "run", SETTINGS).close()
+    run = RunDirectory.open(tmp_path / "run", SETTINGS)
+    run.write({"step": 1})
+    run.close()
     RunDirectory.open(tmp_path / "run", SETTINGS.with_values(loader_workers=2)).close()
     other = SETTINGS.with_values(optimizer={"lr": 0.5})
     with pytest.raises(TrainingError, match=r"begun with optimizer\.lr=0\.0001, not 0\.5\. Go on"):
         RunDirectory.open(tmp_path / "run", other)
     RunDirectory.open(tmp_path / "run", SETTINGS).close()
+
+
+@pytest.mark.parametrize("made", ["checkpoints", "states.npy"])
+def test_settings_may_change_until_something_was_learned(tmp_path: Path, made: str) -> None:
+    run = RunDirectory.open(tmp_path / "run", SETTINGS)
+    run.note_session("start")
+    run.close()
+    for name in ("data.json", ".data.json.new"):
+        (run.path / name).write_text("{}")
+    run.tensorboard.mkdir()
+    other = SETTINGS.with_values(batch_size=4)
+    RunDirectory.open(run.path, other).close()
+    assert run.settings()["batch_size"] == 4
+    (run.path / made).mkdir()
+    with pytest.raises(TrainingError, match="begun with batch_size=4, not 8"):
+        RunDirectory.open(run.path, SETTINGS)
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -172,6 +172,40 @@ def test_the_headline_is_of_the_weights_that_were_kept(run: Path, metric: str, s
     assert f"held out, step {step}" in page.words
 
 
+def test_the_headline_is_measured_as_the_model_was(run: Path) -> None:
+    """The journal's evaluations may have been computed in bfloat16."""
+    (run / "settings.yaml").write_text("task: classification\nbest_metric: accuracy\n")
+    _write_lines(run / "journal.jsonl", [_eval(10, accuracy=0.5), _eval(20, accuracy=0.25)])
+    tree = {"data": "dev", "rows": 4, "metrics": {"accuracy": 0.515, "f1": None}, "remarks": []}
+    (run / "evaluation.json").write_text(json.dumps(tree))
+    words = _Page(write_report(run).read_text(encoding="utf-8")).words
+    head = words[: words.index("Evaluations")]
+    assert "51.5 %" in head
+    assert "50.0 %" not in head
+    assert "held out, step 10" in head
+
+
+def test_an_early_end_is_told(run: Path) -> None:
+    why = f"stopped early after step 40 of 90: {NASTY} was best"
+    with (run / "journal.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "stop", "step": 40, "why": why}) + "\n")
+    assert f"40 steps · {why} · begun" in _Page(write_report(run).read_text("utf-8")).words
+
+
+def test_a_grid_is_no_run(run: Path) -> None:
+    grid = run.parent
+    (grid / "settings.yaml").write_text("seed: 1\n")
+    (grid / "grid.json").write_text("{}")
+    with pytest.raises(DataError, match=r"a grid of runs, not a run; its runs are run\. Give one"):
+        write_report(grid)
+    for number in range(20):
+        (grid / f"run-{number:02d}").mkdir()
+        (grid / f"run-{number:02d}" / "settings.yaml").touch()
+    with pytest.raises(DataError, match=r"are run, run-00, .* run-10, and 9 more\. Give one"):
+        write_report(grid)
+    assert not (grid / "report.html").exists()
+
+
 def test_fine_tuning_data_are_told(run: Path) -> None:
     table = {
         "name": "rows.tsv",

@@ -15,7 +15,7 @@ from bertworks.errors import SettingsError
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 
-from .test_finetune_tasks import GEOMETRY, PIECES, question_and_answer
+from .letters import GEOMETRY, WORD_PIECES, question_and_answer
 
 RANDOM = np.random.default_rng(5)
 ROWS = [question_and_answer(RANDOM) for _ in range(64)]
@@ -23,7 +23,26 @@ FAST: dict[str, Any] = {"max_seq_length": 12, "learning_rate": 5e-3, "batch_size
 
 
 def fresh(**geometry: Any) -> Model:
-    return Model.fresh(GEOMETRY.with_values(**geometry), Tokenizer.from_vocabulary(PIECES))
+    return Model.fresh(GEOMETRY.with_values(**geometry), Tokenizer.from_vocabulary(WORD_PIECES))
+
+
+def test_a_mistake_can_be_mended_in_the_same_directory(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="Leave micro_batch_tokens out"):
+        finetune(
+            fresh(),
+            "retrieval",
+            train=ROWS[:40],
+            out=tmp_path,
+            **{**FAST, "micro_batch_tokens": 50},
+        )
+    result = finetune(fresh(), "retrieval", train=ROWS, out=tmp_path, **FAST)
+    assert json.loads((tmp_path / "data.json").read_bytes())["train"]["rows"] == len(ROWS)
+    assert result.run.settings()["micro_batch_tokens"] is None
+
+
+def test_a_task_without_a_head_cannot_begin_with_it(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="unfreeze_epochs: retrieval has no head that could"):
+        finetune(fresh(), "retrieval", train=ROWS, out=tmp_path, **FAST, unfreeze_epochs=1)
 
 
 def with_score(row: dict[str, Any], number: int) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune_settings import FinetuneSettings
 from bertworks.training.start import Start
 
-from .letters import TASK
-from .test_finetune import CONFIG, PIECES
+from .letters import CONFIG, PIECES, TASK
 
 CONFIG3 = CONFIG.with_values(num_hidden_layers=3)
 

@@ -13,9 +13,7 @@ out/
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -34,7 +32,7 @@ from ..inference.vectors import fingerprint
 from ..model.device import pick_device
 from ..model.precision import Precision
 from ..tasks.labelled import check_length
-from ..tasks.rows import Table
+from ..tasks.rows import Table, replayable
 from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import FrozenStates, LayerChoice, ProbeTask
 from ..tasks.tagging.settings import TaggingOptions
@@ -43,8 +41,8 @@ from ..training.finetune import finetune
 from ..training.finetune_settings import FinetuneSettings, settings_of
 from ..training.journal import RunDirectory, write_atomically
 from ..training.labelled_data import LabelledData
-from ..training.probe import ProbeSettings, train_probe
-from ..training.progress import Progress
+from ..training.progress import Progress, say
+from ..training.tagging_probe import ProbeSettings, train_probe
 from .results import Outcome, ResultRow, Results
 
 TITLE = "Features of a frozen encoder, and fine-tuning"
@@ -137,23 +135,20 @@ def ablate_features(
     """
     resolved = FeatureAblationSettings.parse(settings)
     held = model if isinstance(model, Model) else load(model, device=device)
-    train, dev = (
-        table if isinstance(table, str | os.PathLike) else list(table) for table in (train, dev)
-    )
+    train, dev = replayable(train), replayable(dev)
     check_length(resolved.max_seq_length, held.encoder.config)
     own = resolved.finetuning()
     data = LabelledData.read(TaggingTask, held.tokenizer, train, dev, own, pick_device(device))
     work = _Work(held, data, resolved, Path(out), device, progress)
     description = {
         "model": fingerprint(held.encoder, held.tokenizer),
-        "dev": work.dev_digest(),
         **resolved.model_dump(mode="json"),
     }
     run = RunDirectory.open(out, description, may_change=frozenset({"seeds"}))
     try:
         data.note_in(run)
         for line in data.summary.lines():
-            work.say(line)
+            say(progress, line)
         results = Results(run.path, TITLE, data.task.best_metric, PAPER)
         for choice in choices(held.encoder.config.num_hidden_layers):
             results.add(work.row(choice.name, choice.paper, partial(work.probe, choice.layers)))
@@ -192,16 +187,6 @@ class _Work:
     def dev(self) -> list[TaggingExample]:
         return cast(list[TaggingExample], self.data.dev)
 
-    def dev_digest(self) -> str:
-        """What tells these rows to measure on from others."""
-        content = b"".join(example.content + example.target for example in self.dev)
-        return hashlib.sha256(content).hexdigest()
-
-    def say(self, text: str) -> None:
-        """Tell people who look."""
-        if self.progress is not None:
-            self.progress.note(text)
-
     def row(self, name: str, paper: float, measure: Callable[[int, Path], Outcome]) -> ResultRow:
         """A row of the table: what is measured with each seed, or was by an earlier run."""
         outcomes = {}
@@ -209,7 +194,7 @@ class _Work:
             directory = self.out / "rows" / f"{re.sub(r'[ ,]+', '-', name)}-seed{seed}"
             file = directory / "result.json"
             if not file.exists():
-                self.say(f"{name}, seed {seed}")
+                say(self.progress, f"{name}, seed {seed}")
                 found = measure(seed, directory)
                 write_atomically(file, json.dumps(found, indent=1).encode())
                 for part in ("checkpoints", "best"):  # of no use any more, and large
@@ -257,5 +242,5 @@ class _Work:
             self.task,
             [*self.train, *self.dev],
             EngineSettings(precision=self.settings.precision),
-            self.say,
+            partial(say, self.progress),
         )

@@ -54,6 +54,8 @@ def frozen_states(
         size = 4 * int(np.prod(shape))
         if tell is not None:
             tell(f"computing {pieces:,} pieces' {shape[0]} hidden states: {size / 1e6:,.0f} MB")
+        part = file.with_name(f"{file.name}.part")
+        part.unlink(missing_ok=True)  # of a run that was killed: its room is free
         free = shutil.disk_usage(file.parent).free
         if size > free:  # a full disk would end the process with no word of what was wrong
             raise BertworksError(
@@ -61,7 +63,6 @@ def frozen_states(
                 where=str(file.parent),
                 fix="Make room, or give another --out.",
             )
-        part = file.with_name(f"{file.name}.part")
         values = open_memmap(part, "w+", np.float32, shape)
         _fill(values, network, encoder, task, examples, starts, engine)
         values.flush()

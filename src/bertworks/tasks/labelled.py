@@ -87,11 +87,13 @@ class LabelledTask(Task[LabelledExampleT]):
     Attributes:
         options: what a user may say of it.
         settings_class: what it is, beside its weights.
+        takes_teacher: whether it can be learned from what a classifier says of the rows.
         is_guessable: whether saying the commonest target always is a baseline worth telling.
     """
 
     options: ClassVar[type[TaskOptions]]
     settings_class: ClassVar[type[TaskSettings]]
+    takes_teacher: ClassVar[bool] = False
     is_guessable: ClassVar[bool] = True
     settings: TaskSettings
 

@@ -84,6 +84,11 @@ def read_rows(
     return _open_file(path, columns, header, format)
 
 
+def replayable(table: Table) -> Table:
+    """A table that can be read again and again: what can be read once is taken into memory."""
+    return list(table) if isinstance(table, Iterator) else table
+
+
 def _open_file(path: str, columns: Sequence[str], header: bool | None, format: TableFormat) -> Rows:
     if not Path(path).is_file():
         problem = "a folder, not a table" if Path(path).is_dir() else "no such file"

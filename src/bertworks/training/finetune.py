@@ -19,6 +19,7 @@ from ..api import Model, load
 from ..errors import DataError, SettingsError
 from ..inference.engine import EngineSettings
 from ..inference.evaluate import Evaluation, evaluate
+from ..inference.vectors import fingerprint
 from ..model.precision import Precision
 from ..tasks import labelled_task
 from ..tasks.breakdown import Breakdown
@@ -30,11 +31,12 @@ from .checkpoint import load_weights
 from .distributed import Team, team
 from .finetune_settings import FinetuneSettings, settings_of
 from .fit import fit
+from .freezing import FreezingSettings
 from .instability import failures, no_better_than_guessing
 from .journal import RunDirectory, write_atomically
 from .labelled_data import LabelledData
-from .plan import Best, FitSettings, Phase
-from .progress import Progress
+from .plan import Best, Phase
+from .progress import Progress, say
 from .random_state import seed_everything
 from .report import write_report
 from .row_source import RowSource
@@ -119,6 +121,7 @@ def finetune(
         description = {
             "task": task,
             "model": str(name),
+            "fingerprint": fingerprint(given.encoder, given.tokenizer),
             **tables,
             **resolved.model_dump(mode="json"),
             "best_metric": resolved.best_metric or data.reader.best_metric,
@@ -148,9 +151,9 @@ def _finetune(
     if members.is_main:
         data.note_in(run)
         for line in data.summary.lines():
-            _say(progress, line)
+            say(progress, line)
         if start.initialized:
-            _say(progress, f"newly initialised: {', '.join(start.fresh)}")
+            say(progress, f"newly initialised: {', '.join(start.fresh)}")
 
     pieces = [piece for example in data.train for piece in task.training_examples(example)]
     if not pieces:
@@ -164,8 +167,8 @@ def _finetune(
         batch_size=settings.batch_size,
         bucket_batches=settings.bucket_batches,
     )
-    if members.is_main and (note := _thaw_note(fit_settings, network, steps)):
-        _say(progress, note)
+    if members.is_main and (note := _thaw_note(fit_settings.freezing, network, steps)):
+        say(progress, note)
     metric = settings.best_metric or data.reader.best_metric
     best = Best(metric, metric in task.lower_is_better, settings.early_stopping)
     measure = _Measure(data.reader, data.dev, settings.precision, progress)
@@ -225,12 +228,16 @@ def _finetune(
     )
 
 
-def _thaw_note(settings: FitSettings, network: Network, steps: int) -> str | None:
-    """What to say where gradual unfreezing does not come to the embeddings."""
-    every, layers = settings.freezing.unfreeze_every, len(network.encoder.layers)
-    if every is None or (steps - 1) // every > layers:
+def _thaw_note(settings: FreezingSettings, network: Network, steps: int) -> str | None:
+    """What to say where gradual unfreezing does not come to all that is to learn."""
+    if settings.unfreeze_every is None:
         return None
-    return f"gradual unfreezing: the top {(steps - 1) // every} of {layers} layers come to learn"
+    layers = len(network.encoder.layers)
+    with_embeddings = not settings.layers and not settings.embeddings
+    thawed = (steps - 1) // settings.unfreeze_every
+    if thawed >= layers - settings.layers + with_embeddings:
+        return None
+    return f"gradual unfreezing: the top {thawed} of {layers} layers come to learn"
 
 
 class _Measure:
@@ -252,10 +259,5 @@ class _Measure:
         found = evaluate(network, self._task, self._examples, self._settings, breakdown=False)
         guessing = no_better_than_guessing(found.metrics)
         for remark in found.remarks or filter(None, [guessing]):
-            _say(self._progress, remark)
+            say(self._progress, remark)
         return found.metrics
-
-
-def _say(progress: Progress | None, text: str) -> None:
-    if progress is not None:
-        progress.note(text)

@@ -124,6 +124,8 @@ class _Loop:
         self.settings, self.team, self.teller, self.run = settings, members, teller, teller.run
         self.thaw, self.evaluate, self.best = thaw, evaluate, best
         self.total = sum(phase.steps for phase in phases)
+        thaws = (start for start in thaw.starts.values() if start < self.total)
+        self.last_thaw = max(thaws, default=0)  # what has yet to learn may still help
         self.trained = [p for p in network.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(network, settings.optimizer, thaw.starts)
         self.average = Average(self.optimizer, settings.ema)
@@ -299,16 +301,19 @@ class _Loop:
             return False
         state, is_enough = self.state, False
         if state.best_step is not None and state.step < self.total:
-            is_enough = self.best.has_waited(state.step, state.best_step, self.settings.eval_every)
+            since = max(state.best_step, self.last_thaw)
+            is_enough = self.best.has_waited(state.step, since, self.settings.eval_every)
         return bool(self.team.sum_counts({"enough": self.team.is_main and is_enough})["enough"])
 
     def early_end(self) -> str:
         """Why the run has ended before its last step."""
         assert self.best is not None
+        every = self.settings.eval_every
+        best_step = self.state.best_step or 0  # rank 0 alone knows it, and is alone heard
         return (
             f"stopped early after step {self.state.step} of {self.total}: "
-            f"{self.best.metric} was best at step {self.state.best_step}, and no better in "
-            f"{self.best.patience} evaluations since"
+            f"{self.best.metric} was best at step {best_step}, and no better in "
+            f"{self.state.step // every - best_step // every} evaluations since"
         )
 
     def save(self) -> None:

@@ -35,6 +35,13 @@ from ..settings import Settings
 MAY_CHANGE = frozenset({"loader_workers", "keep_checkpoints", "tensorboard"})
 """Settings that a run may be gone on with differently, since its bits do not depend on them."""
 
+_AT_THE_START = {".lock", ".settings.yaml.new"}
+_BEFORE_A_STEP = {
+    *_AT_THE_START,
+    *("settings.yaml", "journal.jsonl", "sessions.jsonl", "tensorboard"),
+    *("data.json", ".data.json.new"),
+}
+
 
 class RunDirectory:
     """A run's directory, opened for training by `open`, or for reading by `RunDirectory(path)`."""
@@ -84,6 +91,14 @@ class RunDirectory:
     def report(self) -> Path:
         return self.path / "report.html"
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything was learned here, or made for learning, that settings decided."""
+        if not self.path.is_dir():
+            return False
+        is_told = self.journal_file.is_file() and self.journal_file.stat().st_size > 0
+        return is_told or any(_others(self.path, _BEFORE_A_STEP))
+
     @classmethod
     def open(
         cls,
@@ -94,6 +109,9 @@ class RunDirectory:
         is_main: bool = True,
     ) -> RunDirectory:
         """Begin a run, or go on with one that was made with the same settings.
+
+        As long as nothing was learned, nothing is lost by another go with a mistake mended: until
+        then every setting may be another.
 
         Args:
             path: the directory; made if absent.
@@ -112,14 +130,14 @@ class RunDirectory:
         if run.path.exists() and not run.path.is_dir():
             raise TrainingError("is a file", where=str(path), fix="Give another directory.")
         is_new = not run.settings_file.exists()
-        if is_new and run.path.exists() and any(_foreign(run.path)):
+        if is_new and run.path.exists() and any(_others(run.path, _AT_THE_START)):
             raise TrainingError(
                 "the directory is not empty and holds no run", where=str(path), fix="Give another."
             )
         run.path.mkdir(parents=True, exist_ok=True)
         run._take_lock()
         tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
-        if not is_new:
+        if run.is_begun:
             run._check_settings(tree or {}, may_change)
         text = yaml.safe_dump(dict(tree or {}), sort_keys=False, allow_unicode=True)
         write_atomically(run.settings_file, text.encode())
@@ -216,8 +234,11 @@ class RunDirectory:
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key) and key.split(".")[0] not in may_change:
                 self.close()
+                was = f"{key}={before.get(key)}, not {now.get(key)}"
+                if key == "fingerprint" and key in before:
+                    was = "another model: its weights or its vocabulary are not the same"
                 raise TrainingError(
-                    f"the run was begun with {key}={before.get(key)}, not {now.get(key)}",
+                    f"the run was begun with {was}",
                     where=str(self.path),
                     fix="Go on with the same settings, or give another directory.",
                 )
@@ -256,10 +277,9 @@ def write_atomically(file: Path, content: bytes) -> None:
         raise TrainingError(f"cannot be written ({error.strerror})", where=str(file)) from None
 
 
-def _foreign(directory: Path) -> Iterator[Path]:
-    """What lies in a directory but for what a run that was killed at its start leaves there."""
-    ours = {".lock", ".settings.yaml.new"}
-    return (child for child in directory.iterdir() if child.name not in ours)
+def _others(directory: Path, known: set[str]) -> Iterator[Path]:
+    """What lies in a directory under other names than these."""
+    return (child for child in directory.iterdir() if child.name not in known)
 
 
 def _json(line: Mapping[str, Any]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,8 @@ import torch
 
 from ..errors import DataError, SettingsError, TrainingError, nearest
 from ..inference.engine import labelled_examples
-from ..tasks.classification import ClassificationOptions
 from ..tasks.labelled import LabelledExample, LabelledTask
-from ..tasks.placed import Rows
-from ..tasks.rows import Table, read_rows
+from ..tasks.rows import Table, read_rows, replayable
 from ..tasks.summary import DataSummary
 from ..text.tokenizer import Tokenizer
 from .finetune_settings import FinetuneSettings
@@ -67,11 +65,14 @@ class LabelledData:
         """
         options = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
         wanted = options.named_columns()
-        rows = _reusable(train, wanted, options.header)
+        if train == "-":
+            raise DataError("training rows cannot be read from standard input", fix="Give a file.")
+        # Once for the labels, once for the rows.
+        rows = read_rows(replayable(train), columns=wanted, header=options.header)
         taught_examples: list[Any] | None = None
         task: LabelledTask[Any]
         if settings.teacher is not None:
-            if not isinstance(options, ClassificationOptions):
+            if not kind.takes_teacher:
                 raise SettingsError(f"teacher={settings.teacher}: {kind.name} takes no teacher")
             task, taught_examples = taught(
                 settings.teacher, tokenizer, rows, options, settings.temperature, device
@@ -105,27 +106,27 @@ class LabelledData:
             TrainingError: it was begun with others.
         """
         file = run.path / "data.json"
-        digest = hashlib.sha256()
-        for example in self.train:
-            digest.update(example.content + example.target)
-        checksum = digest.hexdigest()
-        if file.is_file() and json.loads(file.read_bytes())["checksum"] != checksum:
-            raise TrainingError(
-                "the run was begun with other training data, or another tokenizer",
-                where=self.summary.train.name,
-                fix="Give the same, or another run directory.",
-            )
-        content = {**self.summary.to_dict(), "checksum": checksum}
+        tables = {"train": (self.summary.train, self.train), "dev": (self.summary.dev, self.dev)}
+        checksums = {name: _digest(rows or ()) for name, (_, rows) in tables.items()}
+        if run.is_begun and file.is_file():
+            before = json.loads(file.read_bytes())["checksums"]
+            for name, (summary, _) in tables.items():
+                if before[name] != checksums[name]:
+                    raise TrainingError(
+                        f"the run was begun with other rows for {name}, or another tokenizer",
+                        where=None if summary is None else summary.name,
+                        fix="Give the same, or another run directory.",
+                    )
+        content = {**self.summary.to_dict(), "checksums": checksums}
         write_atomically(file, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
-def _reusable(table: Table, wanted: list[str], header: bool | None) -> Rows:
-    """A table that can be read twice: once for its labels, once for its rows."""
-    if isinstance(table, Iterator):
-        table = list(table)
-    if table == "-":
-        raise DataError("training rows cannot be read from standard input", fix="Give a file.")
-    return read_rows(table, columns=wanted, header=header)
+def _digest(examples: Iterable[LabelledExample]) -> str:
+    """What tells rows from others, as the task reads them."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(example.content + example.target)
+    return digest.hexdigest()
 
 
 def _check_metric(task: LabelledTask[Any], name: str) -> None:

@@ -117,6 +117,6 @@ class Best:
             return True
         return value < before if self.lower_is_better else value > before
 
-    def has_waited(self, step: int, best_step: int, every: int) -> bool:
-        """Whether an evaluation every so many steps has been no better often enough."""
-        return self.patience is not None and step // every - best_step // every >= self.patience
+    def has_waited(self, step: int, since: int, every: int) -> bool:
+        """Whether enough evaluations, one every so many steps, were no better since a step."""
+        return self.patience is not None and step // every - since // every >= self.patience

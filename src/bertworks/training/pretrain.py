@@ -151,7 +151,7 @@ class PretrainingData:
         """
         file = run.path / "data.json"
         checksum = hashlib.sha256((self.corpus.directory / "manifest.json").read_bytes())
-        if file.is_file():
+        if run.is_begun and file.is_file():
             if json.loads(file.read_bytes())["checksum"] != checksum.hexdigest():
                 raise TrainingError(
                     "the run was begun with other data",

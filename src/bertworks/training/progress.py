@@ -86,6 +86,12 @@ class Progress:
         self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
+def say(progress: Progress | None, text: str) -> None:
+    """Show a line that stays, where anybody looks."""
+    if progress is not None:
+        progress.note(text)
+
+
 class Meter:
     """Tokens and operations a second of the training steps, averaged over about the last 20 s."""
 

@@ -43,6 +43,11 @@ class Start:
         _check_layers(model.encoder, settings)
         network = task.network(config)
         check_layout(network, config, task.model_class)
+        if settings.unfreeze_epochs is not None and not _has_head(network):
+            raise SettingsError(
+                f"unfreeze_epochs: {task.name} has no head that could begin alone",
+                fix="Leave it out.",
+            )
         initialized = _take_over(model, task, network, settings)
         wanted = settings.adapter_settings()
         adapters = None if wanted is None else Adapters(network, wanted)
@@ -67,6 +72,12 @@ def _check_layers(encoder: Encoder, settings: FinetuneSettings) -> None:
             f"freeze_layers={frozen} and reinitialize_layers={fresh}: of {len(encoder.layers)} "
             "layers some would be random and never learn"
         )
+
+
+def _has_head(network: Network) -> bool:
+    """Whether anything stands on the layers."""
+    below = {parameter for part in network.encoder.parts for parameter in part.parameters()}
+    return not below.issuperset(network.parameters())
 
 
 def _take_over(

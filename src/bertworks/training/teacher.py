@@ -12,6 +12,7 @@ from ..errors import SettingsError
 from ..inference import engine
 from ..tasks.classification import ClassificationOptions, ClassificationTask
 from ..tasks.distilled import DistilledTask
+from ..tasks.labelled import TaskOptions
 from ..tasks.placed import Rows
 from ..tasks.texts import TextExample
 from ..text.tokenizer import Tokenizer
@@ -21,7 +22,7 @@ def taught(
     name: str,
     tokenizer: Tokenizer,
     rows: Rows,
-    options: ClassificationOptions,
+    options: TaskOptions,
     temperature: float,
     device: torch.device,
 ) -> tuple[DistilledTask, list[TextExample]]:
@@ -39,6 +40,7 @@ def taught(
         SettingsError: the teacher is no classifier of one label a row; or an option is for labels.
         DataError: a row is not one of the task.
     """
+    assert isinstance(options, ClassificationOptions)
     teacher = load(name, device=device)
     if not isinstance(teacher.task, ClassificationTask) or teacher.task.settings.multi_label:
         raise SettingsError(

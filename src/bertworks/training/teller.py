@@ -11,7 +11,7 @@ import torch
 from ..tasks.task import Network
 from . import machine
 from .journal import RunDirectory
-from .progress import Meter, Progress
+from .progress import Meter, Progress, say
 from .stream import GlobalBatch
 from .tensorboard import TensorBoard
 
@@ -126,8 +126,7 @@ class Teller:
 
     def note(self, text: str) -> None:
         """Show a line that stays."""
-        if self.progress is not None:
-            self.progress.note(text)
+        say(self.progress, text)
 
     def end(self, step: int) -> None:
         """The session ends, well or badly."""

@@ -26,7 +26,7 @@ from ..grid import Grid, GridResult, PointResult, describe_model, finetune_grid
 from ..grid.results import markdown
 from ..grid.space import Space
 from ..journal import RunDirectory, write_atomically
-from ..progress import Progress
+from ..progress import Progress, say
 from .files import without_broken_rows, write_answers
 from .tasks import TASKS, Figure, GlueTask, chosen, folder_of
 
@@ -160,7 +160,7 @@ def glue(
     out.mkdir(parents=True, exist_ok=True)
     answers: list[Path] = []
     for number, (task, folder) in enumerate(folders.values(), 1):
-        _say(progress, f"{task.name}, task {number} of {len(folders)}")
+        say(progress, f"{task.name}, task {number} of {len(folders)}")
         files = [_whole(task, folder / name, out, progress) for name in task.files[:2]]
         found[task.name] = finetune_grid(
             model,
@@ -238,7 +238,7 @@ def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> 
         return file
     whole, broken = without_broken_rows(file, out / "data" / f"{task.name}-{file.name}")
     if broken:
-        _say(progress, f"{file}: {broken} lines are no whole rows, and left out in {whole}")
+        say(progress, f"{file}: {broken} lines are no whole rows, and left out in {whole}")
     return whole
 
 
@@ -265,7 +265,7 @@ def _answers(
     written = []
     for name, test in task.test_files.items():
         if not (folder / test).is_file():
-            _say(progress, f"{name}: no {test}, and nothing for the server")
+            say(progress, f"{name}: no {test}, and nothing for the server")
             continue
         written.append(submission / f"{name}.tsv")
         write_answers(made, folder / test, written[-1])
@@ -274,8 +274,3 @@ def _answers(
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _say(progress: Progress | None, text: str) -> None:
-    if progress is not None:
-        progress.note(text)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ...errors import SettingsError
 from ...inference.vectors import fingerprint
 from ...model.device import pick_device
 from ...tasks import labelled_task
-from ...tasks.rows import Table
+from ...tasks.rows import Table, replayable
 from ..finetune import finetune
 from ..finetune_settings import settings_of
 from ..journal import MAY_CHANGE, RunDirectory
@@ -101,7 +101,7 @@ def finetune_grid(
             f"jobs={len(places)}: a model in memory cannot be shared among processes",
             fix="Save it, and give its directory.",
         )
-    train, dev = _replayable(train), _replayable(dev)
+    train, dev = replayable(train), replayable(dev)
     compared = set(settings) - MAY_CHANGE
     description = {
         "task": task,
@@ -144,11 +144,6 @@ def _seeds(seeds: int | Sequence[int], settings: Mapping[str, Any]) -> list[int]
     if not numbers or len(set(numbers)) < len(numbers):
         raise SettingsError(f"seeds={seeds}: a grid needs one seed at least, and none twice")
     return numbers
-
-
-def _replayable(table: Table) -> Table:
-    """A table that every run can read."""
-    return list(table) if isinstance(table, Iterator) else table
 
 
 def _fingerprint(table: Table) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ...errors import DataError
 from ...inference.evaluate import Evaluation
 from ...wording import duration, short
 from ..journal import read_run, write_atomically
@@ -22,6 +23,7 @@ from .series import charts_of
 __all__ = ["write_evaluation_report", "write_report"]
 
 _MAX_ROWS = 30
+_MAX_RUNS = 12
 
 
 def write_report(run_directory: str | Path) -> Path:
@@ -30,10 +32,12 @@ def write_report(run_directory: str | Path) -> Path:
     It can be written at any moment of a run, and again.
 
     Raises:
-        DataError: there is no run, or a file in it is another version's.
+        DataError: there is no run, or a grid of them, or a file in it is another version's.
         TrainingError: the page cannot be written.
     """
     run = read_run(run_directory)
+    if (run.path / "grid.json").is_file():
+        raise _grid_error(run.path)
     facts = RunFacts.read(run)
     body = [
         page.headline(list(_headline(facts))),
@@ -78,9 +82,21 @@ def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, 
     return Path(file)
 
 
+def _grid_error(path: Path) -> DataError:
+    """The error of a directory that holds runs, and is none."""
+    runs = sorted(file.parent.name for file in path.glob("*/settings.yaml"))
+    more = len(runs) - _MAX_RUNS
+    names = ", ".join(runs[:_MAX_RUNS]) + (f", and {more} more" if more > 0 else "")
+    return DataError(
+        f"a grid of runs, not a run; its runs are {names}",
+        where=str(path),
+        fix=f"Give one of them, or read {path / 'grid.md'}.",
+    )
+
+
 def _subtitle(facts: RunFacts) -> str:
     state = "Finished after" if facts.is_finished else "Not finished: stands at"
-    parts = [f"{state} {facts.last_step:,} steps"]
+    parts = [f"{state} {facts.last_step:,} steps", facts.early_end]
     starts = [line for line in facts.sessions if line["event"] == "start"]
     if starts:
         parts.append(f"begun {page.moment(starts[0]['at'])} UTC")
@@ -92,7 +108,7 @@ def _subtitle(facts: RunFacts) -> str:
 def _headline(facts: RunFacts) -> Iterator[page.Figure]:
     """The metrics of the weights that were kept, and what the run took."""
     kept = facts.kept or {"step": 0, "metrics": {}}
-    yield from _metrics(kept["metrics"], f"held out, step {kept['step']:,}")
+    yield from _metrics(facts.metrics or kept["metrics"], f"held out, step {kept['step']:,}")
     if facts.train:
         last = facts.train[-1]
         yield page.Figure("Tokens", short(last["tokens"]), f"{last['examples']:,} rows")

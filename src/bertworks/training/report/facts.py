@@ -28,7 +28,9 @@ class RunFacts:
         data: the data's counts, from `data.json`; empty if there are none.
         samples: sample fill-ins, from `samples.json`; empty if there are none.
         measured: what `evaluation.json` is of; "" if there is none.
-        breakdown: what the metrics in it are made of.
+        metrics: those in it, of the kept weights; empty if there is none.
+        breakdown: what these are made of.
+        early_end: why the run ended before its last step; "" if it did not.
         is_finished: whether the trained model was saved.
     """
 
@@ -40,7 +42,9 @@ class RunFacts:
     data: Mapping[str, Any]
     samples: Sequence[Mapping[str, Any]]
     measured: str
+    metrics: Mapping[str, float | None]
     breakdown: Breakdown
+    early_end: str
     is_finished: bool
 
     @classmethod
@@ -61,7 +65,9 @@ class RunFacts:
             data=_read_json(run.path / "data.json") or {},
             samples=_read_json(run.path / "samples.json") or [],
             measured=f"{evaluation['data']}, {evaluation['rows']:,} rows" if evaluation else "",
+            metrics=evaluation.get("metrics", {}),
             breakdown=Breakdown.parse(evaluation.get("breakdown", {}), where=str(run.evaluation)),
+            early_end="".join(line["why"] for line in lines if line["kind"] == "stop"),
             is_finished=run.model.is_dir(),
         )
 
@@ -71,7 +77,7 @@ class RunFacts:
 
     @property
     def kept(self) -> Mapping[str, Any] | None:
-        """The evaluation of the weights that were kept: the best one, or else the last."""
+        """The journal's evaluation of the weights that were kept: the best one, or the last."""
         if not self.evaluations:
             return None
         settings = yaml.safe_load(self.settings) or {}
