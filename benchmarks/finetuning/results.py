@@ -272,7 +272,7 @@ def write_table(options: argparse.Namespace) -> None:
             cells.append(_mean([100 * line[one.metric] for line in found]))
             minutes.append(_mean([line["processor_seconds"] / 60 for line in found]))
         seeds = ", ".join(sorted({str(line["settings"]["seed"]) for line in lines}))
-        times = " : ".join(f"{cell} min" for cell in minutes)
+        times = " : ".join(f"{cell} min" for cell in minutes) if lines else "–"
         print(f"| {one.label} | {one.metric} | {' | '.join(cells)} | {seeds} | {times} |")
 
 
