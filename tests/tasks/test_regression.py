@@ -179,6 +179,19 @@ def test_a_label_that_every_row_has_is_learned_all_the_same():
     }
 
 
+def test_next_pieces_are_not_learned_of_windows():
+    with pytest.raises(SettingsError, match="lm_weight is not for truncation=windows"):
+        ClassificationTask.from_dict(
+            {
+                "labels": ("x", "y"),
+                "columns": {"text": "text"},
+                "lm_weight": 0.5,
+                "truncation": "windows",
+            },
+            TOKENIZER,
+        )
+
+
 def test_orders_are_of_pairs():
     with pytest.raises(SettingsError, match="both_orders=true is for pairs of texts"):
         RegressionTask.from_dict({"columns": {"text": "text"}, "both_orders": True}, TOKENIZER)

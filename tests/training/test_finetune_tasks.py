@@ -205,3 +205,20 @@ def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:
         p = torch.softmax(wanted / 3, -1)
         q = torch.log_softmax(logits / 3, -1)
         assert loss == pytest.approx((9 * (p * (p.log() - q)).sum()).item(), abs=1e-6)
+
+
+def test_a_student_reads_as_it_is_told_to(tmp_path: Path) -> None:
+    def pairs(seed: int) -> list[dict[str, Any]]:
+        return [{**row, "pair": "a b"} for row in make_rows(40, seed)]
+
+    columns = {"text_column": "text", "pair_column": "pair"}
+    teacher = tmp_path / "teacher"
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    finetune(model, train=pairs(1), out=teacher, **FAST, **columns)
+    given = {**FAST, **columns, "teacher": str(teacher)}
+    made = finetune(model, train=pairs(2), out=tmp_path / "a", both_orders=True, **given).model
+    assert made.task is not None
+    assert made.task.to_dict()["both_orders"]
+    for option in ({"label_smoothing": 0.1}, {"lm_weight": 0.5}, {"balance_classes": True}):
+        with pytest.raises(SettingsError, match=f"{next(iter(option))}=.* is not for a student"):
+            finetune(model, train=pairs(2), out=tmp_path / "b", **given, **option)

@@ -141,3 +141,17 @@ def test_a_batch_of_negatives_is_not_split(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="'retrieval' do not add up"):
         finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", **given)
     finetune(fresh(), "retrieval", train=SCORED, out=tmp_path / "b", **given)
+
+
+def test_the_limit_of_the_model_is_taken_over(tmp_path: Path) -> None:
+    rows = [question_and_answer(np.random.default_rng(seed)) for seed in range(8)]
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    first = finetune(
+        model, "retrieval", train=rows, out=tmp_path / "a", epochs=1, max_seq_length=20
+    )
+    again = finetune(first.model, "retrieval", train=rows, out=tmp_path / "b", epochs=1)
+    other = finetune(
+        first.model, "retrieval", train=rows, out=tmp_path / "c", epochs=1, max_seq_length=10
+    )
+    limits = [found.model.task.settings.max_seq_length for found in (first, again, other)]
+    assert limits == [20, 20, 10]
