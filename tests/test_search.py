@@ -14,7 +14,8 @@ import bertworks as bw
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.search import Hit, Index
-from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
+from bertworks.tasks.classification.settings import ClassificationSettings
+from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.plain import read_texts
 from bertworks.tasks.regression import RegressionTask

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .checkpoints.families import family_of
+from .checkpoints.locate import locate
 from .checkpoints.sentence import SentenceSettings, is_cross_encoder, read_sentence_settings
 from .checkpoints.store import (
     LoadReport,
@@ -45,15 +45,6 @@ from .tasks.published import Published
 from .tasks.rows import Table, read_rows
 from .tasks.task import Network, Prediction, Row, Task
 from .text.tokenizer import Tokenizer
-
-_HUB_FILES = (
-    "*.json",
-    "1_Pooling/*.json",
-    "*.safetensors",
-    "*.txt",
-    "*.model",
-    "pytorch_model*.bin",
-)
 
 
 class BareEncoder(nn.Module):
@@ -438,33 +429,3 @@ def load(
     keep_freed_memory()
     network = network.to(pick_device(device)).eval()
     return Model(tokenizer, task, network, report, read_sentence_settings(directory))
-
-
-def locate(name: str | Path) -> Path:
-    """The directory of a model: here, in a run, or fetched from the Hugging Face hub.
-
-    Raises:
-        CheckpointError: there is none of that name.
-    """
-    path = Path(name)
-    if path.is_dir():
-        is_run = (path / "model" / "config.json").is_file()
-        return path / "model" if is_run and not (path / "config.json").exists() else path
-    if path.exists():
-        raise CheckpointError("is a file, not a model's directory", where=str(name))
-    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(name)):
-        raise CheckpointError("no such directory", where=str(name))
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-
-    try:
-        return Path(snapshot_download(str(name), allow_patterns=list(_HUB_FILES)))
-    except RepositoryNotFoundError:
-        problem = "no such directory here, and no such model on the hub"
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
-        problem = "no such directory here, and the hub cannot be reached"
-    raise CheckpointError(problem, where=str(name))

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .api import Model, load, locate
+from .api import Model, load
 from .checkpoints.families import family_of
+from .checkpoints.locate import locate
 from .checkpoints.store import read_tensors
 from .text.definition import WordPieceDefinition
 from .text.tree import TreeDefinition

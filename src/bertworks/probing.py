@@ -19,7 +19,8 @@ from .api import Model, load
 from .errors import DataError, need
 from .inference.features import EmbedSettings
 from .model.precision import Precision
-from .tasks.classification import ClassificationOptions, ClassificationTask
+from .tasks.classification.settings import ClassificationOptions
+from .tasks.classification.task import ClassificationTask
 from .tasks.metrics import EXTRA, classification_metrics
 from .tasks.placed import Rows, text_of
 from .tasks.rows import Table, read_rows, replayable

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from .api import Model
 from .errors import BertworksError, DataError, SettingsError
 from .inference.approximate import open_cells
-from .tasks.classification import ClassificationTask
+from .tasks.classification.task import ClassificationTask
 from .tasks.plain import Texts, read_texts
 from .tasks.regression import RegressionTask
 from .tasks.retrieval.exact import top_k as nearest
@@ -229,9 +229,7 @@ def _relevance(model: Model) -> Callable[[Prediction], float]:
         raise BertworksError("the reranker takes single texts, not pairs")
     if isinstance(task, RegressionTask):
         return lambda told: float(told["value"])
-    labels, positive = task.settings.labels, task.settings.positive_label
-    if positive is None and len(labels) == 2:
-        positive = labels[-1]
+    labels, positive = task.settings.labels, task.settings.positive
     if positive is None or task.settings.multi_label:
         raise BertworksError(
             f"the reranker does not say which of its labels {', '.join(labels)} is the good one",

@@ -1,6 +1,8 @@
-"""Numbers and spans of time as people read them."""
+"""Numbers, spans of time and tables as people read them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def short(number: float) -> str:
@@ -19,3 +21,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def markdown(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: int = 0
+) -> list[str]:
+    """A table's lines in Markdown; the last `numbers` columns are set to the right."""
+    rule = ["---"] * (len(columns) - numbers) + ["--:"] * numbers
+    return [f"| {' | '.join(cells)} |" for cells in (columns, rule, *rows)]

@@ -20,7 +20,8 @@ import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.onnx import PaddedNetwork, write_onnx
 from bertworks.packed import Packed
-from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
+from bertworks.tasks.classification.settings import ClassificationSettings
+from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.columns import Columns
 
 from . import published

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.model.precision import computing_in
 from bertworks.packed import Batch
-from bertworks.tasks.classification import ClassificationNetwork
+from bertworks.tasks.classification.network import ClassificationNetwork
 from bertworks.tasks.pretraining.task import PretrainingNetwork
 
 from . import published

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,8 @@ def test_bad_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
 def _start(*words: object, **options: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from bertworks.cli import main; main()", *map(str, words)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # Whoever runs the tests in the background may have Ctrl-C ignored, and children inherit that.
+    pipes["preexec_fn"] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(command, **{**pipes, **options})  # type: ignore[call-overload,no-any-return]
 
 

@@ -23,11 +23,9 @@ from bertworks.inference.engine import (
 from bertworks.inference.evaluate import evaluate
 from bertworks.inference.writers import write_predictions
 from bertworks.model.config import EncoderConfig
-from bertworks.tasks.classification import (
-    ClassificationNetwork,
-    ClassificationSettings,
-    ClassificationTask,
-)
+from bertworks.tasks.classification.network import ClassificationNetwork
+from bertworks.tasks.classification.settings import ClassificationSettings
+from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.placed import PlacedRow
 from bertworks.tasks.rows import read_rows

@@ -17,11 +17,9 @@ from bertworks.checkpoints.store import load_weights
 from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.model.config import EncoderConfig
 from bertworks.packed import Batch
-from bertworks.tasks.classification import (
-    ClassificationNetwork,
-    ClassificationSettings,
-    ClassificationTask,
-)
+from bertworks.tasks.classification.network import ClassificationNetwork
+from bertworks.tasks.classification.settings import ClassificationSettings
+from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.labels import count_labels, sort_labels
 from bertworks.tasks.rows import read_rows

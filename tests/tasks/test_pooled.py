@@ -16,7 +16,7 @@ from bertworks.errors import DataError, SettingsError
 from bertworks.inference.engine import EngineSettings, predict
 from bertworks.packed import Packed
 from bertworks.tasks import pooled
-from bertworks.tasks.classification import ClassificationTask
+from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.placed import PlacedRow
 from bertworks.tasks.regression import RegressionTask
 from bertworks.text.windows import windows

@@ -11,11 +11,8 @@ from sklearn.metrics import f1_score
 from torch.nn import functional as F
 
 from bertworks.errors import DataError, SettingsError
-from bertworks.tasks.classification import (
-    ClassificationOptions,
-    ClassificationSettings,
-    ClassificationTask,
-)
+from bertworks.tasks.classification.settings import ClassificationOptions, ClassificationSettings
+from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.rows import read_rows
 from bertworks.tasks.texts import TextOptions

@@ -14,7 +14,8 @@ from torch import Tensor
 from bertworks.api import Model
 from bertworks.inference.engine import labelled_examples
 from bertworks.model.config import EncoderConfig
-from bertworks.tasks.classification import ClassificationNetwork, ClassificationTask
+from bertworks.tasks.classification.network import ClassificationNetwork
+from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.rows import read_rows
 from bertworks.tasks.task import Network
 from bertworks.text.tokenizer import Tokenizer

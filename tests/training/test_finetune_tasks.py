@@ -16,7 +16,7 @@ from bertworks.api import Model, load
 from bertworks.errors import DataError, SettingsError
 from bertworks.tasks import LABELLED, labelled_task
 from bertworks.tasks.breakdown import Breakdown
-from bertworks.tasks.classification import ClassificationSettings
+from bertworks.tasks.classification.settings import ClassificationSettings
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.distilled import DistilledTask
 from bertworks.text.tokenizer import Tokenizer

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, DataError, SettingsError, TrainingError
-from bertworks.tasks.classification import ClassificationTask
+from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from bertworks.training.finetune_settings import settings_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertworks.api import Model
-from bertworks.tasks.classification import ClassificationTask
+from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune_settings import FinetuneSettings

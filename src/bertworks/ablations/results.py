@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..training.journal import write_atomically
+from ..wording import markdown
 
 Outcome = dict[str, Any]
 """What was measured with one seed: `metrics` by name, and whatever else is worth keeping."""
@@ -82,8 +83,7 @@ class Results:
     def markdown(self) -> str:
         """The table as Markdown."""
         headings, cells = self.table()
-        rule = ["---", *["--:"] * (len(headings) - 1)]
-        lines = [f"| {' | '.join(row)} |" for row in (headings, rule, *cells)]
+        lines = markdown(headings, cells, numbers=len(headings) - 1)
         return "\n".join([f"# {self.title}", "", *lines, ""])
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -74,23 +73,22 @@ def search(
     reranker = None if rerank is None else load_model(rerank, device, threads)
     from ..search import MANY, Index
 
-    with TemporaryDirectory() as temporary:
-        with show.bar("embedding", "texts") as embedding:
-            opened = Index.open(
-                loaded,
-                file,
-                index or temporary,
-                column=column,
-                engine={"precision": precision.value},
-                progress=embedding,
-            )
-        if opened.cut:
-            typer.echo(f"{opened.cut:,} of {len(opened):,} texts were too long, and cut", err=True)
-        if len(opened) > MANY and not approximate:
-            typer.echo(f"{len(opened):,} texts: --approximate would be faster", err=True)
-        found = opened.search(
-            asked, top_k, rerank=reranker, candidates=candidates, approximate=approximate
+    with show.bar("embedding", "texts") as embedding:
+        opened = Index.open(
+            loaded,
+            file,
+            index,
+            column=column,
+            engine={"precision": precision.value},
+            progress=embedding,
         )
+    if opened.cut:
+        typer.echo(f"{opened.cut:,} of {len(opened):,} texts were too long, and cut", err=True)
+    if len(opened) > MANY and not approximate:
+        typer.echo(f"{len(opened):,} texts: --approximate would be faster", err=True)
+    found = opened.search(
+        asked, top_k, rerank=reranker, candidates=candidates, approximate=approximate
+    )
     for query, hits in zip(asked, found, strict=True):
         if json:
             show.as_json({"query": query, "hits": [hit._asdict() for hit in hits]})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _TASKS = {
     "pretraining": "pretraining.task:PretrainingTask",
     "replaced-tokens": "pretraining.replaced_tokens:ReplacedTokensTask",
-    "classification": "classification:ClassificationTask",
+    "classification": "classification.task:ClassificationTask",
     "regression": "regression:RegressionTask",
     "tagging": "tagging.task:TaggingTask",
     "answering": "answering.task:AnsweringTask",
@@ -48,4 +48,8 @@ def labelled_task(name: str) -> type[LabelledTask[Any]]:
     """
     if name not in LABELLED:
         raise SettingsError(f"no task {name!r} can be fine-tuned", fix=nearest(name, LABELLED))
-    return task_class(name)  # type: ignore[return-value]  # all but pre-training are
+    from .labelled import LabelledTask
+
+    found = task_class(name)
+    assert issubclass(found, LabelledTask)
+    return found

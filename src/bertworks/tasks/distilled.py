@@ -18,7 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..packed import Batch
-from .classification import ClassificationNetwork, ClassificationSettings, ClassificationTask
+from .classification.network import ClassificationNetwork
+from .classification.settings import ClassificationSettings
+from .classification.task import ClassificationTask
 from .labelled import check_length
 from .pooled import Pooling
 from .texts import TextExample, labelled_batch

@@ -62,6 +62,10 @@ class TaskOptions(Settings):
     max_seq_length: int = Field(128, ge=4, description="the most tokens of a sequence")
     dropout: float | None = Field(None, ge=0, lt=1, description="before the output layer")
 
+    def shared(self, settings: type[TaskSettings]) -> dict[str, Any]:
+        """What the user says that stays with the task: the settings of the same name."""
+        return self.model_dump(include=set(type(self).model_fields) & set(settings.model_fields))
+
     def named_columns(self) -> list[str]:
         """The columns that are named, for telling a header from a row."""
         values = (value for name, value in self if name.endswith("_column"))
@@ -178,9 +182,9 @@ class LabelledTask(Task[LabelledExampleT]):
     def columns_text(self) -> str:
         """Which columns are read as what, for people."""
 
-    @abstractmethod
-    def count_targets(self, examples: Sequence[LabelledExampleT]) -> Mapping[str, int]:
+    def count_targets(self, examples: Sequence[LabelledExampleT]) -> Mapping[str, int]:  # noqa: ARG002
         """How often each target stands in examples, for people; empty where it is a number."""
+        return {}
 
     def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
         """By loss, its mean where each row is told how often each target occurs.

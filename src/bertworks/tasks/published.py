@@ -15,7 +15,8 @@ from .answering.settings import AnsweringSettings
 from .answering.task import AnsweringTask
 from .choice.settings import ChoiceSettings
 from .choice.task import ChoiceTask
-from .classification import ClassificationSettings, ClassificationTask
+from .classification.settings import ClassificationSettings
+from .classification.task import ClassificationTask
 from .columns import Columns
 from .pretraining.pairs import Format, InstanceSettings
 from .pretraining.replaced_tokens import ReplacedTokensTask

@@ -81,7 +81,8 @@ class RegressionTask(TextTask):
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
         assert isinstance(options, TextOptions)
         columns = options.find_columns(rows)
-        return cls(tokenizer, TextSettings.parse({"columns": columns, **options.shared()}))
+        own = options.shared(TextSettings)
+        return cls(tokenizer, TextSettings.parse({"columns": columns, **own}))
 
     @property
     def model_class(self) -> str:
@@ -126,9 +127,6 @@ class RegressionTask(TextTask):
         """For each row its `value`."""
         values = outputs["values"].double().tolist()
         return {row: {"value": value} for row, value in zip(rows_of(batch), values, strict=True)}
-
-    def count_targets(self, examples: Sequence[TextExample]) -> Mapping[str, int]:  # noqa: ARG002
-        return {}
 
     def evaluator(self) -> Evaluator:
         return RegressionEvaluator()

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from ..errors import DataError
 from ..packed import Batch, Packed
+from ..settings import Settings
 from ..text.encoding import Encoding
 from ..text.windows import segment_windows
 from .columns import Columns, find_columns
@@ -30,12 +31,9 @@ Truncation = Literal["longest_first", "first", "second", "error", "windows"]
 _TURNED: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
 
 
-class TextOptions(TaskOptions):
-    """What a user may say of a task on texts."""
+class _Shared(Settings):
+    """What a user may say, and what stays with the task."""
 
-    text_column: str | None = Field(None, description="name or number; guessed if left out")
-    pair_column: str | None = Field(None, description="of a second text")
-    label_column: str | None = Field(None, description="name or number; guessed if left out")
     truncation: Truncation = Field(
         "longest_first",
         description="what becomes of a longer row; `windows`: nothing is cut, and the logits of "
@@ -51,11 +49,13 @@ class TextOptions(TaskOptions):
         description="a pair is read in both orders, and their vectors added (GPT)",
     )
 
-    def shared(self) -> dict[str, Any]:
-        """What the user says that stays with the task."""
-        return self.model_dump(
-            include=self.__class__.model_fields.keys() & TextSettings.model_fields
-        )
+
+class TextOptions(_Shared, TaskOptions):
+    """What a user may say of a task on texts."""
+
+    text_column: str | None = Field(None, description="name or number; guessed if left out")
+    pair_column: str | None = Field(None, description="of a second text")
+    label_column: str | None = Field(None, description="name or number; guessed if left out")
 
     def find_columns(self, rows: Rows, *, labelled: bool = True) -> Columns:
         """The columns of a table; that of the labels may be absent if `labelled` is false.
@@ -74,16 +74,10 @@ class TextOptions(TaskOptions):
         )
 
 
-class TextSettings(TaskSettings):
+class TextSettings(_Shared, TaskSettings):
     """What a task on texts is, beside its weights."""
 
     columns: Columns = Field(description="the columns that rows are read from")
-    truncation: Truncation = Field("longest_first", description="what becomes of a longer row")
-    stride: int | None = Field(None, ge=1, description="tokens between the beginnings of windows")
-    window_pooling: WindowPooling = "mean"
-    both_orders: bool = Field(
-        False, description="a pair is read in both orders, whose vectors are added"
-    )
 
     @model_validator(mode="after")
     def _orders_are_of_pairs(self) -> Self:

@@ -35,7 +35,8 @@ class Average:
         if self._decay is None:
             return
         for parameter, state in self._state.items():
-            state.setdefault("average", parameter.detach().clone())
+            if "average" not in state:
+                state["average"] = parameter.detach().clone()
         weights, averages = self._pairs()
         decay = min(self._decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(averages, weights, 1 - decay)

@@ -31,7 +31,6 @@ from .checkpoint import load_weights
 from .distributed import Team, team
 from .finetune_settings import FinetuneSettings, settings_of
 from .fit import fit
-from .freezing import FreezingSettings
 from .instability import failures, no_better_than_guessing
 from .journal import RunDirectory, write_atomically
 from .labelled_data import LabelledData
@@ -167,8 +166,9 @@ def _finetune(
         batch_size=settings.batch_size,
         bucket_batches=settings.bucket_batches,
     )
-    if members.is_main and (note := _thaw_note(fit_settings.freezing, network, steps)):
-        say(progress, note)
+    thaw = fit_settings.freezing.shortfall(len(network.encoder.layers), steps)
+    if members.is_main and thaw is not None:
+        say(progress, thaw)
     metric = settings.best_metric or data.reader.best_metric
     best = Best(metric, metric in task.lower_is_better, settings.early_stopping)
     measure = _Measure(data.reader, data.dev, settings.precision, progress)
@@ -187,22 +187,18 @@ def _finetune(
         load_weights(run.best / "weights.safetensors", network)
     if start.adapters is not None:
         start.adapters.merge()
-    final: Evaluation | None = None
-    remarks: list[str] = []
+    final = Evaluation({}, 0)
     if members.is_main:
         if data.dev is not None:
             final = evaluate(network, data.reader, data.dev)
             task = task.tuned(final.metrics)
-        metrics = final.metrics if final else {}
         prior = task.guessing_losses(data.summary.train.labels)
         width = network.encoder.config.hidden_size
-        failed = failures(metrics, run.lines(), prior, settings, width)
+        failed = failures(final.metrics, run.lines(), prior, settings, width)
         for sign in failed:
             run.note_session("note", text=sign)
-        remarks = [*(final.remarks if final else []), *failed]
-        if final is not None:
-            assert data.summary.dev is not None
-            final = replace(final, remarks=remarks)
+        final = replace(final, remarks=[*final.remarks, *failed])
+        if data.summary.dev is not None:
             write_atomically(run.evaluation, final.to_json(data.summary.dev.name).encode())
     network.eval()
     made = Model(task.tokenizer, task, network)
@@ -210,34 +206,20 @@ def _finetune(
         made.save(run.model)
         write_report(run.path)
         run.note_outcome(
-            metrics=final.metrics if final else {},
             best_metric=metric,
-            lower_is_better=metric in task.lower_is_better,
+            lower_is_better=best.lower_is_better,
             best_step=result.state.best_step,
-            remarks=remarks,
         )
     return FinetuneResult(
         model=made,
         run=run,
         data=data.summary,
-        metrics=final.metrics if final else {},
+        metrics=final.metrics,
         best_step=result.state.best_step,
-        remarks=remarks,
+        remarks=final.remarks,
         initialized=start.initialized,
-        breakdown=final.breakdown if final else Breakdown(),
+        breakdown=final.breakdown,
     )
-
-
-def _thaw_note(settings: FreezingSettings, network: Network, steps: int) -> str | None:
-    """What to say where gradual unfreezing does not come to all that is to learn."""
-    if settings.unfreeze_every is None:
-        return None
-    layers = len(network.encoder.layers)
-    with_embeddings = not settings.layers and not settings.embeddings
-    thawed = (steps - 1) // settings.unfreeze_every
-    if thawed >= layers - settings.layers + with_embeddings:
-        return None
-    return f"gradual unfreezing: the top {thawed} of {layers} layers come to learn"
 
 
 class _Measure:

@@ -39,6 +39,21 @@ class FreezingSettings(Settings):
         "from the top; the embeddings come last",
     )
 
+    def shortfall(self, layers: int, steps: int) -> str | None:
+        """What to say where gradual unfreezing does not come to all that is to learn.
+
+        Args:
+            layers: how many the encoder has.
+            steps: how many the run has.
+        """
+        if self.unfreeze_every is None:
+            return None
+        with_embeddings = not self.layers and not self.embeddings
+        thawed = (steps - 1) // self.unfreeze_every
+        if thawed >= layers - self.layers + with_embeddings:
+            return None
+        return f"gradual unfreezing: the top {thawed} of {layers} layers come to learn"
+
 
 class Thaw:
     """The parameters that begin frozen and learn later.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..api import BareEncoder, locate
+from ..api import BareEncoder
 from ..checkpoints.families import family_of
+from ..checkpoints.locate import locate
 from ..checkpoints.store import LoadReport, load_weights, read_config, read_tensors
 from ..errors import SettingsError
 from ..tasks.task import Network

@@ -10,7 +10,7 @@ run/
   tensorboard/       the journal again, for TensorBoard
   evaluation.json    of a fine-tuned model on dev: metrics, and what they are made of
   model/             the trained model
-  metrics.json       its metrics, written last: a fine-tuning run that has it is finished
+  outcome.json       how it was chosen; written last: a fine-tuning run that has it is finished
   report.html        the whole as one page
 """
 
@@ -84,8 +84,8 @@ class RunDirectory:
         return self.path / "evaluation.json"
 
     @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.json"
+    def outcome_file(self) -> Path:
+        return self.path / "outcome.json"
 
     @property
     def report(self) -> Path:
@@ -196,15 +196,16 @@ class RunDirectory:
             file.write(_json({"event": event, "at": now, **facts}))
 
     def note_outcome(self, **facts: Any) -> None:
-        """Say what came of the run: it is finished. Numbers that are not finite become null."""
-        write_atomically(self.metrics_file, _json(facts))
+        """Say how the run was chosen: it is finished."""
+        write_atomically(self.outcome_file, _json(facts))
 
     def outcome(self) -> dict[str, Any] | None:
-        """What came of the run; None if it is not finished."""
-        if not self.metrics_file.is_file():
+        """What came of the run: that, and its evaluation if there is one; None if not finished."""
+        if not self.outcome_file.is_file():
             return None
-        facts: dict[str, Any] = json.loads(self.metrics_file.read_bytes())
-        return facts
+        facts: dict[str, Any] = json.loads(self.outcome_file.read_bytes())
+        measured = json.loads(self.evaluation.read_bytes()) if self.evaluation.is_file() else {}
+        return {**measured, **facts}
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """The journal's lines, in order."""

@@ -103,7 +103,7 @@ def resume_state(
     if checkpoint is None:
         seed_everything(seed, team.rank)
         if team.is_main:  # an earlier run's; this one is not finished
-            run.metrics_file.unlink(missing_ok=True)
+            run.outcome_file.unlink(missing_ok=True)
         run.cut_journal(0)
         return None
     restore(checkpoint, network, optimizer)

@@ -10,11 +10,12 @@ import torch
 from ..api import load
 from ..errors import SettingsError
 from ..inference import engine
-from ..tasks.classification import ClassificationOptions, ClassificationTask
+from ..tasks.classification.settings import ClassificationOptions
+from ..tasks.classification.task import ClassificationTask
 from ..tasks.distilled import DistilledTask
 from ..tasks.labelled import TaskOptions
 from ..tasks.placed import Rows
-from ..tasks.texts import TextExample
+from ..tasks.texts import TextExample, TextSettings
 from ..text.tokenizer import Tokenizer
 
 
@@ -57,7 +58,7 @@ def taught(
         tokenizer,
         teacher.task.settings.with_values(
             columns=found,
-            **options.shared(),
+            **options.shared(TextSettings),
             positive_label=options.positive_label or teacher.task.settings.positive_label,
             class_weights=None,
             label_smoothing=0.0,

@@ -52,7 +52,7 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         assert isinstance(options, ChoiceOptions)
         settings = find_choice_columns(rows, options, labelled=True)
         numbers = {choice_number(row, settings["label"], where) for where, row in rows}
-        own = options.model_dump(include={"max_seq_length", "truncation", "dropout"})
+        own = options.shared(ChoiceSettings)
         # Numbers that never are 0 count from 1.
         first = int(0 not in numbers)
         return cls(tokenizer, ChoiceSettings.parse({**settings, **own, "first_number": first}))

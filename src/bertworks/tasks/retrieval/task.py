@@ -83,8 +83,7 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
             raise _lacking(rows, "negatives", "negative_columns")
         if loss != "cosine":
             columns = columns.with_values(score=None)
-        shared = type(options).model_fields.keys() & RetrievalSettings.model_fields.keys()
-        own = options.model_dump(include=set(shared), exclude_none=True)
+        own = {k: v for k, v in options.shared(RetrievalSettings).items() if v is not None}
         own |= {"columns": columns, "loss": loss}
         if columns.score is not None and options.score_range is None:
             scores = [finite_number(row, columns.score, where) for where, row in rows]
@@ -223,9 +222,6 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
             example.index: {"similarity": value}
             for example, value in zip(batch.examples, values, strict=True)
         }
-
-    def count_targets(self, examples: Sequence[RetrievalExample]) -> Mapping[str, int]:  # noqa: ARG002
-        return {}
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,13 +58,18 @@ class TaggingEvaluator(Evaluator):
         text = " ".join(example.words)
         self._worst.add(float(sure[at]), example.index, text, *tags, mark=mark)
 
+    @cached_property
+    def _span_scores(self) -> Mapping[str, tuple[float, float, float, int]]:
+        """Those of all rows; asked for when the last one is there."""
+        return span_scores(self._true, self._told)
+
     def result(self) -> dict[str, float]:
         if not self._pieces:
             raise DataError("there is not a single word to measure on")
         result = {"loss": self._loss / self._pieces, **word_scores(self._true, self._told)}
         if not self._task.settings.spans:
             return {**result, "macro_f1": macro_f1(self._true, self._told)}
-        precision, recall, f1, _ = span_scores(self._true, self._told)[""]
+        precision, recall, f1, _ = self._span_scores[""]
         return {**result, "precision": precision, "recall": recall, "f1": f1}
 
     def remarks(self) -> list[str]:
@@ -73,10 +79,9 @@ class TaggingEvaluator(Evaluator):
             return [f"every word is told to be {told.pop()!r}: nothing has been learned yet"]
         if not self._task.settings.spans:
             return []
-        scores = span_scores(self._true, self._told)
         return [
             f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {count:,} spans"
-            for kind, (p, r, f1, count) in scores.items()
+            for kind, (p, r, f1, count) in self._span_scores.items()
             if kind
         ]
 
@@ -84,8 +89,7 @@ class TaggingEvaluator(Evaluator):
         """Scores by type of span, and which type a word is told to be of; or the like of tags."""
         spans = self._task.settings.spans
         if spans:
-            scores = span_scores(self._true, self._told)
-            del scores[""]
+            scores = {kind: own for kind, own in self._span_scores.items() if kind}
             table = ScoreTable.of_rates("type", "spans", scores)
         else:
             table = ScoreTable.of_rates("tag", "words", tag_scores(self._true, self._told))

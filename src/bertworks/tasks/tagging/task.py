@@ -85,12 +85,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
             labels = labels_of((parts_of(tag)[1] for tag in counts if tag != "O"), options.scheme)
         else:
             labels = tuple(sorted(counts))
-        shared = ("max_seq_length", "stride", "dropout", "labelled_piece", "decoding")
-        own = options.model_dump(include={*shared, "document_context"})
-        settings = TaggingSettings.parse(
-            {"labels": labels, "spans": spans, "columns": columns, **own}
-        )
-        return cls(tokenizer, settings)
+        own = options.shared(TaggingSettings)
+        own |= {"labels": labels, "spans": spans, "columns": columns}
+        return cls(tokenizer, TaggingSettings.parse(own))
 
     def config_entries(self) -> dict[str, Any]:
         return {

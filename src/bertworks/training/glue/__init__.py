@@ -21,9 +21,9 @@ import torch
 from ...api import Model, load
 from ...errors import DataError, SettingsError, TrainingError
 from ...tasks import labelled_task
+from ...wording import markdown
 from ..finetune_settings import settings_of
 from ..grid import Grid, GridResult, PointResult, describe_model, finetune_grid
-from ..grid.results import markdown
 from ..grid.space import Space
 from ..journal import RunDirectory, write_atomically
 from ..progress import Progress, say

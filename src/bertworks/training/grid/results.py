@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ...wording import markdown
 from ..journal import RunDirectory, write_atomically
 from ..plan import Best
 from .space import Point, name_of, shown
@@ -183,12 +184,6 @@ class GridResult:
 def run_name(point: Point, seed: int) -> str:
     """A run's directory within the grid's."""
     return name_of({**point, "seed": seed})
-
-
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table's lines in Markdown."""
-    bars = [list(columns), ["---"] * len(columns), *map(list, rows)]
-    return ["| " + " | ".join(cells) + " |" for cells in bars]
 
 
 def _tree(run: GridRun) -> dict[str, Any]:

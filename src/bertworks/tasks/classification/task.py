@@ -16,179 +16,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
-from pydantic import Field, model_validator
 from torch import Tensor
 
-from ..errors import DataError, SettingsError, nearest
-from ..model.encoder import Encoder
-from ..model.heads import ClassificationHead, cross_entropy_sum, next_piece_loss_sum
-from ..packed import Batch, Packed, Padded
-from .labelled import TaskOptions, TaskSettings, check_length
-from .labels import count_labels, label_name, label_names, sort_labels
-from .metrics import ClassificationEvaluator, MultiLabelEvaluator
-from .placed import Rows
-from .pooled import Pooling, in_one, row_logits
-from .task import Evaluator, Network, Prediction, Row, Task
-from .texts import TextExample, TextOptions, TextSettings, TextTask, labelled_batch, rows_of
+from ...errors import DataError, SettingsError, nearest
+from ...packed import Batch
+from ..labelled import TaskOptions, TaskSettings, check_length
+from ..labels import count_labels, label_name, label_names, sort_labels
+from ..metrics import ClassificationEvaluator, MultiLabelEvaluator
+from ..placed import Rows
+from ..task import Evaluator, Prediction, Row, Task
+from ..texts import TextExample, TextTask, labelled_batch, rows_of
+from .network import ClassificationNetwork
+from .settings import ClassificationOptions, ClassificationSettings
 
 if TYPE_CHECKING:
-    from ..model.config import EncoderConfig
-    from ..text.tokenizer import Tokenizer
-
-
-class ClassificationOptions(TextOptions):
-    """What a user may say of a classifier when it is learned."""
-
-    positive_label: str | None = Field(None, description="of two labels the one F1 is about")
-    multi_label: bool = Field(
-        False,
-        description="a row may have any number of labels: a list, or parted by label_separator",
-    )
-    label_separator: str = Field(",", min_length=1, description="between the labels of a row")
-    balance_classes: bool = Field(
-        False, description="rows of rare classes count for more: all classes for the same"
-    )
-    label_smoothing: float = Field(
-        0.0, ge=0, lt=1, description="share of the target that all classes get alike"
-    )
-    lm_weight: float = Field(
-        0.0, ge=0, description="of the loss of guessing each next piece too (GPT: 0.5)"
-    )
-
-
-class ClassificationSettings(TextSettings):
-    """What a classifier is, beside its weights."""
-
-    labels: tuple[str, ...] = Field(min_length=1, description="the classes' names, in order")
-    positive_label: str | None = Field(
-        None, description="of two classes the one whose F1 is reported; the last, if left out"
-    )
-    multi_label: bool = False
-    label_separator: str = ","
-    class_weights: tuple[float, ...] | None = Field(
-        None, description="of the classes' rows in the loss; all 1, if left out"
-    )
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
-    lm_weight: float = Field(
-        0.0, ge=0, description="of the loss of guessing each next piece (GPT: 0.5)"
-    )
-
-    @model_validator(mode="after")
-    def _labels_are_names(self) -> Self:
-        if len(self.labels) < 2 and not self.multi_label:
-            raise ValueError("a classifier needs two classes at least")
-        if len(set(self.labels)) < len(self.labels):
-            raise ValueError("two classes have the same name")
-        if self.positive_label is not None and self.positive_label not in self.labels:
-            raise ValueError(
-                f"positive_label={self.positive_label!r} is none of the labels "
-                + ", ".join(map(repr, self.labels))
-            )
-        if self.class_weights is not None and len(self.class_weights) != len(self.labels):
-            raise ValueError("class_weights must have a weight for each label")
-        if self.lm_weight and self.truncation == "windows":
-            raise ValueError("lm_weight is not for truncation=windows")
-        if self.multi_label and self.label_smoothing:
-            raise ValueError("label_smoothing is for rows of one label each")
-        return self
-
-
-class ClassificationNetwork(Network):
-    """An encoder with a classification head on its pooler.
-
-    Args:
-        config: the geometry.
-        num_labels: how many classes there are.
-        dropout: before the output layer; `hidden_dropout_prob`, if left out.
-        multi_label: whether a row may have any number of classes.
-        class_weights: what a row of each class counts in the loss; 1, if left out.
-        label_smoothing: share of the target that is spread over all classes.
-        lm_weight: of the auxiliary loss of guessing each next piece (Radford et al. 2018, §3.2).
-        pooling: of the logits of a row's sequences, where it has several.
-    """
-
-    def __init__(
-        self,
-        config: EncoderConfig,
-        num_labels: int,
-        dropout: float | None = None,
-        *,
-        multi_label: bool = False,
-        class_weights: Sequence[float] | None = None,
-        label_smoothing: float = 0.0,
-        lm_weight: float = 0.0,
-        pooling: Pooling = "mean",
-    ) -> None:
-        super().__init__()
-        self.lm_weight, self.pooling = lm_weight, pooling
-        self.encoder = Encoder(config, pooler=config.classifier == "pooler")
-        self.head = ClassificationHead(config, num_labels, dropout)
-        self._multi_label, self._smoothing = multi_label, label_smoothing
-        self._weights = class_weights
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed cross-entropies of the rows: `classification` (and `weighted_lm`)."""
-        packed, lm = batch.packed, None
-        if self.lm_weight:
-            hidden = self.encoder(packed)
-            lm = next_piece_loss_sum(self.encoder, hidden, packed)
-            logits = in_one(self.head(self.encoder, hidden, packed), packed, self.pooling)
-        else:
-            logits = self._logits(packed)
-        labels = batch.targets["labels"]
-        if self._multi_label:
-            loss = multi_label_loss_sum(logits, labels, self._weights_like(logits))
-        elif self._weights is None and not self._smoothing:
-            loss = cross_entropy_sum(logits, labels)
-        else:
-            # Each row by its class's weight, then summed: PyTorch's own weighting of smoothed
-            # targets weighs the classes, not the rows.
-            rows = F.cross_entropy(
-                logits.float() if logits.dtype == torch.bfloat16 else logits,
-                labels,
-                reduction="none",
-                label_smoothing=self._smoothing,
-            )
-            weights = self._weights_like(rows)
-            loss = (rows if weights is None else rows * weights[labels]).sum()
-        losses = {"classification": loss}
-        if lm is not None:
-            losses["weighted_lm"] = self.lm_weight * lm
-        return losses
-
-    def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`logits` `[rows, num_labels]`."""
-        return {"logits": self._logits(batch.packed)}
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`logits` `[rows, num_labels]`."""
-        return {"logits": self.head(self.encoder, self.encoder(padded), padded)}
-
-    def _weights_like(self, values: Tensor) -> Tensor | None:
-        if self._weights is None:
-            return None
-        return torch.tensor(self._weights, device=values.device, dtype=torch.float32)
-
-    def _logits(self, packed: Packed) -> Float[Tensor, "rows num_labels"]:
-        return row_logits(self.encoder, self.head, packed, self.pooling)
-
-
-def multi_label_loss_sum(
-    logits: Float[Tensor, "rows classes"],
-    labels: Float[Tensor, "rows classes"],
-    weights: Float[Tensor, " classes"] | None = None,
-) -> Float[Tensor, ""]:
-    """The sum over rows of the mean over classes of the binary cross-entropies.
-
-    `weights` are of a class's positive rows.
-    """
-    sums = torch.promote_types(logits.dtype, torch.float32)
-    each = F.binary_cross_entropy_with_logits(
-        logits.to(sums), labels.to(sums), pos_weight=weights, reduction="none"
-    )
-    return each.mean(-1).sum()
+    from ...model.config import EncoderConfig
+    from ...text.tokenizer import Tokenizer
 
 
 class ClassificationTask(TextTask):
@@ -231,13 +74,7 @@ class ClassificationTask(TextTask):
                 "labels": labels,
                 "columns": columns,
                 "class_weights": weights,
-                **options.shared(),
-                **options.model_dump(
-                    include={
-                        *("positive_label", "multi_label", "label_separator"),
-                        *("label_smoothing", "lm_weight"),
-                    }
-                ),
+                **options.shared(ClassificationSettings),
             }
         )
         return cls(tokenizer, settings)
@@ -358,8 +195,6 @@ class ClassificationTask(TextTask):
         names = self.settings.labels
         if self.settings.multi_label:
             return MultiLabelEvaluator(names)
-        positive = None
-        if len(names) == 2:
-            chosen = self.settings.positive_label
-            positive = 1 if chosen is None else names.index(chosen)
-        return ClassificationEvaluator(names, positive)
+        positive = self.settings.positive if len(names) == 2 else None
+        number = None if positive is None else names.index(positive)
+        return ClassificationEvaluator(names, number)

@@ -1,0 +1,47 @@
+"""Where a model's files are: in a directory, in a run, or on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..errors import CheckpointError
+
+_HUB_FILES = (
+    "*.json",
+    "1_Pooling/*.json",
+    "*.safetensors",
+    "*.txt",
+    "*.model",
+    "pytorch_model*.bin",
+)
+
+
+def locate(name: str | Path) -> Path:
+    """The directory of a model: here, in a run, or fetched from the Hugging Face hub.
+
+    Raises:
+        CheckpointError: there is none of that name.
+    """
+    path = Path(name)
+    if path.is_dir():
+        is_run = (path / "model" / "config.json").is_file()
+        return path / "model" if is_run and not (path / "config.json").exists() else path
+    if path.exists():
+        raise CheckpointError("is a file, not a model's directory", where=str(name))
+    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(name)):
+        raise CheckpointError("no such directory", where=str(name))
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=list(_HUB_FILES)))
+    except RepositoryNotFoundError:
+        problem = "no such directory here, and no such model on the hub"
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
+        problem = "no such directory here, and the hub cannot be reached"
+    raise CheckpointError(problem, where=str(name))
