@@ -83,8 +83,7 @@ class Model:
         """A bare encoder with random weights, to fine-tune as a baseline."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            pooler = config.classifier == "pooler"
-            return cls(tokenizer, None, BareEncoder(config, pooler=pooler).eval())
+            return cls(tokenizer, None, BareEncoder(config, pooler=config.has_pooler).eval())
 
     @property
     def encoder(self) -> Encoder:

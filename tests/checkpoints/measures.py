@@ -83,8 +83,8 @@ def masked_lm(family: str, dtype: torch.dtype, **values: Any) -> Pair:
     return published.pair(ours, theirs, config, dtype)
 
 
-def classifier(family: str, dtype: torch.dtype) -> Pair:
-    config = geometry(family)
+def classifier(family: str, dtype: torch.dtype, **values: Any) -> Pair:
+    config = geometry(family, **values)
     theirs = published.theirs_of(config, "classification", dtype, num_labels=3)
     return published.pair(ClassificationNetwork(config, 3), theirs, config, dtype)
 
@@ -117,9 +117,9 @@ def outputs_in_bfloat16(family: str, **values: Any) -> Rough:
     )
 
 
-def classifier_logits(family: str, dtype: torch.dtype) -> float:
+def classifier_logits(family: str, dtype: torch.dtype, **values: Any) -> float:
     """The error of a classifier's logits."""
-    pair = classifier(family, dtype)
+    pair = classifier(family, dtype, **values)
     with torch.no_grad(), published.exact_rotation():
         own = pair.ours.predict(_classifier_batch(pair))["logits"]
         return error(own, pair.theirs(**pair.padded).logits)
@@ -131,9 +131,9 @@ def gradients(family: str, dtype: torch.dtype) -> dict[str, float]:
     return compare(pair, _train_masked_lm(pair), _train_theirs(pair, pair.theirs), family)
 
 
-def classifier_gradients(family: str, dtype: torch.dtype) -> dict[str, float]:
+def classifier_gradients(family: str, dtype: torch.dtype, **values: Any) -> dict[str, float]:
     """The errors of a classifier's loss, and of every gradient of it."""
-    pair = classifier(family, dtype)
+    pair = classifier(family, dtype, **values)
     batch = _classifier_batch(pair)
     loss = pair.ours(batch)["classification"] / pair.packed.num_sequences
     loss.backward()

@@ -64,10 +64,13 @@ def test_gradients_in_bfloat16(family):
 
 
 @BOTH
-@FAMILY
-def test_classifier(family, dtype):
-    assert measures.classifier_logits(family, dtype) <= TOLERANCE[dtype]
-    found = measures.classifier_gradients(family, dtype)
+@pytest.mark.parametrize(
+    ("family", "values"),
+    [*((family, {}) for family in ALL), ("modernbert", {"classifier_pooling": "mean"})],
+)
+def test_classifier(family, values, dtype):
+    assert measures.classifier_logits(family, dtype, **values) <= TOLERANCE[dtype]
+    found = measures.classifier_gradients(family, dtype, **values)
     assert max(found.values()) <= TOLERANCE[dtype], found
 
 

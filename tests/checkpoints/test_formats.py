@@ -94,6 +94,15 @@ def test_a_bundle_keeps_every_bit(tmp_path):
         assert torch.equal(again[name], tensor), name
 
 
+def test_tensorflows_layout_has_no_classifier_on_the_mean(tmp_path):
+    from bertworks.checkpoints.export import write_tensorflow
+
+    model = tiny("classification")
+    config = model.encoder.config.with_values(classifier_pooling="mean")
+    with pytest.raises(CheckpointError, match="classifier_pooling=mean"):
+        write_tensorflow(tmp_path, network=model.network, config=config, tokenizer=model.tokenizer)
+
+
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
 def test_round_trip_through_tensorflows_layout(tmp_path, task):
     from bertworks.checkpoints.export import write_tensorflow

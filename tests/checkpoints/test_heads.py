@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import onnxruntime
 import pytest
 import torch
@@ -15,6 +17,7 @@ from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice.network import ChoiceNetwork
 from bertworks.tasks.choice.task import ChoiceTask
+from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.tagging.network import TaggingNetwork
 from bertworks.tasks.tagging.task import TaggingTask
@@ -35,6 +38,10 @@ EXPORTED = {
     "answering": (AnsweringTask, {}),
     "choice": (ChoiceTask, {}),
     "regression": (RegressionTask, {"columns": {"text": "t"}}),
+    "regression on the mean": (
+        RegressionTask,
+        {"columns": {"text": "t"}, "classifier_pooling": "mean"},
+    ),
 }
 
 
@@ -113,9 +120,12 @@ def test_answering(family, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", CONFIG_CLASSES)
-def test_choice(family, dtype):
-    config = geometry(family)
+@pytest.mark.parametrize(
+    ("family", "values"),
+    [*((family, {}) for family in CONFIG_CLASSES), ("modernbert", {"classifier_pooling": "mean"})],
+)
+def test_choice(family, values, dtype):
+    config = geometry(family, **values)
     theirs = published.theirs_of(config, "choice", dtype)
     pair = published.pair(ChoiceNetwork(config), theirs, config, dtype)
     count = pair.packed.num_sequences
@@ -138,6 +148,45 @@ def test_choice(family, dtype):
     expected = F.cross_entropy(logits, labels)
     expected.backward()
     assert max(measures.compare(pair, loss, expected, family).values()) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(
+    ("family", "pooling"),
+    [
+        *((family, pooling) for family in ("bert", "roberta") for pooling in ("mean", "last")),
+        *(("openai-gpt", pooling) for pooling in ("mean", "cls")),
+    ],
+)
+def test_a_classifier_may_stand_on_another_vector(family, pooling, tmp_path):
+    tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
+    config = geometry(family, vocab_size=len(journeys.PIECES))
+    settings = {"labels": ("a", "b", "c"), "columns": {"text": "t"}, "max_seq_length": 20}
+    task = ClassificationTask.from_dict({**settings, "classifier_pooling": pooling}, tokenizer)
+    model = bw.Model(tokenizer, task, task.network(config).eval())
+    published.redraw(model.network)
+    packed, inputs, _ = journeys.batch_of(model)
+    head = model.network.head
+    with torch.no_grad():
+        own = model.network.predict(Batch(packed))["logits"]
+        expected = []
+        for part in model.encoder(packed).split(packed.cu_seqlens.diff().tolist()):
+            vector = {"mean": part.mean(0), "last": part[-1], "cls": part[0]}[pooling]
+            if family == "roberta":  # its head has a layer of its own
+                vector = torch.tanh(head.transform(vector))
+            expected.append(head.linear(vector))
+        padded = PaddedNetwork(model.network).named(**inputs)["logits"]
+    assert error(own, torch.stack(expected)) < 1e-5
+    assert error(padded, own) < 1e-5
+
+    model.save(tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    assert raw["classifier_pooling"] == pooling
+    # Theirs would take the first token's vector: only their encoder may open the directory.
+    assert raw["architectures"] == [FAMILIES[family].classes["encoder"]]
+    again = bw.load(tmp_path, device="cpu")
+    assert again.encoder.config == model.encoder.config
+    with torch.no_grad():
+        assert torch.equal(again.network.predict(Batch(packed))["logits"], own)
 
 
 @pytest.mark.parametrize("kind", ["tagging", "answering", "choice"])

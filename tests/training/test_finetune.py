@@ -32,7 +32,7 @@ def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
     assert result.initialized == ("head.linear.weight", "head.linear.bias")
     said = "\n".join(progress.lines)
     assert "columns: text = 'text', label = 'label'" in said
-    assert "200 rows; labels 'no' 100 (50.0%), 'yes' 100 (50.0%)" in said
+    assert "200 rows\n  labels: 'no' 100 (50.0%), 'yes' 100 (50.0%)\n" in said
     assert "newly initialised: head.linear.weight" in said
 
     directory = result.run.model
@@ -109,6 +109,20 @@ def test_a_classifier_goes_on_with_its_head(model: Model, tmp_path: Path) -> Non
     other = [{"text": row["text"], "label": row["label"] * 2} for row in TRAIN]
     fourth = run(first.model, tmp_path / "fourth", epochs=0.01, train=other, dev=None)
     assert fourth.initialized == ("head.linear.weight", "head.linear.bias")
+
+
+def test_a_classifier_on_the_mean_stays_one(model: Model, tmp_path: Path) -> None:
+    first = run(model, tmp_path / "1", classifier_pooling="mean")
+    assert first.metrics["accuracy"] > 0.9
+    assert first.model.encoder.pooler is None
+    assert first.model.encoder.config.classifier_pooling == "mean"
+    # What it stands on is the checkpoint's, where nothing else is said; its head goes on.
+    second = run(first.model, tmp_path / "2", epochs=1)
+    assert second.model.encoder.config.classifier_pooling == "mean"
+    assert second.initialized == ()
+    other = run(first.model, tmp_path / "3", epochs=1, classifier_pooling="cls")
+    assert "encoder.pooler.dense.weight" in other.initialized
+    assert "head.linear.weight" in other.initialized
 
 
 def test_accumulation_gives_the_update_of_the_whole_batch(tmp_path: Path) -> None:

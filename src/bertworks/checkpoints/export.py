@@ -40,6 +40,11 @@ def write_tensorflow(
     directory = Path(directory)
     if config.family != "bert":
         raise CheckpointError(f"the original release's layout has no {config.family} models")
+    if not family_of(config).pools_as_published(config):
+        raise CheckpointError(
+            "the original release's classifiers stand on the first token alone, not on "
+            f"classifier_pooling={config.classifier_pooling}"
+        )
     if directory.exists() and any(directory.iterdir()):
         raise CheckpointError("the directory is not empty", where=str(directory))
     family = family_of(config)

@@ -44,6 +44,9 @@ ACTIVATIONS = {
 }
 """Other names of the activations. The fast forms of tanh-GELU are the same function."""
 
+POOLING = "classifier_pooling"
+"""A setting that Hugging Face's ModernBERT has, and any family's `config.json` may have with us."""
+
 NO_DECODER = {"is_decoder": False, "add_cross_attention": False}
 
 
@@ -96,7 +99,8 @@ class Family:
         for key, value in self.must_be.items():
             if values.get(key, value) != value:
                 raise CheckpointError(f"{key}={values[key]!r} is not supported", where=where)
-        found = {ours: values[key] for ours, key in self.settings.items() if key in values}
+        settings = {POOLING: POOLING, **self.settings}
+        found = {ours: values[key] for ours, key in settings.items() if key in values}
         for name in ("hidden_act", "mlm_act"):
             if name in found:
                 found[name] = ACTIVATIONS.get(found[name], found[name])
@@ -114,6 +118,8 @@ class Family:
         values = config.model_dump(mode="json")
         raw = {theirs: values[ours] for ours, theirs in self.settings.items()}
         raw |= {"model_type": self.name, **self.extra(config)}
+        if not self.pools_as_published(config):  # no default that need not be said
+            raw[POOLING] = config.classifier_pooling
         again = self.read_config(raw, where=self.name).model_dump(mode="json")
         for name, value in values.items():
             if again[name] != value:
@@ -122,6 +128,12 @@ class Family:
                     fix=f"Its models have {name}={again[name]!r}.",
                 )
         return raw
+
+    def pools_as_published(self, config: EncoderConfig) -> bool:
+        """Whether Hugging Face's classifier of the family stands on the same vector."""
+        usual = self.defaults.get(POOLING, "cls")
+        known = {"cls", "mean"} if POOLING in self.settings else {usual}
+        return config.classifier_pooling in known
 
     def normalize_name(self, name: str) -> str:
         """A tensor's name in today's spelling: with its prefix, without gamma and beta."""

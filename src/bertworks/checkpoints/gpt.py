@@ -73,9 +73,10 @@ GPT = Family(
         "embedding_norm": False,
         "mlm_transform": False,
         "mlm_bias": False,
-        "classifier": "last",
+        "classifier": "none",
     },
     defaults={
+        "classifier_pooling": "last",
         "vocab_size": 40478,
         "n_embd": 768,
         "n_layer": 12,

@@ -47,7 +47,6 @@ def _extra(config: EncoderConfig) -> dict[str, Any]:
         "norm_bias": False,
         "classifier_bias": False,
         "classifier_activation": config.mlm_act,
-        "classifier_pooling": "cls",
         "embedding_dropout": config.hidden_dropout_prob,
     }
 
@@ -72,6 +71,7 @@ MODERNBERT = Family(
         "global_attention_every": "global_attn_every_n_layers",
         "rope_theta": "global_rope_theta",
         "local_rope_theta": "local_rope_theta",
+        "classifier_pooling": "classifier_pooling",
         "tie_word_embeddings": "tie_word_embeddings",
     },
     keys=key_map(
@@ -148,7 +148,6 @@ MODERNBERT = Family(
         "mlp_bias": False,
         "norm_bias": False,
         "classifier_bias": False,
-        "classifier_pooling": "cls",
         "rope_type": "default",
         "layer_types": None,
     },

@@ -261,7 +261,12 @@ def check_layout(network: nn.Module, config: EncoderConfig, model_class: str) ->
 
 
 def _class_of(family: Family, config: EncoderConfig, model_class: str) -> str:
-    """The class that opens a model; a causal one may have another."""
+    """The class that opens a model; a causal one may have another.
+
+    Of a classifier on a vector that the family's class does not stand on, it opens the encoder.
+    """
+    if model_class in ("classification", "choice") and not family.pools_as_published(config):
+        model_class = "encoder"
     causal = config.attention == "causal" and model_class == "masked-lm"
     return family.classes.get("causal-lm" if causal else model_class, family.classes[model_class])
 

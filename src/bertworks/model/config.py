@@ -13,9 +13,13 @@ Activation = Literal["gelu", "gelu_new", "relu", "silu", "tanh"]
 """`gelu` is the erf form (paper, Hugging Face); `gelu_new` the tanh form, which the original code
 has used since February 2019."""
 
-Classifier = Literal["pooler", "tanh", "relu", "gelu", "norm", "last"]
-"""What stands between a sequence's vectors and a classifier's output layer; see
+Classifier = Literal["pooler", "tanh", "relu", "gelu", "norm", "none"]
+"""What stands between a sequence's vector and a classifier's output layer; see
 `heads.ClassificationHead`."""
+
+ClassifierPooling = Literal["cls", "mean", "last"]
+"""Which vector of a sequence a classifier stands on: the first token's, the mean of all tokens',
+special ones included, or the last token's."""
 
 _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four times as wide
     "tiny": (2, 128, 2),
@@ -57,7 +61,8 @@ class EncoderConfig(Settings):
         use_bias: whether the layers' linear maps have biases (`norm_bias`: their norms).
         gated: whether the feed-forward layer's activation is multiplied by a second map (Shazeer
             2020).
-        classifier: what a classifier stands on.
+        classifier: what stands before a classifier's output layer (`classifier_pooling`: on which
+            vector of the sequence).
         mlm_transform: whether the head of masked language modelling has a layer before its decoder
             (`mlm_act`: that layer's activation, `hidden_act` if None; `mlm_bias`: whether the
             decoder has a bias).
@@ -96,6 +101,7 @@ class EncoderConfig(Settings):
     norm_bias: bool = True
     gated: bool = False
     classifier: Classifier = "pooler"
+    classifier_pooling: ClassifierPooling = "cls"
     mlm_transform: bool = True
     mlm_act: Activation | None = None
     mlm_bias: bool = True
@@ -127,6 +133,11 @@ class EncoderConfig(Settings):
         if not self.mlm_transform and self.embedding_size is not None:
             raise ValueError("embedding_size needs mlm_transform, which maps back to it")
         return self
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether a classifier needs the encoder's pooler, which is of the first token."""
+        return self.classifier == "pooler" and self.classifier_pooling == "cls"
 
     @property
     def head_size(self) -> int:

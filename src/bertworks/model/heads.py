@@ -16,6 +16,7 @@ from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, initialize
+from .pooling import token_mean
 
 _CHUNK = 2**21  # logits that are held at a time, at most
 
@@ -175,14 +176,15 @@ class ReplacedTokenHead(nn.Module):
 class ClassificationHead(nn.Module):
     """`[sequences, num_labels]` logits from a vector of each sequence (paper §4.1).
 
-    What stands before the output layer is the family's, `config.classifier`:
+    It stands on the vector that `config.classifier_pooling` says: the first token's, the mean of
+    all, or the last one's (GPT). What comes between is the family's, `config.classifier`:
 
-    - `pooler`: the pooler's vector (BERT, ALBERT, ERNIE);
-    - `tanh`, `gelu`, `relu`: the first token's vector, then a layer of the head's own with this
-      activation (RoBERTa, ELECTRA, DistilBERT); for the first two, dropout before it too;
-    - `norm`: the first token's vector, then the layer of the masked-language-model head
-      (ModernBERT);
-    - `last`: the last token's vector (GPT).
+    - `pooler`: the encoder's pooler (BERT, ALBERT, ERNIE), which is of the first token: nothing on
+      another vector;
+    - `tanh`, `gelu`, `relu`: a layer of the head's own with this activation (RoBERTa, ELECTRA,
+      DistilBERT); for the first two, dropout before it too;
+    - `norm`: the layer of the masked-language-model head (ModernBERT);
+    - `none`: nothing (GPT).
 
     Args:
         config: the encoder's geometry.
@@ -203,6 +205,7 @@ class ClassificationHead(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = kind or config.classifier
+        self.pooling = config.classifier_pooling
         self.dropout = Dropout(config.hidden_dropout_prob if dropout is None else dropout)
         size = config.hidden_size
         self.transform: nn.Module | None = None
@@ -210,7 +213,7 @@ class ClassificationHead(nn.Module):
             self.transform = Linear(size, size)
         elif self.kind == "norm":
             self.transform = MLMTransform(config)
-        self.linear = Linear(size, num_labels, bias=self.kind != "last" if bias is None else bias)
+        self.linear = Linear(size, num_labels, bias=self.kind != "none" if bias is None else bias)
         initialize(self, config.initializer_range)
 
     def forward(
@@ -226,18 +229,20 @@ class ClassificationHead(nn.Module):
     def _vectors(
         self, encoder: Encoder, hidden: Tensor, packed: Sequences
     ) -> Float[Tensor, "sequences hidden_size"]:
-        if self.kind == "pooler":
+        if self.kind == "pooler" and self.pooling == "cls":
             return encoder.pooled(hidden, packed)
-        if self.kind == "last":
-            return hidden[packed.last_tokens]
-        first = hidden[packed.first_tokens]
-        assert self.transform is not None
+        if self.pooling == "mean":
+            pooled = token_mean(hidden, packed)
+        else:
+            pooled = hidden[packed.first_tokens if self.pooling == "cls" else packed.last_tokens]
+        if self.transform is None:
+            return pooled
         if self.kind == "norm":
-            transformed: Tensor = self.transform(first)
+            transformed: Tensor = self.transform(pooled)
             return transformed
         if self.kind != "relu":
-            first = self.dropout(first)
-        return ACTIVATIONS[self.kind](self.transform(first))
+            pooled = self.dropout(pooled)
+        return ACTIVATIONS[self.kind](self.transform(pooled))
 
 
 class TokenHead(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..packed import Packed
+from ..packed import Packed, Sequences
 
 Pooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"]
 """How a sequence's vector is made of its tokens', special tokens included.
@@ -63,6 +63,17 @@ def pool(
             for start, count, length in packed.groups
         ]
     )
+
+
+def token_mean(
+    hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences
+) -> Float[Tensor, "sequences hidden_size"]:
+    """The mean of each sequence's tokens, also of a padded batch's."""
+    if isinstance(packed, Packed):
+        return pool(hidden, packed, "mean")
+    is_token = packed.mask.unsqueeze(-1).to(hidden.dtype)
+    rows = hidden.view(*packed.mask.shape, -1)
+    return (rows * is_token).sum(1) / is_token.sum(1)
 
 
 def width_factor(pooling: Pooling) -> int:

@@ -44,7 +44,7 @@ class RegressionNetwork(Network):
     ) -> None:
         super().__init__()
         self.pooling = pooling
-        self.encoder = Encoder(config, pooler=config.classifier == "pooler")
+        self.encoder = Encoder(config, pooler=config.has_pooler)
         self.head = ClassificationHead(config, 1, dropout)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -103,7 +103,8 @@ class RegressionTask(TextTask):
             SettingsError: the encoder has fewer positions than `max_seq_length`.
         """
         check_length(self.settings.max_seq_length, config)
-        return RegressionNetwork(config, self.settings.dropout, self.settings.pooling)
+        own = self.settings
+        return RegressionNetwork(own.geometry(config), own.dropout, own.pooling)
 
     def same_head(self, other: Task[Any]) -> bool:
         return isinstance(other, RegressionTask)

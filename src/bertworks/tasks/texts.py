@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ..errors import DataError
+from ..model.config import ClassifierPooling, EncoderConfig
 from ..packed import Batch, Packed
 from ..settings import Settings
 from ..text.encoding import Encoding
@@ -44,6 +45,11 @@ class _Shared(Settings):
         None, ge=1, description="tokens between the beginnings of windows; a whole one, if left out"
     )
     window_pooling: WindowPooling = Field("mean", description="of the logits of a row's windows")
+    classifier_pooling: ClassifierPooling | None = Field(
+        None,
+        description="what the output stands on: the first token's vector, the mean of all (for "
+        "sentence encoders), or the last one's; the checkpoint's, if left out",
+    )
     both_orders: bool = Field(
         False,
         description="a pair is read in both orders, and their vectors added (GPT)",
@@ -92,6 +98,12 @@ class TextSettings(_Shared, TaskSettings):
         if self.truncation != "windows" and self.stride is not None:
             raise ValueError(f"stride={self.stride} is for truncation='windows'")
         return self
+
+    def geometry(self, config: EncoderConfig) -> EncoderConfig:
+        """An encoder's, with what the output stands on."""
+        if self.classifier_pooling is None:
+            return config
+        return config.with_values(classifier_pooling=self.classifier_pooling)
 
     @property
     def pooling(self) -> Pooling:

@@ -39,10 +39,9 @@ class Start:
             SettingsError: the settings do not fit the model.
             CheckpointError: what is learned could not be saved.
         """
-        config = model.encoder.config
         _check_layers(model.encoder, settings)
-        network = task.network(config)
-        check_layout(network, config, task.model_class)
+        network = task.network(model.encoder.config)
+        check_layout(network, network.encoder.config, task.model_class)
         if settings.unfreeze_epochs is not None and not _has_head(network):
             raise SettingsError(
                 f"unfreeze_epochs: {task.name} has no head that could begin alone",
@@ -91,7 +90,13 @@ def _take_over(
     if settings.reinitialize:
         return ()
     top, count = len(network.encoder.layers), settings.reinitialize_layers
-    is_same = model.task is not None and task.same_head(model.task) and not count
+    stands_on = network.encoder.config.classifier_pooling
+    is_same = (
+        not count
+        and model.task is not None
+        and task.same_head(model.task)
+        and stands_on == model.encoder.config.classifier_pooling
+    )
     theirs = model.network.state_dict() if is_same else model.encoder.state_dict(prefix="encoder.")
     fresh = [f"encoder.layers.{number}." for number in range(top - count, top)]
     if count:

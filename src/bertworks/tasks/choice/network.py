@@ -29,7 +29,8 @@ class ChoiceNetwork(Network):
         super().__init__()
         # RoBERTa's published head stands on a pooler here, unlike its classifier's.
         kind = "pooler" if config.classifier == "tanh" else config.classifier
-        self.encoder = Encoder(config, pooler=kind == "pooler")
+        with_pooler = kind == "pooler" and config.classifier_pooling == "cls"
+        self.encoder = Encoder(config, pooler=with_pooler)
         self.choice_head = ClassificationHead(config, 1, dropout, kind=kind, bias=True)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:

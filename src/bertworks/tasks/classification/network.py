@@ -48,7 +48,7 @@ class ClassificationNetwork(Network):
     ) -> None:
         super().__init__()
         self.lm_weight, self.pooling = lm_weight, pooling
-        self.encoder = Encoder(config, pooler=config.classifier == "pooler")
+        self.encoder = Encoder(config, pooler=config.has_pooler)
         self.head = ClassificationHead(config, num_labels, dropout)
         self._multi_label, self._smoothing = multi_label, label_smoothing
         self._weights = class_weights

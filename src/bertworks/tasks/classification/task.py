@@ -104,7 +104,7 @@ class ClassificationTask(TextTask):
                 "next piece by its embeddings alone, as GPT's has"
             )
         return ClassificationNetwork(
-            config,
+            own.geometry(config),
             len(own.labels),
             own.dropout,
             multi_label=own.multi_label,
