@@ -1,7 +1,8 @@
-"""Numbers, spans of time and tables as people read them."""
+"""Numbers, spans of time, lines and tables as people read them."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 
@@ -21,6 +22,24 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def wrapped(text: str, width: int = 80) -> str:
+    """Text whose lines are no wider than a terminal; what goes on stands four columns further in.
+
+    Words are not broken, so that paths and settings can be copied.
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        lines += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=f"{indent}    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(lines)
 
 
 def markdown(

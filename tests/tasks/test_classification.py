@@ -23,7 +23,7 @@ from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.labels import count_labels, sort_labels
 from bertworks.tasks.rows import read_rows
-from bertworks.tasks.summary import DataSummary, SplitSummary
+from bertworks.tasks.summary import DataSummary
 from bertworks.text.tokenizer import Tokenizer
 
 WORDS = ["good", "bad", "film", "a", "the", "was", "very", "##ly", "not"]
@@ -244,15 +244,6 @@ def test_summary_counts_what_is_cut(tokenizer: Tokenizer) -> None:
     assert "cuts 1 rows (25.0%), 1 tokens in all" in text
     assert "majority baseline: 66.7%" in text
     assert "labels that never occur: 'meh'" in text
-
-
-def test_many_labels_are_listed_in_lines_of_a_terminals_width(tokenizer: Tokenizer) -> None:
-    names = [f"a label with number {number}" for number in range(10)]
-    task = make_task(tokenizer, labels=names)
-    train = task.examples([{**ROWS[0], "label": name} for name in names], 0)
-    listed = SplitSummary.of("train", train, task.count_targets(train)).lines(16)[1:-2]
-    assert max(map(len, listed)) <= 80
-    assert all(name in " ".join(map(str.strip, listed)) for name in names)
 
 
 def test_network_needs_no_targets_to_predict(tokenizer: Tokenizer) -> None:

@@ -45,6 +45,21 @@ def test_a_line_now_and_then_where_there_is_no_terminal() -> None:
     assert sum("length" in line for line in lines) == 2
 
 
+def test_long_lines_are_wrapped_and_no_word_of_them_broken() -> None:
+    stream = io.StringIO()
+    path = "runs/" + "a-long-name/" * 8
+    labels = ", ".join(f"'label {number}' 1,000 (3.2%)" for number in range(12))
+    Progress(stream).note(f"{path}: 12 rows\n  labels: {labels}\n\nthe end")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == f"{path}:"
+    assert lines[1] == "    12 rows"
+    assert lines[2].startswith("  labels: 'label 0' 1,000")
+    assert lines[3].startswith("      ")
+    assert lines[-2:] == ["", "the end"]
+    assert max(map(len, lines[1:])) <= 80
+    assert " ".join(" ".join(lines[2:-2]).split()) == f"labels: {labels}"
+
+
 def test_one_live_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from ..errors import DataError
+from ..wording import wrapped
 
 if TYPE_CHECKING:
     from rich.progress import Task
@@ -64,6 +65,12 @@ def facts(rows: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> None:
     width = max(10, *(len(name) for name, _ in pairs)) if pairs else 0
     for name, value in pairs:
         typer.echo(f"  {name:<{width}}  {value}")
+
+
+def remarks(lines: Iterable[str]) -> None:
+    """What is worth saying, beside the numbers."""
+    for line in lines:
+        typer.echo(wrapped(f"  {line}"))
 
 
 def metrics(values: Mapping[str, float | None]) -> None:

@@ -183,10 +183,8 @@ def finetune(
             **given,
         )
         show.table(found.columns, found.rows(), right=" ".join(found.columns))
-        for remark in found.best.remarks:
-            typer.echo(f"  {remark}")
-        for failed in found.failed:
-            typer.echo(f"  failed: {failed.directory}: {failed.error}")
+        show.remarks(found.best.remarks)
+        show.remarks(f"failed: {failed.directory}: {failed.error}" for failed in found.failed)
         show.facts({"best": found.best.directory, "model": found.run.model})
         return
     from ..training.finetune import finetune as run
@@ -203,8 +201,7 @@ def finetune(
     )
     if is_main_process():
         show.metrics(result.metrics)
-        for remark in result.remarks:
-            typer.echo(f"  {remark}")
+        show.remarks(result.remarks)
         show.facts(
             {"model": result.run.model, **show.evaluated(result.breakdown, result.run.report)}
         )

@@ -55,8 +55,7 @@ def evaluate(
         show.as_json({"rows": found.rows, **found.metrics, "remarks": found.remarks})
         return
     show.metrics({"rows": found.rows, **found.metrics})
-    for remark in found.remarks:
-        typer.echo(f"  {remark}")
+    show.remarks(found.remarks)
     show.facts(show.evaluated(found.breakdown, report))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -87,7 +86,7 @@ class SplitSummary:
         lengths = ", ".join(f"{name} {length}" for name, length in self.lengths.items())
         return [
             f"{self.name}: {self.rows:,} rows",
-            *(_listed("labels", shares) if shares else ()),
+            *([f"  labels: {', '.join(shares)}"] if shares else ()),
             f"  tokens a row: {lengths}",
             f"  max_seq_length={max_seq_length} cuts {self.cut_rows:,} rows "
             f"({self.cut_rows / self.rows:.1%}), {self.cut_tokens:,} tokens in all"
@@ -146,20 +145,7 @@ class DataSummary:
                 lines.append(f"  majority baseline: {self.dev.majority:.1%}")
             missing = [label for label, count in self.dev.labels.items() if not count]
             if missing:
-                lines += _listed("labels that never occur", list(map(repr, missing)))
+                lines.append(f"  labels that never occur: {', '.join(map(repr, missing))}")
         if self.shared:
             lines.append(f"  {self.shared:,} of its rows stand in the training data too")
         return lines
-
-
-def _listed(what: str, items: Sequence[str]) -> list[str]:
-    """A list in lines of a terminal's width."""
-    text = f"{what}: {', '.join(items)}"
-    return textwrap.wrap(
-        text,
-        80,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

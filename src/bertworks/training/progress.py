@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..wording import short
+from ..wording import short, wrapped
 
 
 class Progress:
@@ -67,8 +67,8 @@ class Progress:
         self.note(line)
 
     def note(self, text: str) -> None:
-        """Show a line that stays."""
-        self._console.print(text, markup=False)
+        """Show a line that stays, as several where the terminal is narrower."""
+        self._console.print(wrapped(text, self._console.width), markup=False)
 
     def close(self) -> None:
         """End the live line; the last state of it stays."""
