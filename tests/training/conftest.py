@@ -21,6 +21,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def _no_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without matplotlib: a report's charts take longer than most of these runs.
+
+    `test_report.py` draws and looks at them.
+    """
+    if request.path.name != "test_report.py":
+        monkeypatch.setattr("bertworks.training.report.charts.can_draw", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python's own reference text, prepared with a vocabulary of 1,000 pieces."""

@@ -104,11 +104,6 @@ def write_task(data: Path, name: str) -> dict[str, Rows]:
     return files
 
 
-@pytest.fixture(autouse=True)
-def _no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertworks.training.report.charts.can_draw", lambda: False)
-
-
 Run = Callable[..., GlueResult]
 
 

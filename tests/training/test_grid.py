@@ -40,12 +40,6 @@ def model() -> Model:
     return Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
 
 
-@pytest.fixture(autouse=True)
-def _no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without matplotlib: charts take ten times as long as these runs."""
-    monkeypatch.setattr("bertworks.training.report.charts.can_draw", lambda: False)
-
-
 Run = Callable[..., GridResult]
 
 
