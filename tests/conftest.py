@@ -24,6 +24,12 @@ settings.load_profile("bertworks")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without matplotlib: a report's charts take longer than most of the tests' runs."""
+    monkeypatch.setattr("bertworks.training.report.charts.can_draw", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of real data; where it is absent, tests that need it are skipped and say so."""

@@ -28,6 +28,8 @@ FAST: dict[str, Any] = {
     "finetune": {"learning_rate": 5e-3, "epochs": 4, "batch_size": 16},
 }
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 
 @pytest.fixture
 def model() -> Model:

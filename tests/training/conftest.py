@@ -22,13 +22,10 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without matplotlib: a report's charts take longer than most of these runs.
-
-    `test_report.py` draws and looks at them.
-    """
+def _no_charts(request: pytest.FixtureRequest) -> None:
+    """`test_report.py` draws them, and looks at them."""
     if request.path.name != "test_report.py":
-        monkeypatch.setattr("bertworks.training.report.charts.can_draw", lambda: False)
+        request.getfixturevalue("no_charts")
 
 
 @pytest.fixture(scope="session")
