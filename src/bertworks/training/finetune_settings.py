@@ -52,7 +52,7 @@ class FinetuneSettings(Settings):
     lora_targets: tuple[str, ...] = Field(("attention.query_key_value",), min_length=1)
     bias_correction: bool = True
     max_grad_norm: float = Field(1.0, gt=0)
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     ema: float | None = Field(
         None, gt=0, lt=1, description="average the weights with this decay (see `FitSettings`)"
     )
