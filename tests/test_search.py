@@ -233,7 +233,7 @@ def test_what_cannot_be_searched(model: Model, tmp_path: Path) -> None:
     assert index.search([]) == []
     with pytest.raises(SettingsError, match="top_k=0"):
         index.search(["a"], 0)
-    with pytest.raises(DataError, match="text 1: 42 tokens, but at most 32 fit"):
+    with pytest.raises(DataError, match="query 1: 42 tokens, but at most 32 fit"):
         index.search(["a " * 40])
     with pytest.raises(DataError, match="there are no texts"):
         Index.open(model, [" ", ""])
