@@ -122,6 +122,28 @@ def test_an_approximation_is_of_the_vectors_beside_it(model: Model, tmp_path: Pa
         (tmp_path / "vectors.npy").unlink()
 
 
+def test_a_damaged_approximation_is_made_anew(model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    search = {"top_k": 5, "approximate": True}
+    expected = Index.open(model, TEXTS, tmp_path).search(QUERIES, **search)
+    for content in (b"", b"damaged"):
+        (tmp_path / "vectors.npy.faiss").write_bytes(content)
+        assert Index.open(model, TEXTS, tmp_path).search(QUERIES, **search) == expected
+
+
+def test_what_went_wrong_since_is_said(model: Model, tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("a\nb\nc\n")
+    index = Index.open(model, file, tmp_path / "index")
+    file.write_text("a\n")
+    with pytest.raises(DataError, match=r"texts\.txt: has fewer texts"):
+        index.search("c", top_k=3)
+    with pytest.raises(DataError, match=r"texts\.txt: the directory cannot be made"):
+        Index.open(model, TEXTS, file)
+    with pytest.raises(DataError, match=r"^query 2: .* tokens, but at most"):
+        index.search(["a", "a " * 1000])
+
+
 def reranker(task: Any) -> Model:
     return Model(TOKENIZER, task, task.network(CONFIG).eval())
 
@@ -211,7 +233,7 @@ def test_what_cannot_be_searched(model: Model, tmp_path: Path) -> None:
     assert index.search([]) == []
     with pytest.raises(SettingsError, match="top_k=0"):
         index.search(["a"], 0)
-    with pytest.raises(DataError, match="text 1: 42 tokens, but at most 32 fit"):
+    with pytest.raises(DataError, match="query 1: 42 tokens, but at most 32 fit"):
         index.search(["a " * 40])
     with pytest.raises(DataError, match="there are no texts"):
         Index.open(model, [" ", ""])

@@ -104,8 +104,8 @@ class Index:
             progress: told how many texts are done, and how many there are.
 
         Raises:
-            DataError: there are no texts; or what the directory holds is of other texts or another
-                model.
+            DataError: there are no texts; what the directory holds is of other texts or another
+                model; or it cannot be made.
         """
         if data == "-":
             raise DataError(
@@ -129,7 +129,12 @@ class Index:
                     model, texts, np.load(Path(temporary) / _VECTORS), engine=engine, cut=cut
                 )
         folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"the directory cannot be made ({error.strerror})", where=str(folder)
+            ) from None
         cut = embedded(folder)
         vectors = np.load(folder / _VECTORS, mmap_mode="r")
         cells = folder / f"{_VECTORS}.faiss"
@@ -159,7 +164,7 @@ class Index:
             approximate: whether Faiss looks at a part of the texts alone, and may miss some.
 
         Raises:
-            DataError: a query is too long.
+            DataError: a query is too long; or the texts have changed since they were opened.
             SettingsError: `top_k` is less than 1.
             BertworksError: the reranker does not tell how well two texts belong together; or Faiss
                 is not installed.
@@ -170,7 +175,13 @@ class Index:
         if not queries:
             return []
         relevance = None if rerank is None else _relevance(rerank)
-        vectors = self.model.embed(queries, engine=self._engine, normalize=True, truncation="error")
+        try:
+            vectors = self.model.embed(
+                queries, engine=self._engine, normalize=True, truncation="error"
+            )
+        except DataError as error:  # its "text 1" is none of the texts that are searched
+            where = error.where and error.where.replace("text", "query", 1)
+            raise DataError(error.what, where=where, fix=error.fix) from None
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
         if approximate:
             scores, rows = self._approximation.search(vectors, count)
@@ -196,7 +207,14 @@ class Index:
     def _texts_of(self, rows: set[int]) -> dict[int, tuple[str, str]]:
         """The places and texts of some rows."""
         some = islice(self._texts, max(rows) + 1)
-        return {row: placed for row, placed in enumerate(some) if row in rows}
+        found = {row: placed for row, placed in enumerate(some) if row in rows}
+        if len(found) < len(rows - {-1}):  # Faiss's word for none
+            raise DataError(
+                "has fewer texts than when it was opened",
+                where=self._texts.rows.name,
+                fix="Open it anew.",
+            )
+        return found
 
 
 def _reranked(

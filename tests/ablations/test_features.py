@@ -142,6 +142,20 @@ def test_seeds_can_be_added(model: Model, tmp_path: Path, monkeypatch: pytest.Mo
     assert "± (2 seeds)" in both.markdown()
 
 
+def test_a_mistake_in_the_last_row_costs_no_probe(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = {"epochs": 0.1, "lora_rank": 2, "lora_targets": ["feed"]}
+    with pytest.raises(SettingsError, match="no matrix 'feed'"):
+        run(model, tmp_path / "a", **{**SMALL, "finetune": wrong})
+    made = probes_made(monkeypatch)
+    mended = {**SMALL, "finetune": {"epochs": 0.1}}
+    assert run(model, tmp_path / "a", **mended).rows[-1].name == "fine-tuned"
+    assert made == []
+    with pytest.raises(TrainingError, match=r"begun with finetune\.epochs=0\.1"):
+        run(model, tmp_path / "a", **{**SMALL, "finetune": {"epochs": 0.2}})
+
+
 def test_another_beginning_is_an_error(model: Model, tmp_path: Path) -> None:
     run(model, tmp_path / "a", **SMALL)
     other = Model.fresh(GEOMETRY, model.tokenizer, seed=1)

@@ -55,6 +55,14 @@ def test_files_hold_what_embed_gives(model, out):
         assert table.schema.field("vector").type.list_size == 48
 
 
+def test_a_finished_file_that_was_cut_is_not_done(model, tmp_path):
+    out = tmp_path / "vectors.npy"
+    model.embed_to(out, TEXTS)
+    out.write_bytes(out.read_bytes()[:-4])
+    with pytest.raises(DataError, match=r"vectors\.npy: has 5,884 bytes, and had 5,888"):
+        model.embed_to(out, TEXTS)
+
+
 def test_done_is_done(model, out):
     model.embed_to(out, TEXTS, engine=WINDOW)
     before = out.read_bytes()

@@ -246,6 +246,15 @@ def test_summary_counts_what_is_cut(tokenizer: Tokenizer) -> None:
     assert "labels that never occur: 'meh'" in text
 
 
+def test_rows_without_any_label_have_no_majority(tokenizer: Tokenizer) -> None:
+    task = make_task(tokenizer, multi_label=True)
+    rows = [{"text": "good", "pair": "bad", "label": labels} for labels in (["pos"], [])]
+    train, dev = task.examples(rows, 0), task.examples(rows[1:], 0)
+    text = "\n".join(DataSummary.of(task, ("train", train), ("dev", dev)).lines())
+    assert "dev: 1 rows" in text
+    assert "majority" not in text
+
+
 def test_network_needs_no_targets_to_predict(tokenizer: Tokenizer) -> None:
     task = make_task(tokenizer)
     network = task.network(CONFIG)

@@ -160,6 +160,7 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
     [
         ("classification", {"text": "a", "label": "q"}, "label 'q' is none of those of the train"),
         ("classification", {"text": "a", "label": None}, r"label \(column 'label'\) is empty"),
+        ("classification", {"text": "a", "label": "\ud83d"}, "lone surrogate"),
         ("classification", {"text": "a", "label": float("nan")}, "label nan .* is no name"),
         ("classification", {"text": None, "label": "p"}, "the column 'text' holds nothing"),
         ("regression", {"text": "a", "label": float("nan")}, "nan .* is no finite number"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,16 @@ def test_accumulation_gives_the_update_of_the_whole_batch(tmp_path: Path) -> Non
     for name, value in parts.model.network.state_dict().items():
         torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5)
         assert name not in start or not torch.equal(value, start[name]), name
+
+
+@pytest.mark.parametrize(
+    "setting", [{"seed": -1}, {"epochs": math.inf}, {"unfreeze_epochs": math.inf}]
+)
+def test_numbers_that_no_run_can_have(
+    model: Model, tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    with pytest.raises(SettingsError, match=next(iter(setting))):
+        run(model, tmp_path / "run", **setting)
 
 
 def test_it_ends_early_where_it_gets_no_better(model: Model, tmp_path: Path) -> None:

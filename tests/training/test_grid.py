@@ -102,6 +102,35 @@ def test_words_and_values_say_the_same() -> None:
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        ("a b", "a-b", "a/b", "a%20b"),
+        (1e-3, 1.00000001e-3),
+        (["attention.output"], ["attention.output", "feed_forward.output"]),
+        ("x" * 300, "x" * 301, "\N{SNOWMAN}" * 300),
+    ],
+)
+def test_no_two_points_share_a_directory(values: tuple[Any, ...], tmp_path: Path) -> None:
+    names = {name_of({"batch_size": 8, "setting": value}) for value in values}
+    assert len(names) == len(values)
+    for name in names:
+        (tmp_path / f"{name},seed=0").mkdir()
+
+
+def test_what_the_journal_gives_back_is_the_same_point() -> None:
+    layers = [["attention.output"], ["feed_forward.output"]]
+    space = Space.parse({"lora_targets": layers}, SETTINGS, {"lora_rank": 2})
+    asked = propose(space, 2, [], seed=0, lower_is_better=False)
+    read = json.loads(json.dumps(asked))
+    assert [name_of(point) for point in read] == [name_of(point) for point in asked]
+    following = [
+        propose(space, 1, [(point, 0.5) for point in points], seed=0, lower_is_better=False)
+        for points in (asked, read)
+    ]
+    assert following[0] == following[1]
+
+
+@pytest.mark.parametrize(
     ("grid", "message"),
     [
         ("papper", "no grid is called 'papper'. The nearest valid name is 'paper'"),
@@ -136,6 +165,7 @@ def test_grids_that_are_none(grid: Any, message: str) -> None:
     [
         ({"seeds": 0}, "one seed at least"),
         ({"seeds": [1, 1]}, "none twice"),
+        ({"seeds": [0, -1]}, "none below 0"),
         ({"seed": 1}, "seeds, not a seed"),
         ({"jobs": 2}, "a model in memory cannot be shared"),
         ({"device": "gpu"}, "no device is called 'gpu'"),

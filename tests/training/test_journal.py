@@ -106,9 +106,12 @@ def test_a_journal_that_was_shortened_is_said(tmp_path: Path) -> None:
 
 
 def test_no_run_is_said_with_the_nearest(tmp_path: Path) -> None:
-    (tmp_path / "first-run").mkdir()
+    RunDirectory.open(tmp_path / "first-run", SETTINGS).close()
     with pytest.raises(DataError, match=r"no run directory.*'first-run'"):
         read_run(tmp_path / "first-rnu")
+    (tmp_path / "data").mkdir()
+    with pytest.raises(DataError, match=r"data: no run directory\. Valid: first-run$"):
+        read_run(tmp_path / "data")  # its own name is no help
 
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from ..api import Model, load
 from ..inference.engine import EngineSettings
@@ -53,7 +53,9 @@ FINE_TUNED = "fine-tuned"
 class FeatureAblationSettings(TaggingOptions):
     """What is asked of the table; beside these, what a user may say of tagging."""
 
-    seeds: tuple[int, ...] = Field((0,), min_length=1, description="each row is their mean")
+    seeds: tuple[NonNegativeInt, ...] = Field(
+        (0,), min_length=1, description="each row is their mean"
+    )
     precision: Precision = Field("fp32", description="what the frozen encoder computes in")
     probe: ProbeSettings = ProbeSettings()
     finetune: FinetuneSettings | None = Field(
@@ -144,7 +146,10 @@ def ablate_features(
         "model": fingerprint(held.encoder, held.tokenizer),
         **resolved.model_dump(mode="json"),
     }
-    run = RunDirectory.open(out, description, may_change=frozenset({"seeds"}))
+    may_change = {"seeds"}
+    if not any(Path(out).glob(f"rows/{FINE_TUNED}-seed*/result.json")):
+        may_change.add("finetune")  # whose mistakes show when the probes are measured already
+    run = RunDirectory.open(out, description, may_change=frozenset(may_change))
     try:
         data.note_in(run)
         for line in data.summary.lines():

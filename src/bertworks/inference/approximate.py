@@ -7,6 +7,7 @@ without the quantization: products are exact, and some of the nearest may be mis
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,16 @@ def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
         BertworksError: Faiss is not installed.
     """
     faiss: Any = need("faiss", "search", "Approximate search")
-    if file is not None and file.exists():
-        return faiss.read_index(str(file))
     count, width = vectors.shape
+    if file is not None and file.exists():
+        with suppress(RuntimeError):  # a damaged file is made anew, and so is one of other vectors
+            kept = faiss.read_index(str(file))
+            if (kept.ntotal, kept.d) == (count, width):
+                return kept
     number = max(1, min(int(4 * count**0.5), count // _POINTS))
     centres = faiss.IndexFlatIP(width)
     cells = faiss.IndexIVFFlat(centres, width, number, faiss.METRIC_INNER_PRODUCT)
+    cells.cp.min_points_per_centroid = 1  # or Faiss warns where there are few texts
     chosen = np.random.default_rng(0).choice(count, min(count, _POINTS * number), replace=False)
     cells.train(np.ascontiguousarray(vectors[np.sort(chosen)]))
     for start in range(0, count, _BLOCK):

@@ -125,6 +125,12 @@ def write_vectors(
             )
         if not out.exists():
             layout.finish(part, out, note.rows)
+        elif out.suffix == ".npy" and out.stat().st_size != note.size:
+            raise DataError(
+                f"has {out.stat().st_size:,} bytes, and had {note.size:,} when it was finished",
+                where=str(out),
+                fix=f"Remove {out.name}*, and begin anew.",
+            )
         part.unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"cannot be written ({error.strerror or error})", where=str(out)) from None

@@ -67,6 +67,11 @@ def label_name(row: Row, column: str, where: str | None) -> str:
         raise DataError(f"the label (column {column!r}) is empty", where=where)
     if not isinstance(value, str):
         raise DataError(f"the label {value!r} (column {column!r}) is no name", where=where)
+    if any("\ud800" <= one <= "\udfff" for one in value):
+        raise DataError(
+            f"the label {value!r} (column {column!r}) has a lone surrogate, half a character",
+            where=where,
+        )
     return value.strip()
 
 

@@ -141,7 +141,7 @@ class DataSummary:
         lines = [f"columns: {self.columns}", *self.train.lines(self.max_seq_length)]
         if self.dev is not None:
             lines += self.dev.lines(self.max_seq_length)
-            if self.guessable:
+            if self.guessable and any(self.dev.labels.values()):
                 lines.append(f"  majority baseline: {self.dev.majority:.1%}")
             missing = [label for label, count in self.dev.labels.items() if not count]
             if missing:

@@ -22,7 +22,7 @@ class FinetuneSettings(Settings):
     least likely to spoil a run; a small encoder wants a higher one (tiny: about 3e-4).
     """
 
-    epochs: float = Field(3.0, gt=0)
+    epochs: float = Field(3.0, gt=0, allow_inf_nan=False)
     batch_size: int = Field(32, ge=1)
     learning_rate: float = Field(2e-5, gt=0)
     warmup: float = Field(0.1, ge=0, description="steps; below 1: share of all steps")
@@ -38,6 +38,7 @@ class FinetuneSettings(Settings):
     unfreeze_epochs: float | None = Field(
         None,
         gt=0,
+        allow_inf_nan=False,
         description="the head begins alone; each time so many have passed, one layer more learns, "
         "from the top; the embeddings come last",
     )
@@ -52,7 +53,7 @@ class FinetuneSettings(Settings):
     lora_targets: tuple[str, ...] = Field(("attention.query_key_value",), min_length=1)
     bias_correction: bool = True
     max_grad_norm: float = Field(1.0, gt=0)
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     ema: float | None = Field(
         None, gt=0, lt=1, description="average the weights with this decay (see `FitSettings`)"
     )

@@ -347,5 +347,5 @@ class _Loop:
         raise TrainingError(
             f"the {what} of step {self.state.step + 1} is not finite; "
             f"its batch begins at {batch.start} of phase {phase!r}",
-            fix="Look at that data, or lower optimizer.lr; the last checkpoint is untouched.",
+            fix="Look at that data, or lower the learning rate; the last checkpoint is untouched.",
         )

@@ -253,10 +253,9 @@ def read_run(path: str | Path) -> RunDirectory:
     """
     run = RunDirectory(path)
     if not run.settings_file.is_file():
-        siblings = (
-            [child.name for child in run.path.parent.iterdir()] if run.path.parent.is_dir() else []
-        )
-        raise DataError("no run directory", where=str(path), fix=nearest(run.path.name, siblings))
+        runs = [file.parent.name for file in run.path.parent.glob("*/settings.yaml")]
+        fix = nearest(run.path.name, runs) if runs else None
+        raise DataError("no run directory", where=str(path), fix=fix)
     return run
 
 

@@ -20,7 +20,7 @@ from .stream import BatchSize
 class FitSettings(Settings):
     """How a network is trained, whatever its task."""
 
-    seed: int = Field(0, description="of the weights' initialisation, dropout and the data")
+    seed: int = Field(0, ge=0, description="of the weights' initialisation, dropout and the data")
     batch_size: int | None = Field(None, ge=1, description="rows (examples) of a step")
     batch_tokens: int | None = Field(None, ge=1, description="instead: tokens of a step, at most")
     micro_batch_size: int | None = Field(

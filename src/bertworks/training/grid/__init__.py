@@ -141,8 +141,10 @@ def _seeds(seeds: int | Sequence[int], settings: Mapping[str, Any]) -> list[int]
     if "seed" in settings:
         raise SettingsError("a grid has seeds, not a seed", fix="Give seeds instead.")
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not numbers or len(set(numbers)) < len(numbers):
-        raise SettingsError(f"seeds={seeds}: a grid needs one seed at least, and none twice")
+    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise SettingsError(
+            f"seeds={seeds}: a grid needs one seed at least, none twice, and none below 0"
+        )
     return numbers
 
 

@@ -53,9 +53,10 @@ def propose(
     study = optuna.create_study(direction="minimize" if lower_is_better else "maximize")
     for point, value in results:
         state = optuna.trial.TrialState
+        params = {name: _parameter(axis, point[name]) for name, axis in space.axes.items()}
         study.add_trial(
             optuna.trial.create_trial(
-                params=point,
+                params=params,
                 distributions=distributions,
                 value=value,
                 state=state.FAIL if value is None else state.COMPLETE,
@@ -67,24 +68,33 @@ def propose(
         study.sampler = optuna.samplers.TPESampler(
             seed=(seed * 1_000_003 + number) % 2**32, n_startup_trials=STARTUP
         )
-        found.append(_rounded(space.axes, study.ask(distributions).params))
+        found.append(_point(space.axes, study.ask(distributions).params))
     return found
 
 
 def _distribution(optuna: Any, axis: Axis) -> Any:
     if not isinstance(axis, Range):
-        return optuna.distributions.CategoricalDistribution(axis)
+        return optuna.distributions.CategoricalDistribution(range(len(axis)))
     if axis.is_whole:
         return optuna.distributions.IntDistribution(int(axis.low), int(axis.high))
     return optuna.distributions.FloatDistribution(axis.low, axis.high, log=True)
 
 
-def _rounded(axes: Mapping[str, Axis], point: Mapping[str, Any]) -> Point:
-    """The point with numbers that people can read: three digits are enough for a search."""
-    return {name: _in_three_digits(axis, point[name]) for name, axis in axes.items()}
-
-
-def _in_three_digits(axis: Axis, value: Any) -> Any:
-    if not isinstance(axis, Range) or axis.is_whole:
+def _parameter(axis: Axis, value: Any) -> Any:
+    """A point's value as optuna has it: of a list, which one, since its values may be lists too."""
+    if isinstance(axis, Range):
         return value
-    return min(max(float(f"{value:.3g}"), axis.low), axis.high)
+    return axis.index(tuple(value) if isinstance(value, list) else value)  # as a journal has it
+
+
+def _point(axes: Mapping[str, Axis], parameters: Mapping[str, Any]) -> Point:
+    """The point with numbers that people can read: three digits are enough for a search."""
+    return {name: _value(axis, parameters[name]) for name, axis in axes.items()}
+
+
+def _value(axis: Axis, parameter: Any) -> Any:
+    if not isinstance(axis, Range):
+        return axis[parameter]
+    if axis.is_whole:
+        return parameter
+    return min(max(float(f"{parameter:.3g}"), axis.low), axis.high)

@@ -10,11 +10,13 @@ People say it in words, of which later ones win:
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from ...errors import SettingsError, nearest
 from ..finetune_settings import FinetuneSettings
@@ -27,6 +29,8 @@ Point: TypeAlias = dict[str, Any]
 
 PAPER = {"batch_size": "16,32", "learning_rate": "5e-5,3e-5,2e-5", "epochs": "2,3,4"}
 SEARCH = {"batch_size": "16,32", "learning_rate": "1e-5..1e-4", "epochs": "2..4"}
+
+_MOST_BYTES = 200  # of a directory's name; file systems take 255
 
 _NEVER_VARIED = {
     "seed": "Give seeds instead.",
@@ -177,11 +181,20 @@ class _Reader:
 
 
 def shown(value: Any) -> str:
-    """A value as names and tables have it: 16, 3e-05, gelu."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """A value as names and tables have it: 16, 3e-05, gelu, one+other; no two look the same."""
+    if isinstance(value, list | tuple):
+        return "+".join(map(shown, value))
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value)
 
 
 def name_of(point: Mapping[str, Any]) -> str:
-    """A point as a directory's name: `batch_size=16,learning_rate=3e-05`."""
+    """A point as a directory's name, a different one for each: `batch_size=16,epochs=2`."""
     name = ",".join(f"{setting}={shown(value)}" for setting, value in point.items())
-    return re.sub(r"[^\w.,=+-]", "-", name)
+    name = re.sub(r"[^\w.,=+-]", lambda found: quote(found[0], safe=""), name)
+    if len(name.encode()) <= _MOST_BYTES:
+        return name
+    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    return f"{name.encode()[: _MOST_BYTES - 20].decode(errors='ignore')}...{digest}"
