@@ -73,6 +73,11 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         return isinstance(other, ChoiceTask)
 
     @property
+    def column_names(self) -> Sequence[str]:
+        own = self.settings
+        return [own.prompt, *own.choices, *([own.label] if own.label else [])]
+
+    @property
     def columns_text(self) -> str:
         own = self.settings
         choices = ", ".join(map(repr, own.choices))
@@ -146,7 +151,7 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         column = self.settings.label
         if column is None:
             raise DataError("the task knows no column of labels", where=where)
-        number = choice_number(row, column, where) - self.settings.first_number
+        number = choice_number(row, column, where, self.settings.first_number)
         if not 0 <= number < count:
             raise DataError(
                 f"the label {row[column]!r} (column {column!r}) is the number of none of the "
