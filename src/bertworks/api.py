@@ -115,7 +115,7 @@ class Model:
             BertworksError: the model has no task.
         """
         task, network = self._task_and_network()
-        table = read_rows(self._table(rows))
+        table = read_rows(self._table(rows), columns=task.column_names)
         task = task.for_table(table, labelled=False)
         return engine.predict(network, task, table, EngineSettings.parse(settings))
 
@@ -127,7 +127,7 @@ class Model:
             BertworksError: the model has no task, or its metrics need another package.
         """
         task, network = self._task_and_network()
-        rows = read_rows(table)
+        rows = read_rows(table, columns=task.column_names)
         task = task.for_table(rows, labelled=True)
         examples = engine.labelled_examples(task, rows)
         return evaluate(network, task, examples, EngineSettings.parse(settings))
