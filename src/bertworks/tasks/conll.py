@@ -40,7 +40,11 @@ def read_conll(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
     for first, sentence in _sentences(lines):
         columns: list[list[str]] = []
         for number, line in sentence:
-            fields = line.split("\t") if "\t" in line else line.split()
+            # Other blanks, such as a no-break space, are characters of a word.
+            fields = line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
+            if fields[0] == "-DOCSTART-":
+                document += 1
+                continue
             if width is None:
                 width = len(fields)
             if len(fields) != width:
@@ -48,9 +52,6 @@ def read_conll(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
                     f"{len(fields)} field(s), where the first line has {width}",
                     where=f"{name}:{number}",
                 )
-            if fields[0] == "-DOCSTART-":
-                document += 1
-                continue
             columns = columns or [[] for _ in fields]
             for column, field in zip(columns, fields, strict=True):
                 column.append(field)
@@ -93,7 +94,7 @@ def _sentences(
     sentence: list[tuple[int, str]] = []
     for number, raw in lines:
         line = raw.rstrip("\r\n")
-        if line.strip():
+        if line.strip(" \t"):
             sentence.append((number, line))
         elif sentence:
             yield sentence[0][0], sentence
