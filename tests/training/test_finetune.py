@@ -71,6 +71,13 @@ def test_a_header_of_ones_own_is_known_again(model: Model, tmp_path: Path) -> No
     assert len(tuned.predict(table("texts.tsv", DEV[:3], ("body",)))) == 3
 
 
+def test_a_dev_set_of_a_header_alone_is_an_error(model: Model, tmp_path: Path) -> None:
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("text\tlabel\n")
+    with pytest.raises(DataError, match=r"dev\.tsv: there are no rows"):
+        run(model, tmp_path / "run", train=TRAIN[:4], dev=dev)
+
+
 def test_the_best_is_kept(model: Model, tmp_path: Path) -> None:
     result = run(model, tmp_path / "run", best_metric="loss", eval_every=7, learning_rate=5e-2)
     measured = {
