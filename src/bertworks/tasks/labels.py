@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ..errors import DataError
-from .placed import Rows, missing_column
+from .placed import Rows, missing_column, unpacked
 from .task import Row
 
 
@@ -75,7 +75,7 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
     """
     if column not in row:
         raise missing_column(column, row, where)
-    value = row[column]
+    value = unpacked(row[column], list)
     if value is None:
         return []
     if isinstance(value, str):

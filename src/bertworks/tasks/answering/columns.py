@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from ...errors import DataError
 from ..columns import listing, resolve
-from ..placed import Rows
+from ..placed import Rows, unpacked
 from ..task import Row
 
 
 def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], list[Any]]:
     """A row's answers and where they are said to begin; both empty where there is none.
 
-    A text without a word is no answer. In TSV, SQuAD's answers are JSON, as `predict` writes them.
+    A text without a word is no answer.
 
     Raises:
         DataError: the column is missing, or does not hold answers as SQuAD writes them.
     """
-    value = row.get(column)
-    if isinstance(value, str) and value.startswith("{"):
-        value = _object_in(value) or value
+    value = unpacked(row.get(column), dict)
     if isinstance(value, str):
         return ([value], [None]) if value.strip() else ([], [])
     if isinstance(value, Mapping):
@@ -37,15 +34,6 @@ def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], lis
         where=where,
         fix='It must be a text, or {"text": [...], "answer_start": [...]}.',
     )
-
-
-def _object_in(text: str) -> Mapping[str, Any] | None:
-    """SQuAD's answers from JSON; None if the text is something else."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and "text" in value else None
 
 
 def find_answering_columns(
