@@ -90,6 +90,8 @@ def test_the_window_with_the_whole_answer_has_the_target():
     [
         (3, (3, "as given")),
         (0, (0, "as given")),
+        (3.0, (3, "as given")),
+        (float("nan"), (0, "moved")),
         (4, (3, "moved")),
         (None, (0, "moved")),
         (-1, (0, "moved")),

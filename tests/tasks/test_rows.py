@@ -170,6 +170,14 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("a.csv", 'text,label\n"a" b,1\n', ":2: the quote that is opened here ends in line 2"),
         ("a.csv", 'text,label\n"a\nb",1\nc\n', ":4: 1 field(s), where the header has 2"),
+        ("a.csv", "id;text;label\n1;a b;x\n", ": its fields seem to be parted by ';'. Part"),
+        (
+            "a.tsv",
+            "text,label\na,x\nb,y\n",
+            ": its fields seem to be parted by ','. Part",
+        ),
+        ("a.tsv", "text\tlabel\ra\tx\rb\ty\r", ": its lines end with carriage returns alone"),
+        ("a.conllu", "_\ta" + "\t_" * 8, ":1: the id '_' is no word's"),
         ("a.jsonl", '{"text": "x"}\n{"text": \n', ":2: no JSON"),
         ("a.jsonl", '{"text": "x"}\n["y"]\n', ":2: a JSON list, not an object"),
         ("a.jsonl", "[" * 100_000, ":1: no JSON"),
@@ -197,6 +205,14 @@ def test_a_column_that_is_wanted_by_its_number_is_no_header(tmp_path: Path) -> N
     scores = write(tmp_path / "scores.tsv", "2\ta text\n3\tanother\n")
     assert read_rows(scores, columns=["1", "2"]).has_header is False
     assert read_rows(scores, columns=["another", "a text"]).has_header is True
+
+
+@pytest.mark.parametrize(
+    "lines", [["text, she said", "no", "a, b"], ["a; b", "c; d"], ["text;"], ["text", "a;b", "c;d"]]
+)
+def test_signs_in_texts_part_no_fields(tmp_path: Path, lines: list[str]) -> None:
+    texts = write(tmp_path / "texts.tsv", "".join(f"{line}\n" for line in lines))
+    assert len(read_rows(texts).columns) == 1
 
 
 def test_missing_files(tmp_path: Path) -> None:

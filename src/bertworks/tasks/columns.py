@@ -139,6 +139,32 @@ def looks_like_header(
     return first[int(label)] not in values and min(map(values.count, set(values))) > 1
 
 
+def check_parted(
+    path: str, sample: Sequence[Sequence[str]], wanted: Sequence[str], format: str
+) -> None:
+    """See that a table of one column is not one of several, parted by something else.
+
+    Raises:
+        DataError: it looks like that, or its lines end as they did before Unix.
+    """
+    first, *rest = sample
+    if not rest and any("\r" in field for field in first):
+        raise DataError(
+            "its lines end with carriage returns alone",
+            where=path,
+            fix="Save it with Unix or Windows line ends.",
+        )
+    for sign in ";,\t|":
+        names = first[0].split(sign)
+        same = all(len(row) == 1 and row[0].count(sign) == len(names) - 1 for row in rest)
+        if len(first) == 1 < len(names) and rest and same and looks_like_header(names, [], wanted):
+            raise DataError(
+                f"its fields seem to be parted by {sign!r}",
+                where=path,
+                fix=f"Part them by {'commas' if format == 'csv' else 'tabs'}.",
+            )
+
+
 def _guess_texts(
     columns: Sequence[str],
     sample: Sequence[Mapping[str, Any]],

@@ -26,6 +26,7 @@ CONLLU_COLUMNS = (
     *("id", "form", "lemma", "upos", "xpos"),
     *("feats", "head", "deprel", "deps", "misc"),
 )
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # a token of several words, or an empty node
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
@@ -64,7 +65,7 @@ def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedR
     """The sentences of a CoNLL-U file: syntactic words only, no multi-word tokens or empty nodes.
 
     Raises:
-        DataError: a line has not ten fields.
+        DataError: a line has not ten fields, or an id that CoNLL-U does not know.
     """
     document = 0
     for first, sentence in _sentences(lines):
@@ -81,6 +82,8 @@ def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedR
                 )
             if fields[0].isdecimal():
                 words.append(fields)
+            elif not _NO_WORD.fullmatch(fields[0]):
+                raise DataError(f"the id {fields[0]!r} is no word's", where=f"{name}:{number}")
         if words:
             columns = map(list, zip(*words, strict=True))
             values = dict(zip(CONLLU_COLUMNS, columns, strict=True))

@@ -22,7 +22,7 @@ from ..corpus.lines import ReadCounts, Reading, read_lines, reason
 from ..corpus.sources import CorpusSource
 from ..corpus.tables import open_dataset
 from ..errors import DataError, nearest
-from .columns import SAMPLE_ROWS, looks_like_header
+from .columns import SAMPLE_ROWS, check_parted, looks_like_header
 from .conll import read_conll, read_conllu
 from .delimited import Record, split_csv, split_tsv
 from .placed import PlacedRow, Replay, Rows, sample_of
@@ -138,6 +138,7 @@ def _open_lines(
     sample = [fields for _, fields in islice(records(), SAMPLE_ROWS + 1)]
     if not sample:
         raise DataError("the file is empty", where=path)
+    check_parted(path, sample, wanted, format)
     has_header = looks_like_header(sample[0], sample[1:], wanted) if header is None else header
     columns = _column_names(path, sample[0], has_header)
 
