@@ -42,6 +42,9 @@ def test_each_handle_says_what_it_cannot():
         classifier.fill_mask("a [MASK]")
     with pytest.raises(bw.BertworksError, match="single texts"):
         classifier.predict([("a", "b")])
+    for item in (float("nan"), None, ("a", "b", "c"), ()):  # NaN: a gap in a column of pandas
+        with pytest.raises(bw.BertworksError, match="is no text, no pair of texts and no row"):
+            classifier.predict(["a", item])
     bare = bw.Model.fresh(pretrained.encoder.config, pretrained.tokenizer)
     with pytest.raises(bw.BertworksError, match="bare encoder"):
         bare.predict(["a"])

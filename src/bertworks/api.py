@@ -25,7 +25,7 @@ from .checkpoints.store import (
     read_tensors,
     save_model,
 )
-from .errors import BertworksError, CheckpointError
+from .errors import BertworksError, CheckpointError, DataError
 from .inference import engine
 from .inference.engine import EngineSettings
 from .inference.evaluate import Evaluation, evaluate
@@ -115,7 +115,7 @@ class Model:
             BertworksError: the model has no task.
         """
         task, network = self._task_and_network()
-        table = read_rows(self._table(rows))
+        table = read_rows(self._table(rows), columns=task.column_names)
         task = task.for_table(table, labelled=False)
         return engine.predict(network, task, table, EngineSettings.parse(settings))
 
@@ -127,7 +127,7 @@ class Model:
             BertworksError: the model has no task, or its metrics need another package.
         """
         task, network = self._task_and_network()
-        rows = read_rows(table)
+        rows = read_rows(table, columns=task.column_names)
         task = task.for_table(rows, labelled=True)
         examples = engine.labelled_examples(task, rows)
         return evaluate(network, task, examples, EngineSettings.parse(settings))
@@ -352,7 +352,9 @@ class Model:
         def as_row(item: Any) -> Row:
             if isinstance(item, Mapping):
                 return item
-            texts = (item,) if isinstance(item, str) else tuple(item)
+            texts = (item,) if isinstance(item, str) else item
+            if not isinstance(texts, list | tuple) or len(texts) not in (1, 2):
+                raise DataError(f"{item!r} is no text, no pair of texts and no row of columns")
             return task.text_row(*texts)
 
         return map(as_row, rows)

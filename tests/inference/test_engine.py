@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,35 @@ def test_writing_predictions(tmp_path: Path) -> None:
     assert write_predictions(stream, [], format="jsonl") == 0
     with pytest.raises(DataError, match="a column 'prediction' already"):
         write_predictions(stream, [({"prediction": 1}, {"label": "x"})], format="jsonl")
+
+
+def test_a_table_that_was_written_is_read_with_its_values(tmp_path: Path) -> None:
+    row = {"body": "a", "id": 123456789.0, "day": date(2024, 5, 17), "price": Decimal("1.5")}
+    prediction = {"value": 0.123456789}
+    write_predictions(tmp_path / "out.tsv", [(row, prediction)])
+    (read,) = read_rows(tmp_path / "out.tsv")
+    assert read.values == {
+        **{"body": "a", "id": "123456789.0", "day": "2024-05-17", "price": "1.5"},
+        "prediction.value": "0.123457",
+    }
+    # A table without names has numbers for them.
+    write_predictions(tmp_path / "out.tsv", [({"1": "a b"}, prediction)])
+    assert read_rows(tmp_path / "out.tsv").columns == ("1", "prediction.value")
+
+
+def test_half_a_character_beside_the_text_costs_no_answers(tmp_path: Path) -> None:
+    answers = [({"text": "a", "user": "\ud83d é"}, {"label": "x"})]
+    write_predictions(tmp_path / "out.jsonl", answers)
+    (read,) = read_rows(tmp_path / "out.jsonl")
+    assert read.values == {**answers[0][0], "prediction": {"label": "x"}}
+    with pytest.raises(DataError, match=r"line 2: no UTF-8 can hold the '\\ud83d'"):
+        write_predictions(tmp_path / "out.tsv", answers)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.jsonl.gz", "a.json"])
+def test_no_table_is_written_under_the_name_of_another_format(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=r"not written as \.\w+\. Name it \.jsonl or \.tsv"):
+        write_predictions(tmp_path / name, [({"text": "a"}, {"label": "x"})])
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

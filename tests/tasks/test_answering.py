@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from bertworks.errors import DataError
+from bertworks.inference.writers import write_predictions
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks.answering.metrics import best_threshold, exact_match, f1, normalized
 from bertworks.tasks.answering.network import AnsweringNetwork
@@ -89,6 +90,8 @@ def test_the_window_with_the_whole_answer_has_the_target():
     [
         (3, (3, "as given")),
         (0, (0, "as given")),
+        (3.0, (3, "as given")),
+        (float("nan"), (0, "moved")),
         (4, (3, "moved")),
         (None, (0, "moved")),
         (-1, (0, "moved")),
@@ -272,6 +275,11 @@ def test_a_file_with_questions_without_answers_makes_such_a_task(tmp_path):
     file.write_text(json.dumps(document, indent=1))
     rows = read_rows(file)
     task = AnsweringTask.from_table(TOKENIZER, rows, AnsweringOptions(max_seq_length=16, stride=4))
+    written = tmp_path / "a.tsv"  # where a list of answers is JSON
+    write_predictions(written, [(row, {}) for _, row in rows])
+    again = task.examples([row for _, row in read_rows(written)], 0)
+    assert [example.answers for example in again] == [("b",), ()]
+    assert task.example({**rows.sample[0], "answers": "{b}"}, 0).answers == ("{b}",)
     assert task.settings.unanswerable
     assert task.settings.stride == 4
     examples = task.examples([row.values for row in rows], 0)

@@ -79,6 +79,16 @@ def test_columns_are_named_or_guessed(tmp_path):
         ChoiceTask.from_table(TOKENIZER, read_rows([{"a": "b"}]), ChoiceOptions())
 
 
+def test_letters_count_from_a_whether_or_not_it_occurs():
+    rows = [{"prompt": "a", "choices": ["b", "c", "d"], "label": label} for label in "BC"]
+    task = ChoiceTask.from_table(TOKENIZER, read_rows(rows), ChoiceOptions())
+    assert [one.label for one in task.examples(rows, 0)] == [1, 2]
+    # Also where numbers count from 1.
+    numbered = read_rows([{**rows[0], "label": number} for number in (1, 2)])
+    task = ChoiceTask.from_table(TOKENIZER, numbered, ChoiceOptions())
+    assert [one.label for one in task.examples(rows, 0)] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [

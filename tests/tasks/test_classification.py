@@ -214,6 +214,8 @@ def test_labels_become_names() -> None:
     assert sort_labels(["b", "10", "a"]) == ("10", "a", "b")
     with pytest.raises(DataError, match="two different labels, and column 'label' holds '1'"):
         count_labels(read_rows([{"label": 1}]), "label")
+    with pytest.raises(DataError, match=r"^the rows given: a classifier needs"):
+        count_labels(read_rows([{"label": 1}]), "label")
 
 
 def test_another_table_may_have_other_columns(tokenizer: Tokenizer) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from bertworks.api import Model
 from bertworks.errors import DataError
+from bertworks.inference.writers import write_predictions
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks import LABELLED, labelled_task
 from bertworks.tasks.rows import read_rows
@@ -185,6 +187,21 @@ def test_what_cannot_be_learned_is_said(
 ) -> None:
     with pytest.raises(DataError, match=f"row 1: .*{says}"):
         models[task].evaluate([row])
+
+
+LISTS: dict[str, list[dict[str, Any]]] = {
+    "tagging": [{"words": ["a", '"'], "tags": ["O", "O"]}, {"words": ["b"], "tags": ["O"]}],
+    "choice": [{"prompt": "a", "choices": ["b", "c, d"], "label": 1}],
+    "answering": [{"question": "a", "context": "b", "answers": {"text": [], "answer_start": []}}],
+}
+
+
+@pytest.mark.parametrize("task", LISTS)
+def test_lists_come_back_from_tsv(models: dict[str, Model], task: str, tmp_path: Path) -> None:
+    file = tmp_path / "out.tsv"
+    write_predictions(file, models[task].stream(LISTS[task]))
+    assert models[task].evaluate(file).metrics == models[task].evaluate(LISTS[task]).metrics
+    assert models[task].predict(file) == models[task].predict(LISTS[task])
 
 
 @pytest.mark.parametrize("task", LABELLED)

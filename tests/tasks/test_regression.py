@@ -11,8 +11,10 @@ from sklearn.metrics import f1_score
 from torch.nn import functional as F
 
 from bertworks.errors import DataError, SettingsError
+from bertworks.inference.writers import write_predictions
 from bertworks.tasks.classification.settings import ClassificationOptions, ClassificationSettings
 from bertworks.tasks.classification.task import ClassificationTask
+from bertworks.tasks.labels import count_labels, label_names
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.rows import read_rows
 from bertworks.tasks.texts import TextOptions
@@ -52,7 +54,7 @@ def test_metrics_by_hand():
     assert "every row is predicted to be 0" in evaluator.remarks()[0]
 
 
-@pytest.mark.parametrize("value", ["x", None, math.nan, "inf", True, [1]])
+@pytest.mark.parametrize("value", ["x", None, math.nan, "inf", True, [1], 10**400])
 def test_what_is_no_number_is_said(value):
     with pytest.raises(DataError, match=r"f:3: .* \(column 'score'\) is no finite number"):
         regression().example({"text": "a", "score": value}, 0, where="f:3")
@@ -86,6 +88,16 @@ def test_several_labels_are_questions_of_their_own():
     assert found["loss"] == pytest.approx(
         F.binary_cross_entropy_with_logits(told, batch.targets["labels"]).item()
     )
+
+
+def test_labels_that_were_told_can_be_learned_from(tmp_path):
+    file = tmp_path / "told.tsv"
+    told = (["x", "y, z"], [], ["[w"])
+    write_predictions(file, [({"text": "a"}, {"labels": labels}) for labels in told])
+    rows = read_rows(file)
+    counts = count_labels(rows, "prediction.labels", ",")
+    assert counts == {"x": 1, "y, z": 1, "[w": 1}
+    assert label_names({"label": "[1], [2]"}, "label", None, ",") == ["[1]", "[2]"]
 
 
 def test_rare_classes_can_count_for_more():

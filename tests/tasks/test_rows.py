@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -120,6 +121,16 @@ def test_data_set_with_named_labels(tmp_path: Path) -> None:
         assert [row.values["label"] for row in read_rows(table)] == ["bad", "good", None]
 
 
+def test_numbers_of_named_labels_that_name_none_are_not_known() -> None:
+    datasets = pytest.importorskip("datasets")
+    label = datasets.ClassLabel(names=["O", "B-X"])
+    features = datasets.Features({"tags": datasets.Sequence(label)})
+    # What tools put at pieces without a tag: Python would take -1 for the last.
+    data = datasets.Dataset.from_dict({"tags": [[1, -1, -100, None]]}, features=features)
+    (row,) = read_rows(data)
+    assert row.values["tags"] == ["B-X", None, None, None]
+
+
 def test_what_can_be_read_once_is_made_replayable(tmp_path: Path) -> None:
     rows = [{"text": "a"}, {"text": "b"}]
     table = read_rows(replayable(row for row in rows))
@@ -159,10 +170,19 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("a.csv", 'text,label\n"a" b,1\n', ":2: the quote that is opened here ends in line 2"),
         ("a.csv", 'text,label\n"a\nb",1\nc\n', ":4: 1 field(s), where the header has 2"),
+        ("a.csv", "id;text;label\n1;a b;x\n", ": its fields seem to be parted by ';'. Part"),
+        (
+            "a.tsv",
+            "text,label\na,x\nb,y\n",
+            ": its fields seem to be parted by ','. Part",
+        ),
+        ("a.tsv", "text\tlabel\ra\tx\rb\ty\r", ": its lines end with carriage returns alone"),
+        ("a.conllu", "_\ta" + "\t_" * 8, ":1: the id '_' is no word's"),
         ("a.jsonl", '{"text": "x"}\n{"text": \n', ":2: no JSON"),
         ("a.jsonl", '{"text": "x"}\n["y"]\n', ":2: a JSON list, not an object"),
         ("a.jsonl", "[" * 100_000, ":1: no JSON"),
         ("a.jsonl", "\n", ": the file is empty"),
+        ("a.jsonl", '{"label": ' + "9" * 5000 + "}", ":1: no JSON that can be read: a number"),
         ("a.parquet", "no parquet", ": cannot be read as Parquet"),
         ("a.tsv.gz", "no gzip", ":1: cannot be read"),
         ("a.xlsx", "x", ": the suffix '.xlsx' names no format"),
@@ -174,7 +194,31 @@ def test_malformed_files(tmp_path: Path, name: str, content: str | bytes, messag
     assert str(caught.value).startswith(f"{tmp_path / name}{message}")
 
 
+def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
+    table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: two columns are called 'text'"):
+        read_rows(tmp_path / "a.parquet")
+
+
+def test_a_column_that_is_wanted_by_its_number_is_no_header(tmp_path: Path) -> None:
+    scores = write(tmp_path / "scores.tsv", "2\ta text\n3\tanother\n")
+    assert read_rows(scores, columns=["1", "2"]).has_header is False
+    assert read_rows(scores, columns=["another", "a text"]).has_header is True
+
+
+@pytest.mark.parametrize(
+    "lines", [["text, she said", "no", "a, b"], ["a; b", "c; d"], ["text;"], ["text", "a;b", "c;d"]]
+)
+def test_signs_in_texts_part_no_fields(tmp_path: Path, lines: list[str]) -> None:
+    texts = write(tmp_path / "texts.tsv", "".join(f"{line}\n" for line in lines))
+    assert len(read_rows(texts).columns) == 1
+
+
 def test_missing_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(DataError, match="a pipe, and a table is read more than once"):
+        read_rows(tmp_path / "pipe.tsv")
     with pytest.raises(DataError, match="no such file"):
         read_rows(tmp_path / "none.tsv")
     with pytest.raises(DataError, match="a folder, not a table"):

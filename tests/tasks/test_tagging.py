@@ -315,6 +315,14 @@ def test_files_of_conll_and_conllu(tmp_path):
     conll.write_text("ab O\ncd\n")
     with pytest.raises(DataError, match=r"a.conll:2: 1 field\(s\), where the first line has 2"):
         list(read_rows(conll))
+    # A document's mark may stand alone; a no-break space and its like are characters of a word.
+    conll.write_text("-DOCSTART-\n\n10\u00a0000 O\n\u3000 O\nab B-X\n", encoding="utf-8")
+    (row,) = read_rows(conll)
+    assert row.values == {
+        "1": ["10\u00a0000", "\u3000", "ab"],
+        "2": ["O", "O", "B-X"],
+        "document": 1,
+    }
     conllu = tmp_path / "a.conllu"
     word = "\t_\t{}\t_\t_\t_\t_\t_\t_\n"
     conllu.write_text(

@@ -56,6 +56,29 @@ def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
     assert data["train"]["rows"] == 200
 
 
+def test_a_header_of_ones_own_is_known_again(model: Model, tmp_path: Path) -> None:
+    def table(name: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Path:
+        lines = [columns, *((row["label"], row["text"])[-len(columns) :] for row in rows)]
+        file = tmp_path / name
+        file.write_text("".join("\t".join(line) + "\n" for line in lines))
+        return file
+
+    columns = {"text_column": "body", "label_column": "kind"}
+    train = table("train.tsv", TRAIN[:40], ("kind", "body"))
+    tuned = run(model, tmp_path / "run", train=train, dev=None, epochs=1, **columns).model
+    few = table("few.tsv", DEV[:3], ("kind", "body"))  # too few rows to tell it by
+    assert tuned.evaluate(few).rows == 3
+    assert tuned.predict(few) == tuned.predict([row["text"] for row in DEV[:3]])
+    assert len(tuned.predict(table("texts.tsv", DEV[:3], ("body",)))) == 3
+
+
+def test_a_dev_set_of_a_header_alone_is_an_error(model: Model, tmp_path: Path) -> None:
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("text\tlabel\n")
+    with pytest.raises(DataError, match=r"dev\.tsv: there are no rows"):
+        run(model, tmp_path / "run", train=TRAIN[:4], dev=dev)
+
+
 def test_the_best_is_kept(model: Model, tmp_path: Path) -> None:
     result = run(model, tmp_path / "run", best_metric="loss", eval_every=7, learning_rate=5e-2)
     measured = {

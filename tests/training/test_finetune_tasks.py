@@ -221,6 +221,11 @@ def test_a_student_reads_as_it_is_told_to(tmp_path: Path) -> None:
     made = finetune(model, train=pairs(2), out=tmp_path / "a", both_orders=True, **given).model
     assert made.task is not None
     assert made.task.to_dict()["both_orders"]
+    made = finetune(
+        model, train=pairs(2), out=tmp_path / "mean", classifier_pooling="mean", **given
+    ).model
+    assert made.encoder.config.classifier_pooling == "mean"
+    assert load(tmp_path / "mean").predict(pairs(3)) == made.predict(pairs(3))
     for option in ({"label_smoothing": 0.1}, {"lm_weight": 0.5}, {"balance_classes": True}):
         with pytest.raises(SettingsError, match=f"{next(iter(option))}=.* is not for a student"):
             finetune(model, train=pairs(2), out=tmp_path / "b", **given, **option)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias
 
 from ..errors import DataError
+from ..tasks.columns import PREDICTION
 from ..tasks.task import Prediction, Row
 
 OutputFormat: TypeAlias = Literal["auto", "tsv", "jsonl"]
 
-KEY = "prediction"
-"""The column that is added to a row; in TSV each part has its own, as `prediction.label`."""
+_OTHERS = (".csv", ".json", ".parquet", ".gz", ".zst", ".zstd")
+"""Suffixes under which nobody would look for TSV."""
 
 
 def write_predictions(
@@ -39,11 +40,18 @@ def write_predictions(
 
     Raises:
         DataError: the rows have a column of the name that would be added; or a value that TSV has
-            no way to write; or the file cannot be written.
+            no way to write; or the file cannot be written, or its suffix is another format's.
     """
     if format == "auto":
-        is_json = isinstance(out, str | os.PathLike) and Path(out).suffix in (".jsonl", ".ndjson")
-        format = "jsonl" if is_json else "tsv"
+        name = os.fspath(out) if isinstance(out, str | os.PathLike) else ""
+        suffix = Path(name).suffix
+        if suffix in _OTHERS:
+            raise DataError(
+                f"predictions are not written as {suffix}",
+                where=name,
+                fix="Name it .jsonl or .tsv.",
+            )
+        format = "jsonl" if suffix in (".jsonl", ".ndjson") else "tsv"
     lines = _json_lines(predictions) if format == "jsonl" else _tsv_lines(predictions)
     count = 0 if format == "jsonl" else -1  # the header is no row
     with _opened(out) as stream:
@@ -55,14 +63,16 @@ def write_predictions(
 
 def _json_lines(predictions: Iterable[tuple[Row, Prediction]]) -> Iterator[str]:
     for row, prediction in predictions:
-        _check_free(row, [KEY])
-        yield json.dumps({**row, KEY: prediction}, ensure_ascii=False, default=str) + "\n"
+        _check_free(row, [PREDICTION])
+        line = json.dumps({**row, PREDICTION: prediction}, ensure_ascii=False, default=str)
+        # Half of a character cannot be written but as JSON's \uXXXX.
+        yield line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
 
 
 def _tsv_lines(predictions: Iterable[tuple[Row, Prediction]]) -> Iterator[str]:
     header: list[str] | None = None
     for number, (row, prediction) in enumerate(predictions, 1):
-        flat = dict(flatten(prediction, KEY))
+        flat = {name: _rounded(value) for name, value in flatten(prediction, PREDICTION)}
         _check_free(row, flat)
         values = {**row, **flat}
         if header is None:
@@ -85,14 +95,18 @@ def flatten(prediction: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, A
             yield f"{prefix}.{key}", value
 
 
+def _rounded(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
 def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
         return value
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, bool | int | float | list | tuple | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
 
 
 _USE_JSON = "Write JSON Lines instead (a name that ends in .jsonl)."
@@ -106,7 +120,13 @@ def _tsv_line(values: Sequence[str], line: int) -> str:
                 f"output line {line}: TSV cannot hold the tab or line end in {shown!r}",
                 fix=_USE_JSON,
             )
-    return "\t".join(values) + "\n"
+    text = "\t".join(values) + "\n"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        what = f"output line {line}: no UTF-8 can hold the {error.object[error.start]!r}"
+        raise DataError(what, fix=_USE_JSON) from None
+    return text
 
 
 def _check_free(row: Row, added: Iterable[str]) -> None:

@@ -29,6 +29,8 @@ PAIR_NAMES = (
 TEXT_NAMES = ("text", "sentence", "content", "review", "document")
 LABEL_NAMES = ("label", "labels", "quality", "gold_label", "class", "category", "target")
 QUERY_NAMES = ("query", "anchor", "question")
+PREDICTION = "prediction"
+"""What stands beside a row that a model has answered; in TSV, `prediction.label` and the like."""
 KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
 
 
@@ -116,10 +118,13 @@ def looks_like_header(
     """Whether a table's first line names its columns.
 
     It does if a column that is wanted or known by name stands in it, or if the column that looks
-    like the label's holds something there that it never holds again.
+    like the label's holds something there that it never holds again. What is wanted by its number
+    is no name.
     """
+    names = {name for name in wanted if not name.isdecimal()}
     for at, name in enumerate(first):
-        known = name in wanted or name.strip().lower() in KNOWN_NAMES
+        known = name.strip() in names or name.strip().lower() in KNOWN_NAMES
+        known = known or name.startswith(f"{PREDICTION}.")
         if known and all(at >= len(fields) or fields[at] != name for fields in sample):
             return True
     if len(sample) < 10 or any(len(fields) != len(first) for fields in sample):
@@ -132,6 +137,32 @@ def looks_like_header(
         return False
     values = [row[label] for row in rows]
     return first[int(label)] not in values and min(map(values.count, set(values))) > 1
+
+
+def check_parted(
+    path: str, sample: Sequence[Sequence[str]], wanted: Sequence[str], format: str
+) -> None:
+    """See that a table of one column is not one of several, parted by something else.
+
+    Raises:
+        DataError: it looks like that, or its lines end as they did before Unix.
+    """
+    first, *rest = sample
+    if not rest and any("\r" in field for field in first):
+        raise DataError(
+            "its lines end with carriage returns alone",
+            where=path,
+            fix="Save it with Unix or Windows line ends.",
+        )
+    for sign in ";,\t|":
+        names = first[0].split(sign)
+        same = all(len(row) == 1 and row[0].count(sign) == len(names) - 1 for row in rest)
+        if len(first) == 1 < len(names) and rest and same and looks_like_header(names, [], wanted):
+            raise DataError(
+                f"its fields seem to be parted by {sign!r}",
+                where=path,
+                fix=f"Part them by {'commas' if format == 'csv' else 'tabs'}.",
+            )
 
 
 def _guess_texts(

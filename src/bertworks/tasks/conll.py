@@ -26,6 +26,7 @@ CONLLU_COLUMNS = (
     *("id", "form", "lemma", "upos", "xpos"),
     *("feats", "head", "deprel", "deps", "misc"),
 )
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # a token of several words, or an empty node
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
@@ -40,7 +41,11 @@ def read_conll(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
     for first, sentence in _sentences(lines):
         columns: list[list[str]] = []
         for number, line in sentence:
-            fields = line.split("\t") if "\t" in line else line.split()
+            # Other blanks, such as a no-break space, are characters of a word.
+            fields = line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
+            if fields[0] == "-DOCSTART-":
+                document += 1
+                continue
             if width is None:
                 width = len(fields)
             if len(fields) != width:
@@ -48,9 +53,6 @@ def read_conll(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
                     f"{len(fields)} field(s), where the first line has {width}",
                     where=f"{name}:{number}",
                 )
-            if fields[0] == "-DOCSTART-":
-                document += 1
-                continue
             columns = columns or [[] for _ in fields]
             for column, field in zip(columns, fields, strict=True):
                 column.append(field)
@@ -63,7 +65,7 @@ def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedR
     """The sentences of a CoNLL-U file: syntactic words only, no multi-word tokens or empty nodes.
 
     Raises:
-        DataError: a line has not ten fields.
+        DataError: a line has not ten fields, or an id that CoNLL-U does not know.
     """
     document = 0
     for first, sentence in _sentences(lines):
@@ -80,6 +82,8 @@ def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedR
                 )
             if fields[0].isdecimal():
                 words.append(fields)
+            elif not _NO_WORD.fullmatch(fields[0]):
+                raise DataError(f"the id {fields[0]!r} is no word's", where=f"{name}:{number}")
         if words:
             columns = map(list, zip(*words, strict=True))
             values = dict(zip(CONLLU_COLUMNS, columns, strict=True))
@@ -93,7 +97,7 @@ def _sentences(
     sentence: list[tuple[int, str]] = []
     for number, raw in lines:
         line = raw.rstrip("\r\n")
-        if line.strip():
+        if line.strip(" \t"):
             sentence.append((number, line))
         elif sentence:
             yield sentence[0][0], sentence

@@ -84,7 +84,9 @@ class DistilledTask(ClassificationTask):
     def network(self, config: EncoderConfig) -> DistilledNetwork:
         own = self.settings
         check_length(own.max_seq_length, config)
-        return DistilledNetwork(config, len(own.labels), own.dropout, self.temperature, own.pooling)
+        return DistilledNetwork(
+            own.geometry(config), len(own.labels), own.dropout, self.temperature, own.pooling
+        )
 
     def collate(self, examples: Sequence[TextExample]) -> Batch:
         """As a classifier's; `targets["labels"]` is `[rows, classes]` float32 where rows have

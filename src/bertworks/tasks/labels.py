@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ..errors import DataError
-from .placed import PlacedRow, missing_column
+from .placed import Rows, missing_column, unpacked
 from .task import Row
 
 
-def count_labels(
-    rows: Iterable[PlacedRow], column: str, separator: str | None = None
-) -> Counter[str]:
+def count_labels(rows: Rows, column: str, separator: str | None = None) -> Counter[str]:
     """How often each label stands in a table.
 
     Args:
@@ -26,7 +24,6 @@ def count_labels(
             one.
     """
     counts: Counter[str] = Counter()
-    where = None
     for where, row in rows:
         if separator is None:
             counts[label_name(row, column, where)] += 1
@@ -37,7 +34,7 @@ def count_labels(
         needs = "two different labels" if separator is None else "a label"
         raise DataError(
             f"a classifier needs {needs}, and column {column!r} holds {found}",
-            where=where.rpartition(":")[0] or where if where is not None else None,
+            where=rows.name,
         )
     return counts
 
@@ -83,7 +80,7 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
     """
     if column not in row:
         raise missing_column(column, row, where)
-    value = row[column]
+    value = unpacked(row[column], list)
     if value is None:
         return []
     if isinstance(value, str):
@@ -104,7 +101,7 @@ def finite_number(row: Row, column: str, where: str | None) -> float:
     value = row[column]
     try:
         number = math.nan if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise DataError(f"{value!r} (column {column!r}) is no finite number", where=where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -65,6 +66,21 @@ def text_of(row: Mapping[str, Any], column: str, where: str | None) -> str:
         found = "nothing" if value is None else f"{value!r}, which is no text"
         raise DataError(f"the column {column!r} holds {found}", where=where)
     return value
+
+
+def unpacked(value: Any, kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:
+    """A list of texts, or a mapping, from the JSON that `predict` writes for it in TSV.
+
+    Whatever is something else stays as it is.
+    """
+    if not isinstance(value, str) or value[:1] not in ("[", "{"):
+        return value
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    holds_texts = not isinstance(found, list) or all(isinstance(part, str) for part in found)
+    return found if isinstance(found, kind) and holds_texts else value
 
 
 class Replay(Generic[T]):

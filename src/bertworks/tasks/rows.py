@@ -22,7 +22,7 @@ from ..corpus.lines import ReadCounts, Reading, read_lines, reason
 from ..corpus.sources import CorpusSource
 from ..corpus.tables import open_dataset
 from ..errors import DataError, nearest
-from .columns import SAMPLE_ROWS, looks_like_header
+from .columns import SAMPLE_ROWS, check_parted, looks_like_header
 from .conll import read_conll, read_conllu
 from .delimited import Record, split_csv, split_tsv
 from .placed import PlacedRow, Replay, Rows, sample_of
@@ -92,6 +92,8 @@ def replayable(table: Table) -> Table:
 def _open_file(path: str, columns: Sequence[str], header: bool | None, format: TableFormat) -> Rows:
     if not Path(path).is_file():
         problem = "a folder, not a table" if Path(path).is_dir() else "no such file"
+        if Path(path).is_fifo():
+            problem = "a pipe, and a table is read more than once: write it to a file"
         raise DataError(problem, where=path)
     format = format if format != "auto" else _format_of(path)
     if format == "parquet":
@@ -136,6 +138,7 @@ def _open_lines(
     sample = [fields for _, fields in islice(records(), SAMPLE_ROWS + 1)]
     if not sample:
         raise DataError("the file is empty", where=path)
+    check_parted(path, sample, wanted, format)
     has_header = looks_like_header(sample[0], sample[1:], wanted) if header is None else header
     columns = _column_names(path, sample[0], has_header)
 
@@ -153,10 +156,14 @@ def _column_names(path: str, first: Sequence[str], has_header: bool) -> tuple[st
     if not has_header:
         return tuple(numbers)
     names = [name.strip() or number for name, number in zip(first, numbers, strict=True)]
+    _check_unlike(names, f"{path}:1")
+    return tuple(names)
+
+
+def _check_unlike(names: Sequence[str], where: str) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"two columns are called {name!r}", where=f"{path}:1")
-    return tuple(names)
+            raise DataError(f"two columns are called {name!r}", where=where)
 
 
 def _without_blank_end(records: Iterable[Record], columns: Sequence[str]) -> Iterator[Record]:
@@ -213,6 +220,8 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
         raise DataError(f"no JSON: {error.msg} (column {error.colno})", where=where) from None
     except RecursionError:
         raise DataError("no JSON that can be read: nested too deeply", where=where) from None
+    except ValueError:  # Python refuses to read more digits than a few thousand
+        raise DataError("no JSON that can be read: a number is too long", where=where) from None
     if not isinstance(value, dict):
         raise DataError(
             f"a JSON {type(value).__name__}, not an object",
@@ -228,6 +237,7 @@ def _open_parquet(path: str) -> Rows:
             columns = tuple(file.schema_arrow.names)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot be read as Parquet ({reason(error)})", where=path) from None
+    _check_unlike(columns, path)
 
     def rows() -> Iterator[PlacedRow]:
         number = 0
@@ -259,10 +269,10 @@ def _rows_in_memory(table: Iterable[Mapping[str, Any]], name: str = "the rows gi
             values = dict(row)
             for column, labels in names.items():
                 at = values.get(column)
-                if isinstance(at, int):  # -1 stands for "not known"
-                    values[column] = labels[at] if at >= 0 else None
-                elif isinstance(at, list):
-                    values[column] = [labels[each] for each in at]
+                if isinstance(at, list):
+                    values[column] = [_label_called(each, labels) for each in at]
+                else:
+                    values[column] = _label_called(at, labels)
             yield PlacedRow(where, values)
 
     sample = sample_of(rows)
@@ -271,6 +281,13 @@ def _rows_in_memory(table: Iterable[Mapping[str, Any]], name: str = "the rows gi
     if isinstance(passes, Replay):
         passes.close()
     return Rows(name, tuple(dict.fromkeys(chain(features, *sample))), None, sample, rows)
+
+
+def _label_called(number: Any, labels: Sequence[str]) -> Any:
+    """A label by its number; -1, and what else is the number of none, stands for "not known"."""
+    if not isinstance(number, int):
+        return number
+    return labels[number] if 0 <= number < len(labels) else None
 
 
 def _open_stdin(header: bool | None, wanted: Sequence[str], format: TableFormat) -> Rows:

@@ -187,6 +187,11 @@ class Task(ABC, Generic[ExampleT]):
             for at, row in enumerate(rows)
         ]
 
+    @property
+    def column_names(self) -> Sequence[str]:
+        """The columns that rows are read from, for telling a table's header from a row."""
+        return ()
+
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:  # noqa: ARG002
         """The same task as it reads another table, whose columns may have other names.
 

@@ -170,6 +170,11 @@ class TextTask(LabelledTask[TextExample]):
     settings: TextSettings
 
     @property
+    def column_names(self) -> Sequence[str]:
+        own = self.settings.columns
+        return [name for name in (own.text, own.pair, own.label) if name is not None]
+
+    @property
     def columns_text(self) -> str:
         return str(self.settings.columns)
 

@@ -92,6 +92,9 @@ class LabelledData:
         dev_examples = None
         if dev_rows is not None:
             dev_examples = list(labelled_examples(reader, dev_rows))
+        for table, found in ((rows, train_examples), (dev_rows, dev_examples)):
+            if table is not None and not found:
+                raise DataError("there are no rows", where=table.name)
         summary = DataSummary.of(
             task,
             (rows.name, train_examples),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import DataError
 from ..columns import listing, resolve
-from ..placed import Rows
+from ..placed import Rows, unpacked
 from ..task import Row
 
 
@@ -19,7 +19,7 @@ def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], lis
     Raises:
         DataError: the column is missing, or does not hold answers as SQuAD writes them.
     """
-    value = row.get(column)
+    value = unpacked(row.get(column), dict)
     if isinstance(value, str):
         return ([value], [None]) if value.strip() else ([], [])
     if isinstance(value, Mapping):

@@ -28,7 +28,9 @@ def locate(passage: str, answer: str, start: object) -> tuple[int, Found]:
         The first character, and whether it is `as given`, had to be `moved`, or is `lost`: then the
         passage does not hold it, and the character is -1.
     """
-    told = start if isinstance(start, int) and not isinstance(start, bool) else None
+    told = None
+    if isinstance(start, int | float) and not isinstance(start, bool) and start % 1 == 0:
+        told = int(start)  # Parquet has floats where a number is missing elsewhere
     if told is not None and told >= 0 and answer and passage.startswith(answer, told):
         return told, "as given"
     places = []

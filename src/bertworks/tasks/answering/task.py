@@ -75,6 +75,11 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         return isinstance(other, AnsweringTask)
 
     @property
+    def column_names(self) -> Sequence[str]:
+        own = self.settings
+        return [own.question, own.context, own.answers]
+
+    @property
     def columns_text(self) -> str:
         own = self.settings
         return f"question = {own.question!r}, passage = {own.context!r}, answers = {own.answers!r}"

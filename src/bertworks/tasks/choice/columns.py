@@ -56,12 +56,12 @@ def find_choice_columns(rows: Rows, options: ChoiceOptions, *, labelled: bool) -
     return {"prompt": prompt, "choices": tuple(choices), "label": label}
 
 
-def choice_number(row: Row, column: str | None, where: str) -> int:
-    """The number of the right choice, as a table has it; a letter counts from A, which is 0."""
+def choice_number(row: Row, column: str | None, where: str, first: int = 0) -> int:
+    """The right choice, from 0: a table's numbers count from `first`, its letters from A."""
     assert column is not None, "labels were asked for"
     name = label_name(row, column, where)
     if len(name) == 1 and name.isascii() and name.isalpha():
         return ord(name.upper()) - ord("A")
     if not name.isdecimal():
         raise DataError(f"the label {name!r} (column {column!r}) is no number", where=where)
-    return int(name)
+    return int(name) - first

@@ -19,7 +19,7 @@ from torch import Tensor
 from ...errors import DataError
 from ...packed import Batch, Packed
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
-from ..placed import Rows, text_of
+from ..placed import Rows, text_of, unpacked
 from ..task import Evaluator, Prediction, Row, Task
 from .columns import choice_number, find_choice_columns
 from .evaluator import ChoiceEvaluator
@@ -71,6 +71,11 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
 
     def same_head(self, other: Task[Any]) -> bool:
         return isinstance(other, ChoiceTask)
+
+    @property
+    def column_names(self) -> Sequence[str]:
+        own = self.settings
+        return [own.prompt, *own.choices, *([own.label] if own.label else [])]
 
     @property
     def columns_text(self) -> str:
@@ -135,7 +140,7 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         names = self.settings.choices
         if len(names) > 1:
             return [text_of(row, name, where) for name in names]
-        value = row.get(names[0])
+        value = unpacked(row.get(names[0]), list)
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise DataError(f"the column {names[0]!r} holds no list of texts", where=where)
         if not value:
@@ -146,7 +151,7 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         column = self.settings.label
         if column is None:
             raise DataError("the task knows no column of labels", where=where)
-        number = choice_number(row, column, where) - self.settings.first_number
+        number = choice_number(row, column, where, self.settings.first_number)
         if not 0 <= number < count:
             raise DataError(
                 f"the label {row[column]!r} (column {column!r}) is the number of none of the "

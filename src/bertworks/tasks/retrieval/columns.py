@@ -10,7 +10,7 @@ from ...errors import DataError
 from ...settings import Settings
 from ..columns import PAIR_NAMES, QUERY_NAMES, listing, resolve
 from ..labels import finite_number
-from ..placed import Rows, missing_column
+from ..placed import Rows, missing_column, unpacked
 from ..task import Row
 
 POSITIVE_NAMES = ("positive", "pos")
@@ -140,7 +140,7 @@ def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
     for column in columns:
         if column not in row:
             raise missing_column(column, row, where)
-        value = row[column]
+        value = unpacked(row[column], list)
         texts = value if isinstance(value, list) else [value] if value else []
         if not all(isinstance(text, str) for text in texts):
             raise DataError(

@@ -144,6 +144,11 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
         return isinstance(other, RetrievalTask)
 
     @property
+    def column_names(self) -> Sequence[str]:
+        own = self.settings.columns
+        return [own.query, own.passage, *own.negatives, *([own.score] if own.score else [])]
+
+    @property
     def columns_text(self) -> str:
         return str(self.settings.columns)
 

@@ -8,7 +8,7 @@ from ...errors import DataError
 from ...settings import Settings
 from ..columns import listing, resolve
 from ..conll import DOCUMENT
-from ..placed import Rows, missing_column
+from ..placed import Rows, missing_column, unpacked
 from ..task import Row
 
 WORD_NAMES = ("words", "tokens", "form")
@@ -106,7 +106,7 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
     """
     if column not in row:
         raise missing_column(column, row, where)
-    value: Any = row[column]
+    value: Any = unpacked(row[column], list)
     if not isinstance(value, (list, tuple)):
         found = "nothing" if value is None else f"{value!r}"
         raise DataError(f"the column {column!r} holds {found}, not a list", where=where)

@@ -109,6 +109,11 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return isinstance(other, TaggingTask) and other.settings.labels == self.settings.labels
 
     @property
+    def column_names(self) -> Sequence[str]:
+        own = self.settings.columns
+        return [name for name in (own.word, own.tag, own.document) if name is not None]
+
+    @property
     def columns_text(self) -> str:
         return str(self.settings.columns)
 
