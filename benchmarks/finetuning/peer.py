@@ -52,7 +52,7 @@ def main() -> None:
     torch.manual_seed(settings.seed)
     metric = settings.best_metric or ours.best_metric
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    task = PEERS[kind.name](tokenizer, ours.settings, metric)
+    task = PEERS[kind.name](tokenizer, ours.settings)
     model = task.model(str(options.model))
     optimizer = torch.optim.AdamW(
         parameter_groups(model, settings.weight_decay),
@@ -64,7 +64,8 @@ def main() -> None:
     size = settings.batch_size
     measure_every = settings.eval_every or math.ceil(len(features) / size)
     total = math.ceil(settings.epochs * len(features) / size)
-    step, best = 0, -math.inf
+    step = 0
+    best = {metric: -math.inf}
     model.train()
     while step < total:
         order = torch.randperm(len(features)).tolist()
@@ -84,11 +85,11 @@ def main() -> None:
                 with torch.no_grad():
                     found = task.measure(model, dev)
                 model.train()
-                best = max(best, found)
-                print(f"step {step} of {total}: {found:.4f}", file=sys.stderr, flush=True)
+                best = max(best, found, key=lambda metrics: metrics[metric])
+                print(f"step {step} of {total}: {found}", file=sys.stderr, flush=True)
             if step == total:
                 break
-    print(json.dumps({metric: best}))
+    print(json.dumps(best))
 
 
 if __name__ == "__main__":

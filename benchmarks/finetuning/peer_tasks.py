@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import transformers
-from scipy.stats import pearsonr
-from seqeval.metrics import f1_score
-from sklearn.metrics import matthews_corrcoef
+from scipy.stats import pearsonr, spearmanr
+from seqeval.metrics import f1_score as span_f1_score
+from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
 from bertworks.tasks.answering.columns import answers_of
-from bertworks.tasks.answering.metrics import best_threshold, f1
+from bertworks.tasks.answering.metrics import best_threshold, exact_match, f1
 from bertworks.tasks.labels import label_name
 
 Row = Mapping[str, Any]
@@ -34,13 +34,12 @@ class PeerTask(ABC):
     Args:
         tokenizer: the reference's.
         settings: our task's, for columns and limits.
-        metric: what is measured.
     """
 
     model_class: ClassVar[str]
 
-    def __init__(self, tokenizer: Any, settings: Any, metric: str) -> None:
-        self.tokenizer, self.settings, self.metric = tokenizer, settings, metric
+    def __init__(self, tokenizer: Any, settings: Any) -> None:
+        self.tokenizer, self.settings = tokenizer, settings
 
     def model(self, name: str) -> Any:
         """The reference's model, its head freshly initialised."""
@@ -58,8 +57,8 @@ class PeerTask(ABC):
         """The model's inputs, padded to the longest, with labels."""
 
     @abstractmethod
-    def measure(self, model: Any, rows: Sequence[Row]) -> float:
-        """The metric on rows."""
+    def measure(self, model: Any, rows: Sequence[Row]) -> dict[str, float]:
+        """The metrics on rows, by our names."""
 
     def outputs(
         self, model: Any, rows: Sequence[Row]
@@ -99,18 +98,24 @@ class Texts(PeerTask):
             return int(self.settings.labels.index(label_name(row, column, None)))
         return float(row[column])
 
-    def measure(self, model: Any, rows: Sequence[Row]) -> float:
+    def measure(self, model: Any, rows: Sequence[Row]) -> dict[str, float]:
         labels, logits = [], []
         for _, inputs, outputs in self.outputs(model, rows):
             labels.append(inputs["labels"])
             logits.append(outputs.logits)
         own, told = torch.cat(labels).numpy(), torch.cat(logits)
-        if self.metric == "pearson":
-            return float(pearsonr(own, told[:, 0]).statistic)
+        if not hasattr(self.settings, "labels"):
+            values = told[:, 0]
+            return {
+                "pearson": float(pearsonr(own, values).statistic),
+                "spearman": float(spearmanr(own, values).statistic),
+            }
         classes = told.argmax(-1).numpy()
-        if self.metric == "matthews_correlation":
-            return float(matthews_corrcoef(own, classes))
-        return float((own == classes).mean())
+        found = {"accuracy": float((own == classes).mean())}
+        if len(self.settings.labels) == 2:
+            found["f1"] = float(f1_score(own, classes))
+            found["matthews_correlation"] = float(matthews_corrcoef(own, classes))
+        return found
 
 
 class Tagging(PeerTask):
@@ -140,7 +145,7 @@ class Tagging(PeerTask):
                 before = word
         return {**inputs, "labels": labels}
 
-    def measure(self, model: Any, rows: Sequence[Row]) -> float:
+    def measure(self, model: Any, rows: Sequence[Row]) -> dict[str, float]:
         names, column = self.settings.labels, self.settings.columns.tag
         own, told = [], []
         for part, inputs, outputs in self.outputs(model, rows):
@@ -149,10 +154,11 @@ class Tagging(PeerTask):
                 found = [names[n] for n in classes[at][inputs["labels"][at] >= 0]]
                 own.append(list(row[column]))
                 told.append(found + ["O"] * (len(own[-1]) - len(found)))  # what the limit cut off
-        if self.settings.spans:
-            return float(f1_score(own, told))
         pairs = zip(chain(*own), chain(*told), strict=True)
-        return float(np.mean([a == b for a, b in pairs]))
+        found = {"accuracy": float(np.mean([a == b for a, b in pairs]))}
+        if self.settings.spans:
+            found["f1"] = float(span_f1_score(own, told))
+        return found
 
 
 class Answering(PeerTask):
@@ -198,7 +204,7 @@ class Answering(PeerTask):
         spans = torch.tensor([one["span"] for one in features])
         return {**inputs, "start_positions": spans[:, 0], "end_positions": spans[:, 1]}
 
-    def measure(self, model: Any, rows: Sequence[Row]) -> float:
+    def measure(self, model: Any, rows: Sequence[Row]) -> dict[str, float]:
         own = self.settings
         best = [(-np.inf, "")] * len(rows)
         null = [np.inf] * len(rows)
@@ -216,11 +222,13 @@ class Answering(PeerTask):
                             begin, past = one["places"][first][0], one["places"][last][1]
                             best[row] = score, rows[row][own.context][begin:past]
         answers = [answers_of(row, own.answers, None)[0] for row in rows]
-        scores = [f1(text, true) for (_, text), true in zip(best, answers, strict=True)]
+        pairs = [(text, true) for (_, text), true in zip(best, answers, strict=True)]
+        scores = [f1(*pair) for pair in pairs]
         if not own.unanswerable:
-            return float(np.mean(scores))
+            exact = float(np.mean([exact_match(*pair) for pair in pairs]))
+            return {"f1": float(np.mean(scores)), "exact_match": exact}
         margins = [n - score for n, (score, _) in zip(null, best, strict=True)]
-        return best_threshold(margins, scores, [f1("", true) for true in answers])[1]
+        return {"best_f1": best_threshold(margins, scores, [f1("", true) for true in answers])[1]}
 
     @staticmethod
     def _is_span(places: Sequence[Any], first: int, last: int, longest: int) -> bool:
@@ -248,12 +256,12 @@ class Choice(PeerTask):
         labels = [int(row[own.label]) - own.first_number for row in features]
         return {**shaped, "labels": torch.tensor(labels)}
 
-    def measure(self, model: Any, rows: Sequence[Row]) -> float:
+    def measure(self, model: Any, rows: Sequence[Row]) -> dict[str, float]:
         right = [
             (outputs.logits.argmax(-1) == inputs["labels"])
             for _, inputs, outputs in self.outputs(model, rows)
         ]
-        return float(torch.cat(right).double().mean())
+        return {"accuracy": float(torch.cat(right).double().mean())}
 
 
 PEERS: dict[str, type[PeerTask]] = {
