@@ -7,6 +7,7 @@ it trains. Sources: Mosbach et al. (2021), "On the stability of fine-tuning BERT
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -34,6 +35,11 @@ def failures(
         settings: the run's.
         hidden_size: the encoder's.
     """
+    if not math.isfinite(metrics.get("loss", 0.0)):
+        return [
+            "the loss on dev is not finite: the last steps were too large",
+            f"to try: learning_rate={settings.learning_rate / 10:g}",
+        ]
     signs = [no_better_than_guessing(metrics), _loss_no_better(journal, prior)]
     found = [sign for sign in signs if sign is not None]
     return [*found, _advice(settings, hidden_size)] if found else []
