@@ -164,7 +164,7 @@ def text_of(
         what = f"the value of {column!r} is not a string but {type(text).__name__}"
         reading.bad("value is no string", what, where=where)
         return column, None
-    if not text.isascii() and _has_lone_surrogate(text):
+    if has_lone_surrogate(text):
         reading.bad(
             "lone surrogate", f"half a character (lone surrogate) in {column!r}", where=where
         )
@@ -224,7 +224,10 @@ def _report_unclosed(path: str, start: int, what: str, reading: Reading) -> None
     reading.bad("unclosed <doc>", f"this <doc> is not closed: {what}", where=f"{path}:{start}")
 
 
-def _has_lone_surrogate(text: str) -> bool:
+def has_lone_surrogate(text: str) -> bool:
+    """Whether there is half of a character in a text, which no file could hold."""
+    if text.isascii():
+        return False
     try:
         text.encode()
     except UnicodeEncodeError:

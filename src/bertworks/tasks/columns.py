@@ -154,10 +154,12 @@ def check_parted(
             where=path,
             fix="Save it with Unix or Windows line ends.",
         )
+    if not rest or any(len(row) != 1 for row in sample):
+        return
     for sign in ";,\t|":
         names = first[0].split(sign)
-        same = all(len(row) == 1 and row[0].count(sign) == len(names) - 1 for row in rest)
-        if len(first) == 1 < len(names) and rest and same and looks_like_header(names, [], wanted):
+        same = all(row[0].count(sign) == len(names) - 1 for row in rest)
+        if len(names) > 1 and same and looks_like_header(names, [], wanted):
             raise DataError(
                 f"its fields seem to be parted by {sign!r}",
                 where=path,

@@ -21,7 +21,6 @@ from ..packed import Batch
 from .classification.network import ClassificationNetwork
 from .classification.settings import ClassificationSettings
 from .classification.task import ClassificationTask
-from .labelled import check_length
 from .pooled import Pooling
 from .texts import TextExample, labelled_batch
 
@@ -83,7 +82,6 @@ class DistilledTask(ClassificationTask):
 
     def network(self, config: EncoderConfig) -> DistilledNetwork:
         own = self.settings
-        check_length(own.max_seq_length, config)
         return DistilledNetwork(
             own.geometry(config), len(own.labels), own.dropout, self.temperature, own.pooling
         )

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
+from ..corpus.formats import has_lone_surrogate
 from ..errors import DataError
 from .placed import Rows, missing_column, unpacked
 from .task import Row
@@ -64,7 +65,7 @@ def label_name(row: Row, column: str, where: str | None) -> str:
         raise DataError(f"the label (column {column!r}) is empty", where=where)
     if not isinstance(value, str):
         raise DataError(f"the label {value!r} (column {column!r}) is no name", where=where)
-    if any("\ud800" <= one <= "\udfff" for one in value):
+    if has_lone_surrogate(value):
         raise DataError(
             f"the label {value!r} (column {column!r}) has a lone surrogate, half a character",
             where=where,

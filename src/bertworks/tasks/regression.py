@@ -17,7 +17,7 @@ from torch import Tensor
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead
 from ..packed import Batch, Padded
-from .labelled import TaskOptions, check_length
+from .labelled import TaskOptions
 from .labels import finite_number
 from .metrics import RegressionEvaluator
 from .placed import Rows
@@ -102,7 +102,6 @@ class RegressionTask(TextTask):
         Raises:
             SettingsError: the encoder has fewer positions than `max_seq_length`.
         """
-        check_length(self.settings.max_seq_length, config)
         own = self.settings
         return RegressionNetwork(own.geometry(config), own.dropout, own.pooling)
 

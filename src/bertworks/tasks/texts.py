@@ -23,7 +23,7 @@ from ..settings import Settings
 from ..text.encoding import Encoding
 from ..text.windows import segment_windows
 from .columns import Columns, find_columns
-from .labelled import LabelledTask, TaskOptions, TaskSettings
+from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from .placed import Rows, text_of
 from .pooled import Pooling, WindowPooling
 from .task import Row
@@ -100,7 +100,12 @@ class TextSettings(_Shared, TaskSettings):
         return self
 
     def geometry(self, config: EncoderConfig) -> EncoderConfig:
-        """An encoder's, with what the output stands on."""
+        """An encoder's, with what the output stands on.
+
+        Raises:
+            SettingsError: it has fewer positions than `max_seq_length`.
+        """
+        check_length(self.max_seq_length, config)
         if self.classifier_pooling is None:
             return config
         return config.with_values(classifier_pooling=self.classifier_pooling)

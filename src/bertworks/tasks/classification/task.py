@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...errors import DataError, SettingsError, nearest
 from ...packed import Batch
-from ..labelled import TaskOptions, TaskSettings, check_length
+from ..labelled import TaskOptions, TaskSettings
 from ..labels import count_labels, label_name, label_names, sort_labels
 from ..metrics import ClassificationEvaluator, MultiLabelEvaluator
 from ..placed import Rows
@@ -96,7 +96,7 @@ class ClassificationTask(TextTask):
                 next pieces where `lm_weight` asks for it.
         """
         own = self.settings
-        check_length(own.max_seq_length, config)
+        config = own.geometry(config)
         tells_next = config.attention == "causal" and config.tie_word_embeddings
         if own.lm_weight and (not tells_next or config.mlm_transform or config.mlm_bias):
             raise SettingsError(
@@ -104,7 +104,7 @@ class ClassificationTask(TextTask):
                 "next piece by its embeddings alone, as GPT's has"
             )
         return ClassificationNetwork(
-            own.geometry(config),
+            config,
             len(own.labels),
             own.dropout,
             multi_label=own.multi_label,
