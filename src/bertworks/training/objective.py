@@ -20,7 +20,7 @@ from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..tasks.task import Network, Task
 from ..text.tokenizer import Tokenizer
-from .progress import Progress
+from .progress import Progress, say
 from .recipe import PretrainSettings
 
 
@@ -140,6 +140,5 @@ def _with_teacher(
         )
     if settings.initialize:
         taken = begin_like(student, teacher.network)
-        if progress is not None:
-            progress.note(f"begins as the teacher's layers {', '.join(map(str, taken))}")
+        say(progress, f"begins as the teacher's layers {', '.join(map(str, taken))}")
     return DistillationNetwork(student, teacher.network, settings)

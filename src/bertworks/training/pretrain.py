@@ -27,7 +27,7 @@ from .fit import fit
 from .journal import MAY_CHANGE, RunDirectory, write_atomically
 from .objective import Objective
 from .plan import Phase
-from .progress import Progress
+from .progress import Progress, say
 from .random_state import seed_everything
 from .recipe import PretrainSettings, read_recipe
 from .report import write_report
@@ -194,8 +194,7 @@ def _pretrain(
     if start is not None:
         for line in initial.lines(str(settings.init_checkpoint), start):
             run.note_session("note", text=line)
-            if progress is not None:
-                progress.note(line)
+            say(progress, line)
     held_out = list(data.held_out.examples(limit=settings.held_out.sequences))
     inference = EngineSettings(precision=settings.precision)
 

@@ -15,7 +15,7 @@ from ...wording import duration
 from ..finetune import FinetuneResult
 from ..journal import RunDirectory
 from ..plan import Best
-from ..progress import Progress
+from ..progress import Progress, say
 from .results import GridResult, GridRun, PointResult, run_name
 from .runs import Job, Slot, do_here, do_in_processes
 from .search import STARTUP, propose
@@ -57,8 +57,7 @@ class GridLoop:
             TrainingError: all of them failed.
             SettingsError: they are not measured by one metric.
         """
-        if self._progress is not None:
-            self._progress.note(f"{self._total} runs, {len(self._places)} at a time")
+        say(self._progress, f"{self._total} runs, {len(self._places)} at a time")
         points: list[Point] = []
         for wanted in self._rounds():
             self._do(wanted)
