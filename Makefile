@@ -7,13 +7,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow lint format clean help
+.PHONY: demo test test-quick test-slow lint format clean help
 
 demo: $(VENV)/.installed-demo  ## the whole cycle on text that Python itself carries, in minutes
 	$(BIN)/bertworks demo
 
-test: $(VENV)/.installed-test  ## the quick tests
+test: $(VENV)/.installed-test  ## all tests but those that take minutes
 	$(BIN)/python -m pytest -m "not slow" -n auto
+
+test-quick: $(VENV)/.installed-test  ## while you work: the tests of less than a second
+	$(BIN)/python -m pytest -m "not slow and not long" -n auto
 
 test-slow: $(VENV)/.installed-test  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

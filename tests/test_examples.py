@@ -46,6 +46,7 @@ def by_hand(texts: list[str]) -> dict[str, np.ndarray]:
     return {name: torch.cat(parts).numpy() for name, parts in found.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "means"),
     [

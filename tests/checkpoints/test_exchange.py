@@ -18,6 +18,7 @@ from tests.checkpoints.published import CONFIG_CLASSES, error, geometry
 ALL = list(CONFIG_CLASSES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "kind"), [(family, kind) for family in ALL for kind in journeys.kinds_of(family)]
 )
@@ -102,6 +103,7 @@ def test_padded_batches_give_what_packs_give(family):
     assert journeys.padded_and_packed(family) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "family",
     ["bert", *(pytest.param(family, marks=pytest.mark.slow) for family in ALL if family != "bert")],

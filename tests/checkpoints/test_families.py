@@ -28,6 +28,7 @@ IN_GEOMETRIES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.long
 @BOTH
 @IN_GEOMETRIES
 def test_every_layer_and_the_logits(family, name, dtype):
@@ -36,6 +37,7 @@ def test_every_layer_and_the_logits(family, name, dtype):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "name"),
     [
@@ -50,6 +52,7 @@ def test_bfloat16_is_as_good_as_the_reference_in_bfloat16(family, name):
     assert found.is_good, found
 
 
+@pytest.mark.long
 @BOTH
 @FAMILY
 def test_loss_and_every_gradient(family, dtype):
@@ -63,6 +66,7 @@ def test_gradients_in_bfloat16(family):
     assert found.is_good, found
 
 
+@pytest.mark.long
 @BOTH
 @pytest.mark.parametrize(
     ("family", "values"),

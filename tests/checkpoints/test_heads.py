@@ -45,6 +45,7 @@ EXPORTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     [
@@ -119,6 +120,7 @@ def test_answering(family, dtype):
     assert max(measures.compare(pair, loss, expected, family).values()) <= TOLERANCE[dtype]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("family", "values"),

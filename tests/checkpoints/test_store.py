@@ -90,6 +90,7 @@ def test_what_is_repacked_is_resident_once(tmp_path, family):
     assert int(resident[1]) * 1024 < repacked / 4
 
 
+@pytest.mark.long
 def test_loading_draws_nothing_and_imports_no_compiler(tmp_path):
     """PyTorch's compiler takes seconds to import, and is imported by a draw on "meta"."""
     tiny().save(tmp_path / "m")

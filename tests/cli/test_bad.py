@@ -28,6 +28,7 @@ def _fails(bertworks: Bertworks, *words: object, says: str, status: int = 1) -> 
     assert says in result.stderr, result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -57,6 +58,7 @@ def test_mistyped_command_lines(bertworks: Bertworks, words: list[str], says: st
     assert "--help" in bertworks(*words).stderr
 
 
+@pytest.mark.long
 def test_bad_corpora(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     out = tmp_path / "v"
     (tmp_path / "empty.txt").touch()
@@ -190,6 +192,7 @@ def _start(*words: object, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, **{**pipes, **options})  # type: ignore[call-overload,no-any-return]
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_and_says_how_to_go_on(world: World, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = (*SMALL, f"data={world.prepared}", "steps=1000000", "log_every=1", *CPU)
@@ -230,6 +233,7 @@ def test_ctrl_c_elsewhere_is_one_line(world: World) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.long
 def test_a_reader_that_has_seen_enough_is_no_error(world: World) -> None:
     process = _start("predict", world.finetuned, "-", *CPU, stdin=subprocess.PIPE)
     assert process.stdin is not None

@@ -112,6 +112,7 @@ def test_spans_are_masked_as_units(bertworks: Bertworks, world: World, tmp_path:
     )
 
 
+@pytest.mark.long
 def test_a_model_goes_on_with_the_text_and_the_words_of_a_domain(
     bertworks: Bertworks, world: World, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_finetune_left_a_model_and_a_report(world: World) -> None:
     assert (world.finetuned / "report.html").is_file()
 
 
+@pytest.mark.long
 def test_finetune_a_grid(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     out = tmp_path / "grid"
     words = (
@@ -171,6 +173,7 @@ def test_finetune_a_grid(bertworks: Bertworks, world: World, tmp_path: Path) -> 
     assert json.loads(answered.stdout)["prediction"]["label"] in ("dry", "wet")
 
 
+@pytest.mark.long
 def test_glue(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     data, out = tmp_path / "glue", tmp_path / "out"
     (data / "RTE").mkdir(parents=True)

@@ -34,6 +34,7 @@ def tagged(world: World, tmp_path: Path) -> Path:
     return tmp_path / "tagged.conll"
 
 
+@pytest.mark.long
 def test_ablate_features(
     bertworks: Bertworks, world: World, tagged: Path, tmp_path: Path, monkeypatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_what_cannot_be_searched_is_one_line(
         assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_retrieval_is_trained_measured_and_searched(
     bertworks: Bertworks, world: World, texts: Path, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def expected(
     return [document for document in documents if document]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["split", "lines"])
 @hypothesis_settings(deadline=None)
 @given(
@@ -134,6 +135,7 @@ prepare(text, tokenizer=tokenizer, out=out, workers=int(workers), shard_bytes=20
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "kills"), [(1, 4), (2, 2)])
 def test_killed_and_run_again(
     tokenizer: Tokenizer, text: Path, tmp_path: Path, workers: int, kills: int

@@ -312,6 +312,7 @@ def test_endless_text_is_cut_and_counted(tmp_path: Path) -> None:
     assert counts.cut == 2
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     peaks = []
     for name, count in (("small", 5_000), ("large", 50_000)):

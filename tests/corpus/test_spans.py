@@ -102,6 +102,7 @@ def test_a_span_over_sentences_is_one_unit(letters: Tokenizer, tmp_path: Path) -
     assert corpus.manifest.spans == 1
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(
     words=st.lists(st.text(LETTERS, min_size=1, max_size=4), min_size=1, max_size=8),

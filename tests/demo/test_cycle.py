@@ -37,6 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cycle, "FINETUNING", {**cycle.FINETUNING, "epochs": 1})
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_every_stage_is_told_of_and_it_can_be_run_again(tmp_path: Path) -> None:
     out = tmp_path / "demo"

@@ -12,6 +12,8 @@ import pytest
 from bertworks.demo import texts
 from bertworks.demo.texts import Module, Passage, labelled_rows, module_documents, prose
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> texts.DemoData:

@@ -37,6 +37,7 @@ def sts_dev(data_dir: Path) -> tuple[list[str], list[str], list[float]]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", [200, pytest.param(None, id="all", marks=pytest.mark.slow)])
 def test_the_vectors_of_sentence_transformers(minilm, directory, data_dir, rows):
     from scipy.stats import spearmanr

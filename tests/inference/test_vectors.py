@@ -196,6 +196,7 @@ model.embed_to(sys.argv[2], texts, engine={"window_rows": 8}, progress=wait)
 """
 
 
+@pytest.mark.long
 def test_a_killed_process_ends_with_the_same_file(model, out, tmp_path):
     model.save(tmp_path / "m")
     process = subprocess.Popen([sys.executable, "-c", SLOWLY, tmp_path / "m", out])

@@ -83,6 +83,7 @@ def test_dropout_drops_and_rescales():
     assert abs((weights == 0).double().mean() - p) < 5 * math.sqrt(p * (1 - p) / draws)
 
 
+@pytest.mark.long
 def test_dropout_gradient_is_that_of_the_same_mask():
     lengths = [3, 3, 5]
     q, k, v = (tensors(11, 2, 4, seed) for seed in (1, 2, 3))

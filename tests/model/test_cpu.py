@@ -73,6 +73,7 @@ def test_bfloat16_stays_near_the_exact_output():
     assert torch.cosine_similarity(hidden.float(), exact, dim=-1).min() > 0.99
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is asked, which is Linux's")
 def test_freed_memory_is_kept_where_glibc_is():
     """In a process of its own, since what malloc was told cannot be taken back."""

@@ -205,6 +205,7 @@ def test_the_threshold_is_the_best(rows):
     assert best >= max(map(mean, [*margins, -10.0])) - 1e-12
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "em", "score"),
     [("rnet-plus", 82.469, 88.478), ("match-lstm", 67.635, 76.756)],
@@ -255,6 +256,11 @@ def test_bad_rows(values, says):
         (
             '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "q"}]}]}]}',
             "question 'q': ther",
+        ),
+        (
+            '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "q", "question": "b", '
+            '"is_impossible": "false"}]}]}]}',
+            "question 'q': is_impossible='false' is neither true nor false",
         ),
     ],
 )

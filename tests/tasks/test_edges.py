@@ -125,6 +125,7 @@ def test_every_word_has_one_tag(models: dict[str, Model], words: list[str]) -> N
     assert len(answer["tags"]) == len(words)
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_words_have_a_tag_each(models: dict[str, Model]) -> None:
     (answer,) = models["tagging"].predict([{"text": LONG}])
     assert len(answer["tags"]) == 100_000
@@ -132,6 +133,7 @@ def test_a_hundred_thousand_words_have_a_tag_each(models: dict[str, Model]) -> N
     assert answer["tags"] == answer["entities"] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("passage", ["", " ", "\x00", "a", LONG], ids=repr_short)
 @pytest.mark.parametrize("question", ["", "a"])
 def test_any_passage_has_an_answer_or_none(

@@ -61,6 +61,7 @@ def by_hand(task: Any, network: Any, texts: list[Any], stride: int | None) -> to
     return torch.stack(rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 @given(

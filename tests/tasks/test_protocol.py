@@ -101,6 +101,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.task.name)
 def test_learns_and_decodes(case: Case, tmp_path: Path) -> None:
     random = np.random.default_rng(0)

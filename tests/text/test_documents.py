@@ -46,6 +46,7 @@ def loaded(roberta: Path) -> Tokenizer:
     return Tokenizer.load(roberta)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_once", [1 << 16, 150])
 def test_byte_level_pieces_are_the_whole_documents(
     loaded: Tokenizer,

@@ -36,6 +36,7 @@ def test_every_family_has_a_peer():
     assert list(peers.PEERS) == list(FAMILIES)
 
 
+@pytest.mark.long
 @each_text
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("family", peers.PEERS)
@@ -71,6 +72,7 @@ def roberta(roberta_files: Path) -> Tokenizer:
     return Tokenizer.load(roberta_files)
 
 
+@pytest.mark.long
 def test_roberta_frames_pairs_with_two_separators(roberta):
     encoding = roberta.encode("Hello world", "again")
     assert roberta.tokens(encoding.input_ids) == [
@@ -101,6 +103,7 @@ def test_words_that_are_split_already_begin_like_words(roberta):
     assert encoding.offsets.tolist()[1] == [0, 5]
 
 
+@pytest.mark.long
 def test_saving_hands_the_files_back(roberta, roberta_files, tmp_path):
     roberta.save(tmp_path)
     for name in ("vocab.json", "merges.txt"):

@@ -50,6 +50,7 @@ def xquad(data_dir: Path, language: str) -> list[str]:
     return texts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_sample_of_xquad(both, data_dir, language):
     texts = xquad(data_dir, language)
@@ -190,6 +191,7 @@ def uncased(data_dir: Path) -> tuple[Tokenizer, Oracle]:
     return tokenizer, Oracle(tokenizer.pieces, lowercase=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [

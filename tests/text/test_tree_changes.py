@@ -48,6 +48,7 @@ def saved_and_opened(tokenizer: Tokenizer, folder: Path):
     return AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.long
 def test_words_become_pieces_and_nothing_else_changes(tokenizer, texts, tmp_path):
     words = ["remdesivir", "xylitol", "the"]
     found = add_words(tokenizer.definition, words)
@@ -79,6 +80,7 @@ def test_words_become_pieces_and_nothing_else_changes(tokenizer, texts, tmp_path
         assert theirs(text)["input_ids"] == new.encode(text).input_ids.tolist()
 
 
+@pytest.mark.long
 def test_a_word_is_one_word(tokenizer):
     for words, says in (
         (["fine", "heart attack"], r"word 2 \('heart attack'\): is several words .*heart', "),
@@ -116,6 +118,7 @@ def test_fewer_pieces_and_the_same_tokens(tokenizer, texts, tmp_path):
     assert again.pieces == definition.pieces
 
 
+@pytest.mark.long
 def test_added_and_shrunk(tokenizer):
     large = Tokenizer(add_words(tokenizer.definition, ["remdesivir"]).definition)
     used = np.zeros(large.vocab_size, np.bool_)

@@ -63,6 +63,7 @@ def test_merged_it_computes_what_it_did_and_is_a_plain_network() -> None:
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
+@pytest.mark.long
 def test_only_a_product_of_thin_matrices_is_added(model: Model, tmp_path: Path) -> None:
     result = run(model, tmp_path / "run", dev=None, **SETTINGS, epochs=10)
     assert result.model.evaluate(DEV).metrics["accuracy"] > 0.9
@@ -84,6 +85,7 @@ def test_only_a_product_of_thin_matrices_is_added(model: Model, tmp_path: Path) 
     assert again.evaluate(DEV).metrics == result.model.evaluate(DEV).metrics
 
 
+@pytest.mark.long
 def test_it_goes_on_to_the_same_bits(model: Model, tmp_path: Path) -> None:
     whole = run(model, tmp_path / "whole", **SETTINGS)
     with pytest.raises(RuntimeError, match="switched off"):

@@ -18,6 +18,7 @@ from .toy import ToySource, ToyTask, toy_network
 OPTIONS: dict[str, Any] = {"ema": 0.5, "freezing": {"embeddings": True, "unfreeze_every": 2}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_what_is_measured_and_kept_is_the_average(tmp_path: Path, optimizer: str) -> None:
     settings = {"optimizer": {"name": optimizer, "lr": 0.01, "warmup": 0}}
@@ -35,6 +36,7 @@ def test_what_is_measured_and_kept_is_the_average(tmp_path: Path, optimizer: str
     assert not equal(weights_of(averaged), weights_of(plain))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop_at", [5, 10])
 def test_a_broken_run_has_the_same_averages(tmp_path: Path, stop_at: int) -> None:
     whole = letters_network()

@@ -19,6 +19,7 @@ GEOMETRIES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_recomputing_changes_no_bit(tmp_path: Path, geometry: dict[str, Any]) -> None:
     kept, again = letters_network(**geometry), letters_network(**geometry)

@@ -37,6 +37,7 @@ def start_two(out: Path) -> str:
     return told
 
 
+@pytest.mark.long
 def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path) -> None:
     told = start_two(tmp_path / "two")
     stopped = re.findall(r"143 stopped after step (\d+) of 20", told)

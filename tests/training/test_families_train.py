@@ -104,6 +104,7 @@ def prepared(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "kind", "format_", "values"),
     [

@@ -91,6 +91,7 @@ def test_the_best_is_kept(model: Model, tmp_path: Path) -> None:
     assert result.metrics["loss"] == pytest.approx(min(measured.values()), rel=1e-4)
 
 
+@pytest.mark.long
 def test_goes_on_to_the_same_bits(model: Model, tmp_path: Path) -> None:
     whole = run(model, tmp_path / "whole", checkpoint_every=9)
     for step in (12, 31):
@@ -135,6 +136,7 @@ def test_a_classifier_goes_on_with_its_head(model: Model, tmp_path: Path) -> Non
     assert fourth.initialized == ("head.linear.weight", "head.linear.bias")
 
 
+@pytest.mark.long
 def test_a_classifier_on_the_mean_stays_one(model: Model, tmp_path: Path) -> None:
     first = run(model, tmp_path / "1", classifier_pooling="mean")
     assert first.metrics["accuracy"] > 0.9
@@ -184,6 +186,7 @@ def test_it_ends_early_where_it_gets_no_better(model: Model, tmp_path: Path) -> 
         run(model, tmp_path / "other", dev=None, early_stopping=2)
 
 
+@pytest.mark.long
 def test_patience_begins_when_all_have_begun_to_learn(model: Model, tmp_path: Path) -> None:
     options = {"learning_rate": 1e-9, "early_stopping": 2, "epochs": 12}
     result = run(model, tmp_path / "run", unfreeze_epochs=3, **options)
@@ -197,6 +200,7 @@ def test_patience_begins_when_all_have_begun_to_learn(model: Model, tmp_path: Pa
     assert len([line for line in late.run.lines() if line["kind"] == "eval"]) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

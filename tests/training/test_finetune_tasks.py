@@ -95,6 +95,7 @@ TASKS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", TASKS)
 def test_learns_and_is_saved(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make, metric, least, settings = TASKS[task]
@@ -162,6 +163,7 @@ def test_the_settings_of_a_task_are_strict(task: str) -> None:
         settings.parse({"max_seq_lenght": 3})
 
 
+@pytest.mark.long
 def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) -> None:
     teacher = finetune(
         Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES)),

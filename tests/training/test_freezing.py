@@ -56,6 +56,7 @@ def test_a_layer_more_learns_each_time(
         assert changes == [step >= start for step in range(10)], name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop_at", [4, 7, 9])
 def test_gone_on_with_it_thaws_on_time(tmp_path: Path, stop_at: int) -> None:
     options: dict[str, Any] = {

@@ -140,6 +140,7 @@ def predicted(model: Model, rows: Rows, texts: list[str]) -> list[Any]:
     return [answer.get("label", answer.get("value")) for answer in answers]
 
 
+@pytest.mark.long
 def test_all_nine(run: Run, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     files = {name: write_task(data, name) for name in FORMS}

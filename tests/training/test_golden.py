@@ -130,6 +130,7 @@ def test_the_curve_is_the_one_in_the_file(tmp_path: Path) -> None:
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.3, "it learns"
 
 
+@pytest.mark.long
 def test_the_curve_is_that_of_hugging_face_in_a_plain_loop(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     ours, task, source = train(tmp_path, dropout=0.0, micro_batch_size=6)

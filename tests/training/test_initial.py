@@ -43,6 +43,7 @@ def first_metrics(result: PretrainResult) -> dict[str, float]:
     return found
 
 
+@pytest.mark.long
 def test_it_begins_where_the_checkpoint_ended(
     trained: PretrainResult, prepared: Path, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_grown_vocabulary_is_learned(trained: PretrainResult, tmp_path: Path) 
     assert chance(after) > 0.5
 
 
+@pytest.mark.long
 def test_electra_goes_on_as_the_pair_that_it_was(prepared: Path, tmp_path: Path) -> None:
     both: dict[str, Any] = {"instances": MLM, "replaced_tokens": {"generator_share": 0.5}}
     geometry = {"family": "electra", "num_hidden_layers": 1, "hidden_size": 16}

@@ -19,6 +19,8 @@ from bertworks.training.journal import RunDirectory
 
 from .tiny_run import tiny_run
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

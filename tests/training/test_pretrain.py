@@ -138,6 +138,7 @@ def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Pat
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.long
 def test_workers_do_not_change_a_bit(prepared: Path, tmp_path: Path) -> None:
     short = {"steps": 12, "held_out": {"documents": 5, "sequences": 4}}
     tiny_run(prepared, tmp_path / "alone", **short)

@@ -21,6 +21,8 @@ from bertworks.training.recipe import read_recipe
 from .test_kill import assert_same
 from .tiny_run import STEPS, tiny_run
 
+pytestmark = pytest.mark.long
+
 ELECTRA = ["model.family=electra", "instances.format=full-sentences"]
 
 

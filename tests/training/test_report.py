@@ -206,6 +206,7 @@ def test_a_grid_is_no_run(run: Path) -> None:
     assert not (grid / "report.html").exists()
 
 
+@pytest.mark.long
 def test_fine_tuning_data_are_told(run: Path) -> None:
     table = {
         "name": "rows.tsv",

@@ -91,6 +91,7 @@ def test_the_pooling_of_a_sentence_encoder_is_gone_on_with(tmp_path: Path) -> No
         assert more.initialized == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", ["triplet", "cosine"])
 def test_other_losses_learn(tmp_path: Path, loss: str) -> None:
     train = SCORED
@@ -126,6 +127,7 @@ def test_pairs_can_be_measured_by_scores(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.long
 def test_a_run_in_chunks_is_the_run_in_one(tmp_path: Path) -> None:
     model = fresh(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     runs = [

@@ -64,7 +64,10 @@ def read_squad(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
 
 def _answers(question: Mapping[str, Any], where: str) -> dict[str, list[Any]] | None:
     """A question's answers; None where nothing is said of any, as in a file of test questions."""
-    if question.get("is_impossible"):
+    is_impossible = question.get("is_impossible")
+    if is_impossible not in (True, False, None):
+        raise DataError(f"is_impossible={is_impossible!r} is neither true nor false", where=where)
+    if is_impossible:
         return {"text": [], "answer_start": []}
     if "answers" not in question:
         return None

@@ -236,8 +236,11 @@ class RunDirectory:
             if before.get(key) != now.get(key) and key.split(".")[0] not in may_change:
                 self.close()
                 was = f"{key}={before.get(key)}, not {now.get(key)}"
-                if key == "fingerprint" and key in before:
+                *parents, name = key.split(".")
+                if name == "fingerprint" and key in before:
                     was = "another model: its weights or its vocabulary are not the same"
+                elif name == "sha256" and key in before:
+                    was = f"other rows for {'.'.join(parents)}"
                 raise TrainingError(
                     f"the run was begun with {was}",
                     where=str(self.path),

@@ -237,6 +237,7 @@ def test_losses_add_up_and_evaluations_repeat(tokenizer):
     assert once["loss"] == pytest.approx(once["mlm_loss"] + 50 * rtd, rel=1e-5)
 
 
+@pytest.mark.long
 def test_the_odd_one_out_is_found(tokenizer, tmp_path):
     """Runs of one piece each: what a generator that knows little puts into them is seen at once."""
     rng = np.random.default_rng(0)

