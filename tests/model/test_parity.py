@@ -16,9 +16,9 @@ from tests.model import reference
 POSITIONS = torch.tensor([0, 2, 5, 11, 30, 50, 60, 61, 88, 90])
 
 
-def pair(dtype, hidden_act="gelu"):
+def pair(dtype, hidden_act="gelu", **settings):
     """The same weights in both, and what both are run on."""
-    config = reference.config(hidden_act)
+    config = reference.config(hidden_act).with_values(**settings)
     theirs = reference.oracle(config, dtype)
     ours = PretrainingNetwork(config).to(dtype).eval()
     tensors = {BERT.normalize_name(k): v for k, v in theirs.state_dict().items()}
@@ -128,6 +128,29 @@ def test_order_of_sequences_does_not_matter():
         other, _ = sorted_pack.to_padded(ours.encoder(sorted_pack))
     assert len(sorted_pack.groups) < len(shuffled.groups)
     assert (one - other).abs().max() < 1e-12
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_dropout_scatters_as_the_references_does(where):
+    """Mean and spread of each logit over many draws; masks of the two cannot be the same."""
+    ours, theirs, batch, padded, mask = pair(torch.float32, **{where: 0.2})
+    ours.train(), theirs.train()
+    draws = 400
+
+    def scatter(logits):
+        torch.manual_seed(1)
+        with torch.no_grad():
+            values = torch.stack([logits() for _ in range(draws)]).double()
+        return values.mean(0), values.std(0)
+
+    mean, spread = scatter(lambda: ours.predict(batch)["mlm_logits"])
+    expected, noise = scatter(lambda: theirs(**padded).prediction_logits[mask][POSITIONS])
+    assert noise.median() > 0.3, "it does something"
+    error = torch.sqrt((spread**2 + noise**2) / draws)
+    assert ((mean - expected) / error).abs().max() < 5
+    # A tenth less dropout narrows the spread by a twentieth.
+    assert (spread / noise).log().mean().abs() < 0.02
 
 
 def test_bfloat16_stays_near_float32():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from bertworks.api import Model, load
 from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
+from bertworks.training.row_source import RowSource
 
 from .letters import CONFIG, DEV, LETTERS, PIECES, TRAIN, Lines, make_rows, run
 
@@ -54,6 +56,46 @@ def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
     assert result.run.report.is_file()
     data = json.loads((result.run.path / "data.json").read_text())
     assert data["train"]["rows"] == 200
+
+
+@pytest.mark.long
+def test_a_run_is_that_of_hugging_face_in_a_plain_loop(tmp_path: Path) -> None:
+    """From a head that is known, without dropout: the same batches end in the same answers."""
+    config = CONFIG.with_values(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = Model.fresh(config, Tokenizer.from_vocabulary(PIECES))
+    start = run(model, tmp_path / "start", epochs=0.1).run.model
+    result = run(load(start), tmp_path / "run", eval_every=1000, weight_decay=0.1)
+    assert not result.initialized
+    assert result.metrics["accuracy"] > 0.9, "it has learned"
+
+    peer = AutoModelForSequenceClassification.from_pretrained(start).train()
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    plain = [p for n, p in peer.named_parameters() if "LayerNorm" in n or n.endswith("bias")]
+    decayed = [p for p in peer.parameters() if not any(p is q for q in plain)]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}], eps=1e-6
+    )
+    rows = RowSource([SimpleNamespace(num_tokens=1, **row) for row in TRAIN], seed=0, batch_size=16)
+    order = [row for epoch in range(4) for row in rows.block(epoch, 0)]
+    total = len(order) // 16
+    for step in range(total):
+        part = order[step * 16 : (step + 1) * 16]
+        inputs = tokenizer([row.text for row in part], padding=True, return_tensors="pt")
+        labels = torch.tensor([peer.config.label2id[row.label] for row in part])
+        peer(**inputs, labels=labels).loss.backward()
+        torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
+        warmup = 0.1 * total
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * (step / warmup if step < warmup else 1 - step / total)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    texts_of_dev = [row["text"] for row in DEV]
+    inputs = tokenizer(texts_of_dev, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        chances = torch.softmax(peer.eval()(**inputs).logits, -1)
+    ours = [list(p["probabilities"].values()) for p in result.model.predict(texts_of_dev)]
+    np.testing.assert_allclose(ours, chances, atol=1e-5)
 
 
 def test_a_header_of_ones_own_is_known_again(model: Model, tmp_path: Path) -> None:
