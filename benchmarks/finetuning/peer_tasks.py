@@ -71,10 +71,35 @@ class PeerTask(ABC):
             yield part, inputs, model(**inputs)
 
 
+class MeanClassifier(torch.nn.Module):
+    """A classifier on the mean of the last layer's tokens; the reference has none for BERT."""
+
+    def __init__(self, name: str, num_labels: int) -> None:
+        super().__init__()
+        self.encoder = transformers.AutoModel.from_pretrained(name, add_pooling_layer=False)
+        config = self.encoder.config
+        self.dropout = torch.nn.Dropout(config.hidden_dropout_prob)
+        self.linear = torch.nn.Linear(config.hidden_size, num_labels)
+        torch.nn.init.normal_(self.linear.weight, std=config.initializer_range)
+        torch.nn.init.zeros_(self.linear.bias)
+
+    def forward(self, labels: Tensor, **inputs: Tensor) -> Any:
+        mask = inputs["attention_mask"][:, :, None]
+        hidden = self.encoder(**inputs).last_hidden_state * mask
+        logits = self.linear(self.dropout(hidden.sum(1) / mask.sum(1)))
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        return transformers.modeling_outputs.SequenceClassifierOutput(loss=loss, logits=logits)
+
+
 class Texts(PeerTask):
     """Classes and values of texts and pairs."""
 
     model_class = "AutoModelForSequenceClassification"
+
+    def model(self, name: str) -> Any:
+        if self.settings.classifier_pooling == "mean":
+            return MeanClassifier(name, len(self.settings.labels))
+        return super().model(name)
 
     def head(self) -> dict[str, Any]:
         return {"num_labels": len(getattr(self.settings, "labels", [None]))}
