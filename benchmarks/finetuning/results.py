@@ -150,7 +150,7 @@ MEASURED = {
         "squad/dev-v2.0-half.json",
         None,
         "best_f1",
-        {"learning_rate": 2e-4, "epochs": 1, "batch_size": 16},
+        {"learning_rate": 2e-4, "epochs": 0.5, "batch_size": 16},
         after="squad",
     ),
     "codah": Measured(
