@@ -15,7 +15,7 @@ demo: $(VENV)/.installed-demo  ## the whole cycle on text that Python itself car
 test: $(VENV)/.installed-test  ## all tests but those that take minutes
 	$(BIN)/python -m pytest -m "not slow" -n auto
 
-test-quick: $(VENV)/.installed-test  ## while you work: the tests of less than a second
+test-quick: $(VENV)/.installed-test  ## while you work: all but the long ones, too
 	$(BIN)/python -m pytest -m "not slow and not long" -n auto
 
 test-slow: $(VENV)/.installed-test  ## the tests that take minutes

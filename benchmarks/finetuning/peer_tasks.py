@@ -97,9 +97,11 @@ class Texts(PeerTask):
     model_class = "AutoModelForSequenceClassification"
 
     def model(self, name: str) -> Any:
-        if self.settings.classifier_pooling == "mean":
-            return MeanClassifier(name, len(self.settings.labels))
-        return super().model(name)
+        pooling = self.settings.classifier_pooling
+        if pooling in (None, "cls"):
+            return super().model(name)
+        assert pooling == "mean" and hasattr(self.settings, "labels"), "no peer of this yet"
+        return MeanClassifier(name, len(self.settings.labels))
 
     def head(self) -> dict[str, Any]:
         return {"num_labels": len(getattr(self.settings, "labels", [None]))}

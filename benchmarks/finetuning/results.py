@@ -43,7 +43,7 @@ class Measured:
         metric: what is told, of the evaluation where it is best.
         also: what is told beside it.
         settings: of `bertworks finetune`.
-        after: the task that MODEL must have learned before; it is done where it is named alone.
+        after: the task that MODEL must have learned before; this one is done only if it is named.
     """
 
     label: str
@@ -268,7 +268,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 def write_table(options: argparse.Namespace) -> None:
     """The table of what stands in the results, each task at its own settings."""
-    print("| task | metric | ours | peer | seeds | processor time, ours : peer |")
+    print("| task | metric | ours | peer | seeds | processor minutes, ours : peer |")
     print("|---|---|---|---|---|---|")
     for name, one in MEASURED.items():
         usual = {"best_metric": one.metric, **one.settings}
@@ -281,7 +281,7 @@ def write_table(options: argparse.Namespace) -> None:
         by = {who: [line for line in lines if line["who"] == who] for who in ("ours", "peer")}
         seeds = ", ".join(sorted({str(line["settings"]["seed"]) for line in lines}))
         minutes = [_mean([line["processor_seconds"] / 60 for line in own]) for own in by.values()]
-        rest = [one.label, seeds, " : ".join(f"{cell} min" for cell in minutes) if lines else "–"]
+        rest = [one.label, seeds, " : ".join(minutes)]
         for metric in (one.metric, *one.also):
             cells = [
                 _mean([100 * line[metric] for line in own if metric in line]) for own in by.values()

@@ -135,7 +135,8 @@ def test_order_of_sequences_does_not_matter():
 def test_dropout_scatters_as_the_references_does(where):
     """Mean and spread of each logit over many draws; masks of the two cannot be the same."""
     ours, theirs, batch, padded, mask = pair(torch.float32, **{where: 0.2})
-    ours.train(), theirs.train()
+    ours.train()
+    theirs.train()
     draws = 400
 
     def scatter(logits):

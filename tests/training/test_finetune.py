@@ -20,6 +20,7 @@ from bertworks.training.finetune import finetune
 from bertworks.training.row_source import RowSource
 
 from .letters import CONFIG, DEV, LETTERS, PIECES, TRAIN, Lines, make_rows, run
+from .plain_loop import PlainLoop
 
 
 @pytest.fixture
@@ -68,33 +69,25 @@ def test_a_run_is_that_of_hugging_face_in_a_plain_loop(tmp_path: Path) -> None:
     assert not result.initialized
     assert result.metrics["accuracy"] > 0.9, "it has learned"
 
-    peer = AutoModelForSequenceClassification.from_pretrained(start).train()
+    peer = AutoModelForSequenceClassification.from_pretrained(start)
     tokenizer = AutoTokenizer.from_pretrained(start)
-    plain = [p for n, p in peer.named_parameters() if "LayerNorm" in n or n.endswith("bias")]
-    decayed = [p for p in peer.parameters() if not any(p is q for q in plain)]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}], eps=1e-6
-    )
+    loop = PlainLoop(peer, weight_decay=0.1)
     rows = RowSource([SimpleNamespace(num_tokens=1, **row) for row in TRAIN], seed=0, batch_size=16)
     order = [row for epoch in range(4) for row in rows.block(epoch, 0)]
     total = len(order) // 16
+    warmup = 0.1 * total
     for step in range(total):
         part = order[step * 16 : (step + 1) * 16]
         inputs = tokenizer([row.text for row in part], padding=True, return_tensors="pt")
         labels = torch.tensor([peer.config.label2id[row.label] for row in part])
-        peer(**inputs, labels=labels).loss.backward()
-        torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
-        warmup = 0.1 * total
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-2 * (step / warmup if step < warmup else 1 - step / total)
-        optimizer.step()
-        optimizer.zero_grad()
+        lr = 1e-2 * (step / warmup if step < warmup else 1 - step / total)
+        loop.step({**inputs, "labels": labels}, lr)
 
-    texts_of_dev = [row["text"] for row in DEV]
-    inputs = tokenizer(texts_of_dev, padding=True, return_tensors="pt")
+    texts = [row["text"] for row in DEV]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         chances = torch.softmax(peer.eval()(**inputs).logits, -1)
-    ours = [list(p["probabilities"].values()) for p in result.model.predict(texts_of_dev)]
+    ours = [list(p["probabilities"].values()) for p in result.model.predict(texts)]
     np.testing.assert_allclose(ours, chances, atol=1e-5)
 
 

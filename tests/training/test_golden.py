@@ -27,6 +27,8 @@ from bertworks.training.journal import RunDirectory
 from bertworks.training.random_state import seed_everything
 from bertworks.training.stream import BatchSize, stream
 
+from .plain_loop import PlainLoop
+
 CURVE = Path(__file__).with_name("golden_curve.json")
 STEPS = 30
 
@@ -136,24 +138,13 @@ def test_the_curve_is_that_of_hugging_face_in_a_plain_loop(tmp_path: Path) -> No
     ours, task, source = train(tmp_path, dropout=0.0, micro_batch_size=6)
 
     peer = transformers.BertForPreTraining.from_pretrained(tmp_path / "start")
-    peer.train()
-    plain = [p for n, p in peer.named_parameters() if "LayerNorm" in n or n.endswith("bias")]
-    decayed = [p for p in peer.parameters() if not any(p is q for q in plain)]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}], eps=1e-6
-    )
+    loop = PlainLoop(peer, weight_decay=0.1)
     theirs = []
     batches = stream(source, task.collate, BatchSize(16))
     for step, batch in enumerate(itertools.islice(batches, STEPS)):
         (whole,) = batch.micro_batches
-        for group in optimizer.param_groups:
-            group["lr"] = 2e-3 * (step / 5 if step < 5 else 1 - step / STEPS)
-        loss = peer(**padded(whole)).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
-        optimizer.step()
-        theirs.append(loss.item())
+        lr = 2e-3 * (step / 5 if step < 5 else 1 - step / STEPS)
+        theirs.append(loop.step(padded(whole), lr))
     assert ours == pytest.approx(theirs, rel=TOLERANCE)
 
 
