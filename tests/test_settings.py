@@ -41,6 +41,20 @@ def test_what_is_written_is_read_again(tmp_path):
     assert Outer.resolve(file) == settings
 
 
+@pytest.mark.parametrize("text", ["1", "yes", "|", " ", "010", "1_0", "#1 String", "a: b", "0x1"])
+def test_text_is_taken_as_it_is_typed(text):
+    class Texts(Outer):
+        other: str | None = "other"
+
+    found = Texts.resolve(None, ["steps=2", f"name={text}", f"other={text}"])
+    assert (found.name, found.other) == (text, text)
+    assert Texts.resolve(None, ["steps=2", "other=null", "name='a'"]).model_dump() == {
+        **Texts(steps=2).model_dump(),
+        "other": None,
+        "name": "a",
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

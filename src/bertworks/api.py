@@ -129,8 +129,10 @@ class Model:
         task, network = self._task_and_network()
         rows = read_rows(table, columns=task.column_names)
         task = task.for_table(rows, labelled=True)
-        examples = engine.labelled_examples(task, rows)
-        return evaluate(network, task, examples, EngineSettings.parse(settings))
+        cuts = engine.Cuts()
+        examples = cuts.add(engine.labelled_examples(task, rows))
+        found = evaluate(network, task, examples, EngineSettings.parse(settings))
+        return replace(found, remarks=[*found.remarks, *cuts.remarks()])
 
     def embed(
         self,

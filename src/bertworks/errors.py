@@ -52,6 +52,10 @@ class TrainingError(BertworksError):
     """Training cannot go on; what was saved before is untouched."""
 
 
+class BertworksWarning(UserWarning):
+    """Something people should know, for which nothing stops; the command line says it in a line."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A phrase that suggests the valid name most like `name`, or lists the valid ones."""
     valid = list(valid)

@@ -31,7 +31,8 @@ class Settings(BaseModel):
         """Build settings from a YAML file, then keyword values, then `key=value` words.
 
         Later sources win. Keys of nested groups are joined with dots, as in `optimizer.lr=1e-4`;
-        values are read as YAML.
+        values are read as YAML, but where a setting is text: that is taken as it is typed, so that
+        a label may be called 1 and a column "#1 String".
 
         Raises:
             SettingsError: the file is missing or no mapping, or a key or value is not valid.
@@ -51,7 +52,7 @@ class Settings(BaseModel):
             *parents, leaf = key.split(".")
             for parent in parents:
                 branch = branch.setdefault(parent, {})
-            branch[leaf] = _parse_scalar(value)
+            branch[leaf] = _as_typed(value) if _is_text(cls, key) else _parse_scalar(value)
             _merge(tree, parsed)
         return cls.parse(tree, where=str(file) if file is not None else None)
 
@@ -106,6 +107,24 @@ def _parse_scalar(text: str) -> Any:
         except ValueError:
             return value
     return value
+
+
+def _is_text(cls: type[BaseModel], key: str) -> bool:
+    """Whether a setting holds text alone, or text or nothing."""
+    *parents, leaf = key.split(".")
+    owner = _owner(cls, parents)
+    field = owner.model_fields.get(leaf) if owner else None
+    if field is None:
+        return False
+    return set(get_args(field.annotation) or (field.annotation,)) in ({str}, {str, type(None)})
+
+
+def _as_typed(text: str) -> str | None:
+    """Text as it is, without the quotes around it; nothing, where YAML has words for that."""
+    if text in ("", "~", "null"):
+        return None
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    return text[1:-1] if quoted else text
 
 
 def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:

@@ -223,6 +223,14 @@ def test_predict_texts(bertworks: Bertworks, world: World) -> None:
     assert sum(first["prediction"]["probabilities"].values()) == pytest.approx(1)
 
 
+def test_predict_tells_what_it_cuts_off(bertworks: Bertworks, world: World) -> None:
+    result = bertworks("predict", world.finetuned, "the river rose", "door " * 200, "--json")
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 2
+    (told,) = result.stderr.splitlines()
+    assert told.startswith("warning: 1 of 2 rows were too long for the model: 1")
+
+
 def test_predict_lines_of_standard_input(bertworks: Bertworks, world: World) -> None:
     result = bertworks("predict", world.finetuned, "-", "--json", stdin="one\n\nthree é\n")
     assert [json.loads(line)["text"] for line in result.stdout.splitlines()] == [

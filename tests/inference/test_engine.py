@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.errors import DataError
+from bertworks.api import Model
+from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.engine import (
     EngineSettings,
     by_tokens,
@@ -109,6 +110,20 @@ def test_rows_stream(task: ClassificationTask, network: ClassificationNetwork) -
     for _ in range(25):
         next(answers)
     assert drawn == 30
+
+
+def test_what_is_cut_off_is_told(
+    task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
+) -> None:
+    long = [*rows, {"text": "a " * 50, "label": "x"}, {"text": "b " * 33, "label": "y"}]
+    told = "2 of 62 rows were too long for the model: 23 tokens were cut off"
+    with pytest.warns(BertworksWarning, match=told):
+        assert (
+            len(list(predict(network, task, read_rows(long), EngineSettings(window_rows=7)))) == 62
+        )
+    model = Model(task.tokenizer, task, network)
+    assert model.evaluate(long).remarks == [told]
+    assert model.evaluate(rows).remarks == []
 
 
 def test_mode_and_precision_are_as_before(

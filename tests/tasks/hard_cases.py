@@ -46,6 +46,7 @@ class SequencesExample:
     sequences: Sequence[Encoding]
     answer: Any = None
     text: str = ""
+    truncated_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:

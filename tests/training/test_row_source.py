@@ -16,6 +16,7 @@ from bertworks.training.row_source import RowSource
 class Sized:
     index: int
     num_tokens: int
+    truncated_tokens: int = 0
 
 
 def examples_of(count: int) -> list[Sized]:

@@ -13,6 +13,7 @@ VOCAB = 50
 class ToyExample:
     ids: np.ndarray
     label: int
+    truncated_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:

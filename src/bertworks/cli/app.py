@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..errors import BertworksError, DataError
+from ..errors import BertworksError, BertworksWarning, DataError
 
 if TYPE_CHECKING:
     from ..api import Model
@@ -52,7 +54,8 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings_in_a_line():
+                return super().invoke(ctx)
         except BertworksError as error:
             # An interrupted run has saved itself and brings the status the shell expects.
             fail(str(error), getattr(error, "status", 1))
@@ -65,6 +68,23 @@ class Verbs(TyperGroup):
             if error.strerror is None:
                 raise
             fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
+
+
+@contextmanager
+def warnings_in_a_line() -> Iterator[None]:
+    """Until the block ends, have our warnings printed as `warning: …`, without a place in code."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Any, category: Any, *place: Any, **more: Any) -> None:
+            if issubclass(category, BertworksWarning):
+                typer.echo(f"warning: {message}", err=True)
+            else:
+                usual(message, category, *place, **more)
+
+        warnings.showwarning = show
+        warnings.simplefilter("always", BertworksWarning)
+        yield
 
 
 def fail(message: str, status: int) -> None:

@@ -9,6 +9,7 @@ do not depend on it, since a sequence's do not depend on what it is batched with
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -18,6 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ..errors import BertworksWarning
 from ..model.precision import Precision, computing_in, dtype_of
 from ..packed import Batch
 from ..settings import Settings
@@ -26,6 +28,34 @@ from ..tasks.task import Example, Network, Prediction, Row, Task
 
 T = TypeVar("T")
 ExampleT = TypeVar("ExampleT", bound=Example)
+
+
+class Cuts:
+    """What limits cut off examples, counted as they go by.
+
+    Attributes:
+        rows: how many there were.
+        cut_rows: of how many something was cut off.
+        cut_tokens: how much, in all.
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.cut_rows = self.cut_tokens = 0
+
+    def add(self, examples: Iterable[ExampleT]) -> Iterator[ExampleT]:
+        """Count examples, and hand them on."""
+        for example in examples:
+            self.rows += 1
+            self.cut_rows += example.truncated_tokens > 0
+            self.cut_tokens += example.truncated_tokens
+            yield example
+
+    def remarks(self) -> list[str]:
+        """The counts for people, if anything was cut."""
+        if not self.cut_rows:
+            return []
+        what = f"{self.cut_rows:,} of {self.rows:,} rows were too long for the model: "
+        return [what + f"{self.cut_tokens:,} tokens were cut off"]
 
 
 class EngineSettings(Settings):
@@ -49,7 +79,8 @@ def predict(
 ) -> Iterator[tuple[Row, Prediction]]:
     """Each row with what is predicted for it, in the order of the rows.
 
-    Rows are drawn, and answers given, a window at a time.
+    Rows are drawn, and answers given, a window at a time. What was cut off is told at the end, by a
+    warning.
 
     Args:
         network: the task's; it runs on the device where it is.
@@ -61,19 +92,23 @@ def predict(
         DataError: a row is not one of the task.
     """
     start = 0
+    cuts = Cuts()
     for window in chunks(task.in_context(rows), settings.window_rows):
-        examples = task.examples(
+        made = task.examples(
             [seen for _, seen in window],
             start,
             where=[row.where for row, _ in window],
             labelled=False,
         )
+        examples = list(cuts.add(made))
         answers: dict[int, Prediction] = {}
         for outputs, batch in outputs_of(network, task, examples, settings):
             answers.update(task.decode(outputs, batch))
         for number, (row, _) in enumerate(window, start):
             yield row.values, answers[number]
         start += len(window)
+    for remark in cuts.remarks():
+        warnings.warn(remark, BertworksWarning, stacklevel=2)
 
 
 def labelled_examples(

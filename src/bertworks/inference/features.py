@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..errors import DataError, SettingsError
+from ..errors import BertworksWarning, DataError, SettingsError
 from ..model.encoder import Encoder
 from ..model.pooling import Pooling, pool, width_factor
 from ..packed import Packed
@@ -56,6 +56,10 @@ class EncodedText:
     @property
     def num_tokens(self) -> int:
         return self.encoding.num_tokens
+
+    @property
+    def truncated_tokens(self) -> int:
+        return self.encoding.truncated_tokens
 
 
 class States:
@@ -240,7 +244,7 @@ def embed(embedder: Embedder, texts: Iterable[str]) -> Iterator[NDArray[np.float
         yield embedder.embed(window)
     if embedder.cut:
         what = f"{embedder.cut} of {embedder.texts} texts were cut at {embedder.limit} tokens"
-        warnings.warn(what, stacklevel=2)
+        warnings.warn(what, BertworksWarning, stacklevel=2)
 
 
 def _layers(asked: Sequence[int], count: int) -> list[int]:

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from ..errors import BertworksWarning
 from .encoder import Encoder
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -43,6 +44,7 @@ def dtype_of(precision: Precision, device: torch.device | str) -> torch.dtype | 
         warnings.warn(
             "precision=bf16: this device has no instructions for bfloat16, and takes many times as "
             "long as in fp32; precision=auto chooses",
+            BertworksWarning,
             stacklevel=2,
         )
     return torch.bfloat16

@@ -27,11 +27,6 @@ class LabelledExample(Example, Protocol):
     """A row with its target."""
 
     @property
-    def truncated_tokens(self) -> int:
-        """How many tokens the limit cut off."""
-        ...
-
-    @property
     def content(self) -> bytes:
         """The tokens: two rows of the same content are duplicates."""
         ...
@@ -51,12 +46,12 @@ class TaskOptions(Settings):
     @field_validator("*", mode="before")
     @classmethod
     def _numbers_are_names(cls, value: Any, info: ValidationInfo) -> Any:
-        """A column may be called by its number, which YAML reads as one."""
-        is_column = info.field_name is not None and info.field_name.endswith(
-            ("_column", "_columns")
+        """A column or a label may be called by a number, which YAML reads as one."""
+        is_name = info.field_name is not None and info.field_name.endswith(
+            ("_column", "_columns", "_label")
         )
         is_number = isinstance(value, int) and not isinstance(value, bool)
-        return str(value) if is_column and is_number else value
+        return str(value) if is_name and is_number else value
 
     header: bool | None = Field(None, description="whether files begin with column names")
     max_seq_length: int = Field(128, ge=4, description="the most tokens of a sequence")

@@ -42,6 +42,11 @@ class Example(Protocol):
         """The tokens of all of its sequences."""
         ...
 
+    @property
+    def truncated_tokens(self) -> int:
+        """How many tokens the limit cut off."""
+        ...
+
 
 ExampleT = TypeVar("ExampleT", bound=Example)
 ExampleT_co = TypeVar("ExampleT_co", bound=Example, covariant=True)

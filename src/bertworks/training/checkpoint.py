@@ -27,12 +27,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..errors import CheckpointError, TrainingError
+from ..errors import BertworksWarning, CheckpointError, TrainingError
 
 _FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
 
 
-class ResumeWarning(UserWarning):
+class ResumeWarning(BertworksWarning):
     """A run goes on, but not quite as it might."""
 
 

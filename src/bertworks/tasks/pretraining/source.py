@@ -87,6 +87,11 @@ class PretrainingExample:
         return len(self.input_ids)
 
     @property
+    def truncated_tokens(self) -> int:
+        """None: whatever is too long becomes several sequences, or is an error."""
+        return 0
+
+    @property
     def token_type_ids(self) -> np.ndarray:
         """`[num_tokens]` int8."""
         return (np.arange(len(self.input_ids)) >= self.first_segment).astype(np.int8)
