@@ -79,7 +79,7 @@ def test_the_labels_of_a_data_set_keep_their_names(model: bw.Model) -> None:
     assert bw.probe(model, train=train, dev=dev).labels == ("no", "yes")
 
 
-def test_bad_inputs(model: bw.Model) -> None:
+def test_bad_inputs(model: bw.Model, tmp_path: Path) -> None:
     pairs = [{"sentence1": row["text"], "sentence2": "a", "label": row["label"]} for row in TRAIN]
     with pytest.raises(DataError, match="the rows are pairs of texts"):
         bw.probe(model, train=pairs, dev=pairs)
@@ -87,6 +87,9 @@ def test_bad_inputs(model: bw.Model) -> None:
         bw.probe(model, train=TRAIN, dev=[{"text": "a", "label": "maybe"}])
     with pytest.raises(DataError, match="row 2: the column 'text' holds nothing"):
         bw.probe(model, train=TRAIN, dev=[DEV[0], {"text": None, "label": "yes"}])
+    (tmp_path / "dev.tsv").write_text("text\tlabel\n")
+    with pytest.raises(DataError, match=r"dev\.tsv: there are no rows"):
+        bw.probe(model, train=TRAIN, dev=tmp_path / "dev.tsv")
     with pytest.raises(SettingsError, match="there is no layer 7"):
         bw.probe(model, train=TRAIN, dev=DEV, layers=[7])
     with pytest.raises(SettingsError, match=r"unknown setting 'poling'.*'pooling'"):

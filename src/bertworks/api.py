@@ -42,7 +42,7 @@ from .tasks import task_class
 from .tasks.plain import Texts, read_texts
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.published import Published
-from .tasks.rows import Table, read_rows
+from .tasks.rows import Table, read_rows, unframed
 from .tasks.task import Network, Prediction, Row, Task
 from .text.tokenizer import Tokenizer
 
@@ -97,7 +97,8 @@ class Model:
 
         Args:
             rows: texts, pairs of texts, rows, or the path of a table.
-            settings: those of `EngineSettings`, such as `precision="bf16"`.
+            settings: `header`, whether a file's first line names its columns (found out, if left
+                out), and those of `EngineSettings`, such as `precision="bf16"`.
 
         Raises:
             DataError: a row is not one of the task.
@@ -106,7 +107,11 @@ class Model:
         return [answer for _, answer in self.stream(rows, **settings)]
 
     def stream(
-        self, rows: Table | Iterable[str | tuple[str, str]], **settings: Any
+        self,
+        rows: Table | Iterable[str | tuple[str, str]],
+        *,
+        header: bool | None = None,
+        **settings: Any,
     ) -> Iterator[tuple[Row, Prediction]]:
         """Each row, as `predict` takes them, with what is predicted for it, as they are read.
 
@@ -115,19 +120,19 @@ class Model:
             BertworksError: the model has no task.
         """
         task, network = self._task_and_network()
-        table = read_rows(self._table(rows), columns=task.column_names)
+        table = read_rows(self._table(rows), columns=task.column_names, header=header)
         task = task.for_table(table, labelled=False)
         return engine.predict(network, task, table, EngineSettings.parse(settings))
 
-    def evaluate(self, table: Table, **settings: Any) -> Evaluation:
-        """The task's metrics on rows whose answers are known.
+    def evaluate(self, table: Table, *, header: bool | None = None, **settings: Any) -> Evaluation:
+        """The task's metrics on rows whose answers are known; see `predict`.
 
         Raises:
             DataError: a row is not one of the task, or has no answer.
             BertworksError: the model has no task, or its metrics need another package.
         """
         task, network = self._task_and_network()
-        rows = read_rows(table, columns=task.column_names)
+        rows = read_rows(table, columns=task.column_names, header=header)
         task = task.for_table(rows, labelled=True)
         cuts = engine.Cuts()
         examples = cuts.add(engine.labelled_examples(task, rows))
@@ -169,6 +174,7 @@ class Model:
         data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
+        header: bool | None = None,
         engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
         **settings: Any,
@@ -179,6 +185,7 @@ class Model:
             out: the file, its name ending in `.npy` or `.parquet`.
             data: texts, rows, a `.txt` file (each line a text), or a table.
             column: the texts' column in a table; found out if left out.
+            header: whether a TSV or CSV file's first line names its columns; found out if None.
             engine: those of `EngineSettings`.
             progress: told how many rows are done, and how many there are (0 if that is not known).
             settings: those of `EmbedSettings`, as `embed` takes them.
@@ -188,7 +195,8 @@ class Model:
                 vector is made), or the file is of other texts, settings or another model.
             SettingsError: a setting is unknown or impossible.
         """
-        return self._write(out, data, column, self._embedder(engine, settings), progress)
+        texts = read_texts(data, column=column, header=header)
+        return self._write(out, texts, self._embedder(engine, settings), progress)
 
     def features_to(
         self,
@@ -196,6 +204,7 @@ class Model:
         data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
+        header: bool | None = None,
         engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
         **settings: Any,
@@ -204,7 +213,7 @@ class Model:
 
         Args:
             out: the file, its name ending in `.parquet`.
-            data, column, engine, progress: as `embed_to` takes them.
+            data, column, header, engine, progress: as `embed_to` takes them.
             settings: those of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
                 "mean"), `layers`, `combine`, `max_seq_length`.
 
@@ -220,17 +229,15 @@ class Model:
             # A window's vectors are held at once.
             EngineSettings.parse({"window_rows": 256, **(engine or {})}),
         )
-        return self._write(out, data, column, made, progress)
+        return self._write(out, read_texts(data, column=column, header=header), made, progress)
 
     def _write(
         self,
         out: str | Path,
-        data: Table | Texts | Iterable[str],
-        column: str | None,
+        texts: Texts,
         made: Embedder | TokenFeatures,
         progress: Callable[[int, int], None] | None,
     ) -> WrittenVectors:
-        texts = read_texts(data, column=column)
         total = sum(1 for _ in texts) if texts.again else 0
         dtype = dtype_of(made.engine.precision, next(self.network.parameters()).device)
         made_with = {
@@ -272,12 +279,12 @@ class Model:
         return found
 
     def generate(
-        self, prompts: Iterable[str], *, precision: str = "fp32", **settings: Any
+        self, prompts: str | Iterable[str], *, precision: str = "fp32", **settings: Any
     ) -> list[str]:
         """What the model goes on each text with.
 
         Args:
-            prompts: texts, one token long at least.
+            prompts: one text or several, one token long at least.
             precision: "fp32", "bf16" or "auto".
             settings: those of `GenerationSettings`: `max_new_tokens`, `temperature` (0: always the
                 likeliest token), `top_k`, `top_p`, `stop_ids`, `seed`.
@@ -292,7 +299,8 @@ class Model:
         task, network = self._task_and_network()
         if not isinstance(network, PretrainingNetwork):
             raise BertworksError(f"the model was trained for {task.name}, and does not go on texts")
-        ids = [row.tolist() for row in self.tokenizer.piece_ids(list(prompts))]
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        ids = [row.tolist() for row in self.tokenizer.piece_ids(texts)]
         made = generate(
             network,
             ids,
@@ -359,7 +367,7 @@ class Model:
                 raise DataError(f"{item!r} is no text, no pair of texts and no row of columns")
             return task.text_row(*texts)
 
-        return map(as_row, rows)
+        return map(as_row, unframed(rows))
 
     def _pretrained(self, text: str, pair: str | None = None, *, top_k: int = 1) -> Prediction:
         task, network = self._task_and_network()

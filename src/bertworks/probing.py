@@ -127,4 +127,6 @@ def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], 
     for where, row in rows:
         texts.append(text_of(row, columns.text, where))
         labels.append(task.label_of(row, columns.label, where))
+    if not texts:
+        raise DataError("there are no rows", where=rows.name)
     return texts, np.array(labels)

@@ -87,6 +87,7 @@ class Index:
         directory: str | os.PathLike[str] | None = None,
         *,
         column: str | None = None,
+        header: bool | None = None,
         engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
@@ -100,6 +101,7 @@ class Index:
             directory: where vectors are kept, and read from as they are needed; in memory, if left
                 out. One that was stopped half-way is gone on with.
             column: the texts' column in a table; found out if left out.
+            header: whether a TSV or CSV file's first line names its columns; found out if None.
             engine: those of `EngineSettings`.
             progress: told how many texts are done, and how many there are.
 
@@ -111,8 +113,8 @@ class Index:
             raise DataError(
                 "texts to search cannot be read from standard input", fix="Give a file."
             )
-        texts = read_texts(list(data) if isinstance(data, Iterator) else data, column=column)
-        texts = texts.filled()
+        given = list(data) if isinstance(data, Iterator) else data
+        texts = read_texts(given, column=column, header=header).filled()
 
         def embedded(folder: Path) -> int:
             if not (folder / _VECTORS).exists():  # an approximation is of other vectors
@@ -243,7 +245,7 @@ def _relevance(model: Model) -> Callable[[Prediction], float]:
             f"the reranker was trained for {name}",
             fix="Give a classifier or a regression of pairs of texts.",
         )
-    if task.settings.columns.pair is None:
+    if task.settings.columns.pair is None and not task.settings.takes_either:
         raise BertworksError("the reranker takes single texts, not pairs")
     if isinstance(task, RegressionTask):
         return lambda told: float(told["value"])

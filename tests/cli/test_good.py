@@ -263,6 +263,38 @@ def test_predict_a_table_from_standard_input(bertworks: Bertworks, world: World)
     ]
 
 
+def test_a_table_without_names_is_asked_about(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    table = tmp_path / "new.tsv"
+    table.write_text("row\tprose\n1\tthe river, it rose\n2\ta door; a window\n")
+    words = ("predict", world.finetuned, "--data", table)
+    result = bertworks(*words)
+    assert result.exit_code == 0, result.output
+    assert "'row', 'prose' are taken for data" in result.stderr
+    assert len(result.stdout.splitlines()) == 4
+    named = bertworks(*words, "--header")
+    assert named.stderr == ""
+    assert named.stdout.splitlines()[0].startswith("row\tprose\tprediction.label")
+    assert bertworks("predict", world.finetuned, "text", "--header").exit_code == 2
+    assert "--pair is for texts" in bertworks(*words, "--pair", "a").stderr
+
+
+def test_tokenize_tells_both_texts_apart(bertworks: Bertworks, tmp_path: Path) -> None:
+    """Also where both are of one token type, as RoBERTa's are."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    for text in ("ab", "cd"):
+        pieces += [*text]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "roberta"}))
+    result = bertworks("tokenize", tmp_path, "ab", "--pair", "cd")
+    assert result.exit_code == 0, result.output
+    shown = [line.split()[-1] for line in result.stdout.splitlines() if "–" in line]
+    assert shown == ["a", "b", "c", "d"]
+
+
 def test_fill_mask(bertworks: Bertworks, world: World) -> None:
     text = "the [MASK] was [MASK]"
     values = json.loads(

@@ -65,6 +65,14 @@ def test_texts_do_not_depend_on_each_other(network):
     assert generate(network, PROMPTS[:2], settings, ENGINE) == together[:2]
     other = settings.with_values(seed=4)
     assert generate(network, PROMPTS, other, ENGINE) != together
+    assert generate(network, PROMPTS[2:], settings, ENGINE) == together[2:]
+    few = ENGINE.with_values(batch_tokens=3)
+    assert generate(network, PROMPTS, settings, few) == together
+    several = generate(network, [PROMPTS[0]] * 3, settings, ENGINE)
+    assert several[0] == together[0]
+    assert several[1] != several[0], "a prompt given again is gone on with in another way"
+    with pytest.raises(SettingsError, match="temperature=1 draws"):
+        GenerationSettings.parse({"top_p": 0.9})
     narrow = settings.with_values(top_k=1)
     greedy = GenerationSettings(max_new_tokens=10)
     assert generate(network, PROMPTS, narrow, ENGINE) == generate(network, PROMPTS, greedy, ENGINE)

@@ -271,6 +271,16 @@ def test_bad_files(tmp_path, text, says):
         list(read_rows(file))
 
 
+def test_a_long_question_narrows_the_stride():
+    task = make_task(stride=8, max_question_tokens=10)
+    asked = {"question": "a " * 12, "context": "b c d " * 3}
+    windows = task.example(asked, 0, labelled=False).windows
+    starts = {
+        tuple(place) for window in windows for place in window.offsets[passage_tokens(window)]
+    }
+    assert {start for start, _ in starts} == set(range(0, 18, 2)), "no token falls between windows"
+
+
 def test_a_file_with_questions_without_answers_makes_such_a_task(tmp_path):
     file = tmp_path / "a.json"
     qas = [

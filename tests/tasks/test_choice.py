@@ -63,6 +63,32 @@ def test_each_choice_is_scored_beside_the_others_of_its_prompt():
     assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
 
 
+def test_what_numbers_count_from_is_known_or_asked():
+    def task_of(*labels, **options):
+        rows = [{"prompt": "a", "choices": ["b", "c", "d"], "label": label} for label in labels]
+        return ChoiceTask.from_table(TOKENIZER, read_rows(rows), ChoiceOptions(**options))
+
+    assert task_of(1, 0).settings.first_number == 0
+    assert task_of(1, 3).settings.first_number == 1
+    assert task_of("B", "C").settings.first_number == 0
+    with pytest.raises(DataError, match=r"count from 0 or from 1.*first_number=0"):
+        task_of(1, 2)
+    assert task_of(1, 2, first_number=0).settings.first_number == 0
+    task = task_of(1, 3)
+    row = {"prompt": "a", "choices": ["b", "c", "d"]}
+    batch = task.collate([task.example(row, 0, labelled=False)])
+    told = task.decode({"logits": torch.tensor([[0.0, 0.0, 1.0]])}, batch)
+    assert (told[0]["choice"], told[0]["text"]) == (3, "d")
+
+
+def test_numbered_columns_come_by_their_numbers():
+    names = [f"option{number}" for number in (1, 10, 2, 3, 4, 5, 6, 7, 8, 9)]
+    row = {"premise": "a", "question": "cause", **dict.fromkeys(names, "b"), "label": 10}
+    found = ChoiceTask.from_table(TOKENIZER, read_rows([row]), ChoiceOptions()).settings
+    assert found.choices == tuple(f"option{number}" for number in range(1, 11))
+    assert found.prompt == "premise"
+
+
 def test_columns_are_named_or_guessed(tmp_path):
     file = tmp_path / "codah.tsv"
     file.write_text("x\ta b\tc\td\t2\nx\ta\td\tc\t1\n")
@@ -84,7 +110,7 @@ def test_letters_count_from_a_whether_or_not_it_occurs():
     task = ChoiceTask.from_table(TOKENIZER, read_rows(rows), ChoiceOptions())
     assert [one.label for one in task.examples(rows, 0)] == [1, 2]
     # Also where numbers count from 1.
-    numbered = read_rows([{**rows[0], "label": number} for number in (1, 2)])
+    numbered = read_rows([{**rows[0], "label": number} for number in (1, 3)])
     task = ChoiceTask.from_table(TOKENIZER, numbered, ChoiceOptions())
     assert [one.label for one in task.examples(rows, 0)] == [1, 2]
 

@@ -21,7 +21,7 @@ from bertworks.tasks.classification.network import ClassificationNetwork
 from bertworks.tasks.classification.settings import ClassificationSettings
 from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.columns import Columns
-from bertworks.tasks.labels import count_labels, sort_labels
+from bertworks.tasks.labels import count_labels, label_names, sort_labels
 from bertworks.tasks.rows import read_rows
 from bertworks.tasks.summary import DataSummary
 from bertworks.text.tokenizer import Tokenizer
@@ -207,7 +207,7 @@ def test_long_rows_are_cut_and_counted_or_refused(tokenizer: Tokenizer) -> None:
 
 
 def test_labels_become_names() -> None:
-    values = [1, True, 2.0, " x ", 1]
+    values = [np.int64(1), np.bool_(True), np.float32(2), " x ", 1]
     rows = read_rows([{"label": value} for value in values])
     assert count_labels(rows, "label") == {"1": 2, "true": 1, "2": 1, "x": 1}
     assert sort_labels(["10", "9", "-1"]) == ("-1", "9", "10")
@@ -216,6 +216,34 @@ def test_labels_become_names() -> None:
         count_labels(read_rows([{"label": 1}]), "label")
     with pytest.raises(DataError, match=r"^the rows given: a classifier needs"):
         count_labels(read_rows([{"label": 1}]), "label")
+
+
+def test_lists_of_labels_in_text_are_json() -> None:
+    def names(value: str) -> list[str]:
+        return label_names({"label": value}, "label", "row 1", ",")
+
+    assert names("[1, 2]") == ["1", "2"]
+    assert names('["a", "b, c"]') == ["a", "b, c"]
+    assert names("[a], [b]") == ["[a]", "[b]"]
+    with pytest.raises(DataError, match=r"row 1: the list .* is no JSON"):
+        names("['a', 'b']")
+
+
+def test_a_model_that_does_not_say_takes_texts_and_pairs(tokenizer: Tokenizer) -> None:
+    columns = Columns(text="text", label="label")
+    task = make_task(tokenizer, columns=columns, takes_either=True)
+
+    def texts_of(table: Any, *, labelled: bool = False) -> list[tuple[str, ...]]:
+        rows = read_rows(table)
+        values = [row for _, row in rows]
+        made = task.for_table(rows, labelled=labelled).examples(values, 0, labelled=labelled)
+        return [example.texts for example in made]
+
+    assert texts_of([task.text_row("a")]) == [("a",)]
+    assert texts_of([task.text_row("a", "b")]) == [("a", "b")]
+    entailed = [{"premise": "a", "hypothesis": "b", "label": "pos"}]
+    assert texts_of(entailed, labelled=True) == [("a", "b")]
+    assert texts_of([{"sentence": "a", "label": "pos"}], labelled=True) == [("a",)]
 
 
 def test_another_table_may_have_other_columns(tokenizer: Tokenizer) -> None:

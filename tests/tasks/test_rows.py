@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
@@ -10,13 +11,14 @@ import os
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.errors import DataError
+from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.tasks.columns import Columns, find_columns
 from bertworks.tasks.rows import read_rows, replayable
@@ -199,6 +201,37 @@ def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet: two columns are called 'text'"):
         read_rows(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("lines", "asked"),
+    [
+        (["kind", "a text of words", "yet another, longer"], True),
+        (["row\tprose", "1\tsome words, in a row", "2\tand others; longer"], True),
+        (["warm", "cold", "cool"], False),
+        (["a b, c", "d"], False),
+        (["text", "some words, in a row"], False),
+    ],
+)
+def test_a_first_line_that_may_be_names_is_told(
+    tmp_path: Path, lines: list[str], asked: bool
+) -> None:
+    path = write(tmp_path / "a.tsv", "\n".join(lines) + "\n")
+    told = pytest.warns(BertworksWarning, match=r"a\.tsv:1: .* are taken for data")
+    with told if asked else contextlib.nullcontext():
+        rows = read_rows(path)
+    if asked:
+        assert len(list(rows)) == len(lines)
+        assert len(list(read_rows(path, header=True))) == len(lines) - 1
+        assert len(list(read_rows(path, header=False))) == len(lines)
+
+
+def test_a_frame_is_its_rows() -> None:
+    frame = pd.DataFrame({"text": ["a", "b"], "label": [0, 1]})
+    assert [row.values for row in read_rows(frame)] == [
+        {"text": "a", "label": 0},
+        {"text": "b", "label": 1},
+    ]
 
 
 def test_a_column_that_is_wanted_by_its_number_is_no_header(tmp_path: Path) -> None:

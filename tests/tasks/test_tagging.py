@@ -29,6 +29,7 @@ from bertworks.tasks.tagging.tags import (
     write_spans,
 )
 from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.tasks.tagging.words import split_words
 from bertworks.text.tokenizer import Tokenizer
 
 PIECES = [
@@ -49,6 +50,22 @@ CONFIG = EncoderConfig(
     max_position_embeddings=64,
 )
 TYPES = ("LOC", "PER")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("हिन्दी भाषा।", ["हिन्दी", "भाषा", "।"]),
+        (
+            "Jose\u0301's e\u0301te\u0301-la, \u0301a",
+            ["Jose\u0301's", "e\u0301te\u0301-la", ",", "\u0301", "a"],
+        ),
+        ("می\u200cخواهم", ["می\u200cخواهم"]),
+        ("it's 3.5 km", ["it's", "3.5", "km"]),
+    ],
+)
+def test_marks_belong_to_their_letters(text, words):
+    assert [text[start:end] for start, end in split_words(text)] == words
 
 
 @st.composite

@@ -155,6 +155,12 @@ class PrecisionName(StrEnum):
 
 
 Precision = Annotated[PrecisionName, typer.Option(help="auto: bf16 if the device is fast at it.")]
+Header = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header", help="Whether a table's first line names its columns; found out."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
@@ -223,7 +229,8 @@ def lines_of(texts: Iterable[str]) -> Iterator[str]:
         if text == "-":
             for number, line in enumerate(sys.stdin.buffer, 1):
                 try:
-                    yield line.decode("utf-8").rstrip("\r\n")
+                    decoded = line.decode("utf-8").rstrip("\r\n")
+                    yield decoded.removeprefix("\ufeff") if number == 1 else decoded
                 except UnicodeDecodeError:
                     raise DataError("not UTF-8", where=f"standard input, line {number}") from None
         else:

@@ -243,6 +243,7 @@ def tokenize(
             show.as_json({"text": text, "tokens": pieces, **columns})
             continue
         rows = []
+        left = len(tokenizer.segments([text], typed_mask=typed_mask)[0])
         for piece, number, kind, word, (start, end) in zip(
             pieces,
             encoding.input_ids.tolist(),
@@ -251,7 +252,8 @@ def tokenize(
             encoding.offsets.tolist(),
             strict=True,
         ):
-            source = pair if kind and pair is not None else text
+            source = text if left > 0 or pair is None else pair
+            left -= word >= 0
             place = ("", "", "") if word < 0 else (word, f"{start}–{end}", source[start:end])
             rows.append((piece, number, kind, *place))
         show.table(("piece", "id", "type", "word", "offsets", "text"), rows, right="id type word")

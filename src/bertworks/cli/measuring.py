@@ -21,8 +21,8 @@ KeyValues = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…",
 
 @verb(
     "probe",
-    "bertworks probe --model all-MiniLM-L6-v2 --train train.tsv --dev dev.tsv \\\n"
-    "      pooling=cls layers=[-2]",
+    "bertworks probe --model sentence-transformers/all-MiniLM-L6-v2 \\\n"
+    "      --train train.tsv --dev dev.tsv pooling=cls layers=[-2]",
 )
 def probe(
     model: Model,

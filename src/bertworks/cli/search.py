@@ -12,6 +12,7 @@ from .app import (
     AsJson,
     Device,
     DeviceName,
+    Header,
     ModelPath,
     Precision,
     PrecisionName,
@@ -25,12 +26,14 @@ from .vectors import Column
 
 @verb(
     "search",
-    'bertworks search all-MiniLM-L6-v2 notes.txt "who opened the door?"',
+    "bertworks search sentence-transformers/all-MiniLM-L6-v2 notes.txt \\\n"
+    '      "who opened the door?"',
     "bertworks search runs/questions passages.parquet --column passage \\\n"
     "      --index passages.index --rerank runs/relevance --top-k 10 \\\n"
     '      "how do doors work?" "what is a river?"',
 )
 def search(
+    ctx: typer.Context,
     model: ModelPath,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="The texts: .txt, a text a line; or a table.")
@@ -43,6 +46,7 @@ def search(
         typer.Option(metavar="DIR", help="Where the vectors are kept for the next time."),
     ] = None,
     column: Column = None,
+    header: Header = None,
     top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 5,
     rerank: Annotated[
         str | None,
@@ -51,8 +55,9 @@ def search(
         ),
     ] = None,
     candidates: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many texts the reranker reads.")
-    ] = 50,
+        int | None,
+        typer.Option(min=1, metavar="N", help="How many texts the reranker reads; 50."),
+    ] = None,
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Look at a part of the texts alone, with Faiss.")
     ] = False,
@@ -66,6 +71,8 @@ def search(
     The vectors are the model's, compared by their cosines. With --index the file's are made once;
     if the file or the model has changed since, that is an error. Blank texts are left out.
     """
+    if candidates is not None and rerank is None:
+        ctx.fail("--candidates is for --rerank MODEL.")
     asked = list(lines_of(queries))
     for query in asked:
         show.must_hold_text(query)
@@ -79,6 +86,7 @@ def search(
             file,
             index,
             column=column,
+            header=header,
             engine={"precision": precision.value},
             progress=embedding,
         )
@@ -87,7 +95,7 @@ def search(
     if len(opened) > MANY and not approximate:
         typer.echo(f"{len(opened):,} texts: --approximate would be faster", err=True)
     found = opened.search(
-        asked, top_k, rerank=reranker, candidates=candidates, approximate=approximate
+        asked, top_k, rerank=reranker, candidates=candidates or 50, approximate=approximate
     )
     for query, hits in zip(asked, found, strict=True):
         if json:

@@ -113,7 +113,8 @@ def pretrain(
     "bertworks finetune classification --model bert-base-uncased \\\n"
     "      --train train.tsv --dev dev.tsv --out runs/lora \\\n"
     "      lora_rank=8 learning_rate=3e-4",
-    "bertworks finetune retrieval --model all-MiniLM-L6-v2 \\\n"
+    "bertworks finetune retrieval \\\n"
+    "      --model sentence-transformers/all-MiniLM-L6-v2 \\\n"
     "      --train questions.jsonl --dev dev.jsonl --out runs/questions",
     "bertworks finetune classification --model runs/tiny --train train.tsv \\\n"
     "      --dev dev.tsv --out runs/grid --grid paper --seeds 3 --jobs 2",

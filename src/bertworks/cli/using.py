@@ -14,6 +14,7 @@ from .app import (
     AsJson,
     Device,
     DeviceName,
+    Header,
     ModelPath,
     Precision,
     PrecisionName,
@@ -32,6 +33,7 @@ from .app import (
 def evaluate(
     model: ModelPath,
     data: Annotated[str, typer.Option(metavar="FILE", help="Rows whose answers are known.")],
+    header: Header = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -46,7 +48,11 @@ def evaluate(
     """Measure a fine-tuned model on labelled rows."""
     if report is not None and not report.parent.is_dir():
         raise DataError("no such directory", where=str(report.parent))
-    found = load_model(model, device, threads).evaluate(data, precision=precision.value)
+    if report is not None and report.is_dir():
+        raise DataError("is a directory, not a page", where=str(report))
+    found = load_model(model, device, threads).evaluate(
+        data, header=header, precision=precision.value
+    )
     if report is not None:
         from ..training.report import write_evaluation_report
 
@@ -75,6 +81,7 @@ def predict(
         str | None,
         typer.Option(metavar="FILE", help="A table instead; - reads TSV from standard input."),
     ] = None,
+    header: Header = None,
     pair: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The second text, where a row is a pair.")
     ] = None,
@@ -93,6 +100,10 @@ def predict(
     """
     if bool(texts) == (data is not None):
         ctx.fail("Give either texts or --data FILE.")
+    if data is not None and pair is not None:
+        ctx.fail("--pair is for texts; a table has a column of them.")
+    if data is None and header is not None:
+        ctx.fail("--header is for --data FILE.")
     for text in texts or ():
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
@@ -100,7 +111,7 @@ def predict(
     loaded = load_model(model, device, threads)
     given = lines_of(texts or [])
     table = data or (given if pair is None else ((text, pair) for text in given))
-    rows = loaded.stream(table, precision=precision.value)
+    rows = loaded.stream(table, header=header, precision=precision.value)
     if out is None and data is None and not json and sys.stdout.isatty():
         show.predictions(rows)
         return
@@ -188,7 +199,8 @@ def generate(
 ) -> None:
     """Go on with texts, token by token; the model must be causal.
 
-    The same seed draws the same tokens, whatever other texts are given.
+    The same seed draws the same tokens, whatever other texts are given; a text that is given
+    several times is gone on with in several ways.
     """
     given = list(lines_of(texts))
     for text in given:

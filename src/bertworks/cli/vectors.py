@@ -13,6 +13,7 @@ from . import show
 from .app import (
     Device,
     DeviceName,
+    Header,
     ModelPath,
     Precision,
     PrecisionName,
@@ -74,10 +75,11 @@ Column = Annotated[
 
 @verb(
     "embed",
-    "bertworks embed all-MiniLM-L6-v2 --data texts.txt --out vectors.npy",
+    "bertworks embed sentence-transformers/all-MiniLM-L6-v2 --data texts.txt \\",
+    "    --out vectors.npy",
     "bertworks embed bert-base-uncased --data news.csv --column title \\",
     "    --pooling mean --layers -2 --normalize --out news.parquet",
-    "cat texts.txt | bertworks embed all-MiniLM-L6-v2 - --out vectors.npy",
+    "cat texts.txt | bertworks embed bert-base-uncased - --out vectors.npy",
 )
 def embed(
     ctx: typer.Context,
@@ -88,6 +90,7 @@ def embed(
     texts: Texts = None,
     data: Data = None,
     column: Column = None,
+    header: Header = None,
     pooling: Annotated[
         PoolingName | None,
         typer.Option(help="From tokens to a text; the model's own way, or mean."),
@@ -116,8 +119,9 @@ def embed(
         "normalize": normalize,
         "max_seq_length": max_seq_length,
     }
-    source = _texts(ctx, texts, data)
-    _run(load_model(model, device, threads).embed_to, out, source, column, precision, given)
+    source = _texts(ctx, texts, data, column, header)
+    write = load_model(model, device, threads).embed_to
+    _run(write, out, source, precision, {"column": column, "header": header, **given})
 
 
 class OfName(StrEnum):
@@ -145,6 +149,7 @@ def features(
     texts: Texts = None,
     data: Data = None,
     column: Column = None,
+    header: Header = None,
     of: Annotated[
         OfName, typer.Option(help="What has a vector; special tokens have none.")
     ] = OfName.TOKENS,
@@ -163,6 +168,8 @@ def features(
     The columns are row (the text's number, counted from 0), token or word, start and end (its
     characters), and vector. Stopped and started again with the same --out, it goes on.
     """
+    if pieces is PiecesName.MEAN and of is not OfName.WORDS:
+        ctx.fail("--pieces mean is for --of words.")
     given = {
         "of": of.value,
         "pieces": pieces.value,
@@ -170,15 +177,23 @@ def features(
         "combine": combine.value,
         "max_seq_length": max_seq_length,
     }
-    source = _texts(ctx, texts, data)
-    found = load_model(model, device, threads).features_to
-    _run(found, out, source, column, precision, given)
+    source = _texts(ctx, texts, data, column, header)
+    write = load_model(model, device, threads).features_to
+    _run(write, out, source, precision, {"column": column, "header": header, **given})
 
 
-def _texts(ctx: typer.Context, texts: list[str] | None, data: str | None) -> str | Iterable[str]:
+def _texts(
+    ctx: typer.Context,
+    texts: list[str] | None,
+    data: str | None,
+    column: str | None,
+    header: bool | None,
+) -> str | Iterable[str]:
     """What is to be read: a file, or texts, or the lines of standard input."""
     if bool(texts) == (data is not None):
         ctx.fail("Give either texts or --data FILE.")
+    if data is None and (column is not None or header is not None):
+        ctx.fail("--column and --header are for --data FILE.")
     if data is not None:
         return data
     given = texts or []
@@ -191,7 +206,6 @@ def _run(
     write: Callable[..., WrittenVectors],
     out: str,
     source: str | Iterable[str],
-    column: str | None,
     precision: PrecisionName,
     settings: Mapping[str, Any],
 ) -> None:
@@ -201,7 +215,6 @@ def _run(
             found = write(
                 out,
                 source,
-                column=column,
                 engine={"precision": precision.value},
                 progress=embedding,
                 **{name: value for name, value in settings.items() if value is not None},

@@ -2,17 +2,19 @@
 
 Each step runs one new token of each sequence; what came before is remembered (`model.memory`).
 Sequences go through side by side, and what each becomes does not depend on the others: its draws
-are a function of the seed, its number, and the step.
+are a function of the seed, the prompt (and how often it has come before), and the step.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from ..errors import DataError, SettingsError
@@ -21,7 +23,7 @@ from ..packed import Packed
 from ..settings import Settings
 from ..tasks.pretraining import hashing
 from ..tasks.pretraining.task import PretrainingNetwork
-from .engine import EngineSettings, inference
+from .engine import EngineSettings, by_tokens, inference
 
 
 class GenerationSettings(Settings):
@@ -36,6 +38,15 @@ class GenerationSettings(Settings):
     stop_ids: tuple[int, ...] = Field((), description="tokens that end a text")
     seed: int = 0
 
+    @model_validator(mode="after")
+    def _draws_are_drawn(self) -> Self:
+        if not self.temperature and (self.top_k is not None or self.top_p is not None):
+            raise ValueError(
+                "top_k and top_p are of draws, and temperature=0 takes the likeliest token; "
+                "temperature=1 draws"
+            )
+        return self
+
 
 def generate(
     network: PretrainingNetwork,
@@ -49,7 +60,7 @@ def generate(
         network: causal, with its language-model head.
         prompts: token ids, at least one each.
         settings: how tokens are chosen, and how many.
-        engine: the precision.
+        engine: the precision, and how many tokens of prompts go through side by side.
 
     Raises:
         DataError: a prompt is empty, or leaves no position for a new token.
@@ -68,35 +79,68 @@ def generate(
                 f"{config.max_seqlen}",
                 where=f"prompt {number}",
             )
-    found: list[list[int]] = [[] for _ in prompts]
-    # In order of length, so that attention's groups are large; they stay so, step by step.
-    alive = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
-    tokens = [list(prompts[number]) for number in alive]
-    device = next(network.parameters()).device
-    memory = Memory()
+    seen: Counter[tuple[int, ...]] = Counter()
+    texts = []
+    for prompt in prompts:
+        ids = tuple(prompt)
+        texts.append(_Text(ids, hashing.key_of(settings.seed, seen[ids], *ids), []))
+        seen[ids] += 1
     with inference(network, engine.precision):
-        while alive:
-            packed = _next(tokens, memory).to(device)
-            *_, hidden = network.encoder.hidden_states(packed, memory)
-            logits = network.mlm_head(hidden[packed.last_tokens]).float().cpu()
-            steps = [len(found[number]) for number in alive]
-            chosen = _choose(logits, alive, steps, settings)
-            kept: list[int] = []
-            for place, (number, token) in enumerate(zip(alive, chosen, strict=True)):
-                if token in settings.stop_ids:
-                    continue
-                found[number].append(token)
-                full = memory.lengths[place] + 1 >= config.max_seqlen
-                if len(found[number]) < settings.max_new_tokens and not full:
-                    kept.append(place)
-            tokens = [[chosen[place]] for place in kept]
-            alive = [alive[place] for place in kept]
-            if alive:
-                memory.keep(kept)
-    return found
+        for part in by_tokens(texts, engine.batch_tokens):
+            # In order of length, so that attention's groups are large; they stay so, step by step.
+            _go_on(network, part[::-1], settings)
+    return [text.new for text in texts]
 
 
-def _next(tokens: list[list[int]], memory: Memory) -> Packed:
+class _Text(NamedTuple):
+    """A text that is gone on with.
+
+    Attributes:
+        prompt: its beginning.
+        key: what its draws are drawn from.
+        new: the tokens that were added.
+    """
+
+    prompt: tuple[int, ...]
+    key: int
+    new: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def truncated_tokens(self) -> int:
+        return 0
+
+
+def _go_on(
+    network: PretrainingNetwork, alive: Sequence[_Text], settings: GenerationSettings
+) -> None:
+    """Add tokens to texts until each has ended."""
+    device = next(network.parameters()).device
+    tokens: list[Sequence[int]] = [text.prompt for text in alive]
+    memory = Memory()
+    while alive:
+        packed = _next(tokens, memory).to(device)
+        *_, hidden = network.encoder.hidden_states(packed, memory)
+        logits = network.mlm_head(hidden[packed.last_tokens]).float().cpu()
+        chosen = _choose(logits, alive, settings)
+        kept: list[int] = []
+        for place, (text, token) in enumerate(zip(alive, chosen, strict=True)):
+            if token in settings.stop_ids:
+                continue
+            text.new.append(token)
+            full = memory.lengths[place] + 1 >= network.encoder.config.max_seqlen
+            if len(text.new) < settings.max_new_tokens and not full:
+                kept.append(place)
+        tokens = [[chosen[place]] for place in kept]
+        alive = [alive[place] for place in kept]
+        if alive:
+            memory.keep(kept)
+
+
+def _next(tokens: Sequence[Sequence[int]], memory: Memory) -> Packed:
     """The next tokens of each sequence, their positions counted on."""
     packed = Packed.from_arrays([np.asarray(row, np.int64) for row in tokens])
     if not len(memory.lengths):
@@ -105,9 +149,7 @@ def _next(tokens: list[list[int]], memory: Memory) -> Packed:
     return replace(packed, position_ids=packed.position_ids + np.repeat(memory.lengths, lengths))
 
 
-def _choose(
-    logits: Tensor, numbers: Sequence[int], steps: Sequence[int], settings: GenerationSettings
-) -> list[int]:
+def _choose(logits: Tensor, texts: Sequence[_Text], settings: GenerationSettings) -> list[int]:
     """A token for each row of `[sequences, vocab_size]` logits."""
     if settings.temperature == 0:
         likeliest: list[int] = logits.argmax(-1).tolist()
@@ -123,10 +165,7 @@ def _choose(
         before = chances.cumsum(-1) - chances
         chances = chances.masked_fill(before >= settings.top_p, 0)
     ends = chances.cumsum(-1)
-    keys = np.array(
-        [hashing.key_of(settings.seed, n, step) for n, step in zip(numbers, steps, strict=True)],
-        np.uint64,
-    )
+    keys = np.array([hashing.key_of(text.key, len(text.new)) for text in texts], np.uint64)
     draws = torch.from_numpy(hashing.uniform(hashing.mix(keys)))[:, None] * ends[:, -1:]
     places = torch.searchsorted(ends, draws, right=True).clamp(max=ends.shape[-1] - 1)
     drawn: list[int] = ids.gather(1, places)[:, 0].tolist()

@@ -109,7 +109,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-_USE_JSON = "Write JSON Lines instead (a name that ends in .jsonl)."
+_USE_JSON = "Write JSON Lines instead: a name that ends in .jsonl, or --json."
 
 
 def _tsv_line(values: Sequence[str], line: int) -> str:

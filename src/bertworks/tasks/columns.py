@@ -6,6 +6,7 @@ by what stands in the columns. Whatever is not plain is an error that lists the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,12 +27,16 @@ PAIR_NAMES = (
     ("sentence_a", "sentence_b"),
     ("query", "passage"),
 )
-TEXT_NAMES = ("text", "sentence", "content", "review", "document")
+TEXT_NAMES = (
+    *("text", "sentence", "content", "review", "document"),
+    *("comment", "tweet", "message", "body", "abstract", "headline", "title"),
+)
 LABEL_NAMES = ("label", "labels", "quality", "gold_label", "class", "category", "target")
 QUERY_NAMES = ("query", "anchor", "question")
 PREDICTION = "prediction"
 """What stands beside a row that a model has answered; in TSV, `prediction.label` and the like."""
 KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
+_NAME_LIKE = re.compile(r"#?[^\W\d][\w.#-]{0,24}( [\w.#-]{1,12}){0,2}")
 
 
 class Columns(Settings):
@@ -137,6 +142,22 @@ def looks_like_header(
         return False
     values = [row[label] for row in rows]
     return first[int(label)] not in values and min(map(values.count, set(values))) > 1
+
+
+def may_be_header(first: Sequence[str], sample: Sequence[Sequence[str]]) -> bool:
+    """Whether a first line that is taken for data could still name the columns.
+
+    It could if all that stands in it is like a name, and what stands below in some column is not.
+    """
+    if not all(_NAME_LIKE.fullmatch(name.strip()) for name in first):
+        return False
+    below = [
+        [fields[at] for fields in sample if len(fields) == len(first)] for at in range(len(first))
+    ]
+    return any(
+        2 * sum(_NAME_LIKE.fullmatch(value) is None for value in values) > len(values)
+        for values in below
+    )
 
 
 def check_parted(

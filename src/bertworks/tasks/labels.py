@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
+
 from ..corpus.formats import has_lone_surrogate
 from ..errors import DataError
-from .placed import Rows, missing_column, unpacked
+from .placed import Rows, missing_column
 from .task import Row
 
 
@@ -57,6 +60,8 @@ def label_name(row: Row, column: str, where: str | None) -> str:
     if column not in row:
         raise missing_column(column, row, where)
     value = row[column]
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
@@ -81,7 +86,14 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
     """
     if column not in row:
         raise missing_column(column, row, where)
-    value = unpacked(row[column], list)
+    value = row[column]
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            if value[1:2] in ("'", '"'):  # as Python and pandas print lists
+                what = f"the list {value!r} (column {column!r}) is no JSON"
+                raise DataError(what, where=where, fix='Write ["a", "b"].') from None
     if value is None:
         return []
     if isinstance(value, str):

@@ -49,13 +49,16 @@ class Texts:
         return replace(self, rows=replace(self.rows, read=rows))
 
 
-def read_texts(data: Table | Texts | Iterable[str], *, column: str | None = None) -> Texts:
+def read_texts(
+    data: Table | Texts | Iterable[str], *, column: str | None = None, header: bool | None = None
+) -> Texts:
     """Open texts; they are read when they are iterated over.
 
     Args:
         data: a `.txt` file, each line a text, an empty one too; a table as `read_rows` takes it;
             texts or rows that are in memory; or what this has opened before.
         column: the texts' column in a table, by name or number; found out if left out.
+        header: whether the first line of a TSV or CSV file names the columns; found out if None.
 
     Raises:
         DataError: there is no such file or column; or it is not plain which column is meant.
@@ -66,7 +69,8 @@ def read_texts(data: Table | Texts | Iterable[str], *, column: str | None = None
         path = os.fspath(data)
         if path.endswith(_LINES):
             return Texts(_lines(path, column), "text", True)
-        return _in_table(read_rows(path, columns=(column,) if column else ()), column, path != "-")
+        table = read_rows(path, columns=(column,) if column else (), header=header)
+        return _in_table(table, column, path != "-")
     again = not isinstance(data, Iterator)
     items: Iterator[Any] = iter(data)
     first = next(items, None)

@@ -133,6 +133,7 @@ def _classification(of: Published) -> Task[Any]:
     pair = "pair" if of.takes_pairs else None
     shared = {
         "columns": Columns(text="text", pair=pair, label="label"),
+        "takes_either": not of.takes_pairs,
         "max_seq_length": of.config.max_seqlen,
         "dropout": of.raw.get("classifier_dropout"),
     }

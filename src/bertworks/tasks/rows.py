@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,13 +22,14 @@ import pyarrow.parquet as pq
 from ..corpus.lines import ReadCounts, Reading, read_lines, reason
 from ..corpus.sources import CorpusSource
 from ..corpus.tables import open_dataset
-from ..errors import DataError, nearest
-from .columns import SAMPLE_ROWS, check_parted, looks_like_header
+from ..errors import BertworksWarning, DataError, nearest
+from .columns import SAMPLE_ROWS, check_parted, looks_like_header, may_be_header
 from .conll import read_conll, read_conllu
 from .delimited import Record, split_csv, split_tsv
 from .placed import PlacedRow, Replay, Rows, sample_of
 from .squad import holds_one_document, read_squad
 
+T = TypeVar("T")
 TableFormat: TypeAlias = Literal[
     "auto", "tsv", "csv", "jsonl", "parquet", "conll", "conllu", "squad"
 ]
@@ -73,6 +75,7 @@ def read_rows(
     """
     if isinstance(table, Rows):
         return table
+    table = unframed(table)
     if not isinstance(table, str | os.PathLike):
         return _rows_in_memory(table)
     path = os.fspath(table)
@@ -82,6 +85,12 @@ def read_rows(
     if source.is_dataset:
         return _rows_in_memory(open_dataset(source), path)
     return _open_file(path, columns, header, format)
+
+
+def unframed(table: T) -> T:
+    """The rows of a pandas table, whose iteration gives names of columns; others as they are."""
+    frame: Any = table
+    return frame.to_dict("records") if hasattr(frame, "iterrows") else table
 
 
 def replayable(table: Table) -> Table:
@@ -113,11 +122,10 @@ def _format_of(path: str) -> TableFormat:
     *_, suffix = [part for part in ["", *Path(path).suffixes] if part not in _COMPRESSED]
     if suffix in _SUFFIXES or not suffix:
         return _SUFFIXES.get(suffix, "tsv")
-    known = ", ".join(name for name in get_args(TableFormat) if name != "auto")
     raise DataError(
         f"the suffix {suffix!r} names no format",
         where=path,
-        fix=f"{nearest(suffix, _SUFFIXES)}; or give the format: {known}.",
+        fix=f"{nearest(suffix, _SUFFIXES)}; the name of a table ends in what it is.",
     )
 
 
@@ -140,6 +148,13 @@ def _open_lines(
         raise DataError("the file is empty", where=path)
     check_parted(path, sample, wanted, format)
     has_header = looks_like_header(sample[0], sample[1:], wanted) if header is None else header
+    if header is None and not has_header and may_be_header(sample[0], sample[1:]):
+        warnings.warn(
+            f"{path}:1: {', '.join(map(repr, sample[0]))} are taken for data. If they name the "
+            "columns, say so: header=true, or --header",
+            BertworksWarning,
+            stacklevel=2,
+        )
     columns = _column_names(path, sample[0], has_header)
 
     def rows() -> Iterator[PlacedRow]:

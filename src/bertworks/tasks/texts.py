@@ -29,6 +29,7 @@ from .pooled import Pooling, WindowPooling
 from .task import Row
 
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]
+_SECOND = "pair"
 _TURNED: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
 
 
@@ -84,6 +85,9 @@ class TextSettings(_Shared, TaskSettings):
     """What a task on texts is, beside its weights."""
 
     columns: Columns = Field(description="the columns that rows are read from")
+    takes_either: bool = Field(
+        False, description="rows may be single texts or pairs: a published model does not say"
+    )
 
     @model_validator(mode="after")
     def _orders_are_of_pairs(self) -> Self:
@@ -97,6 +101,8 @@ class TextSettings(_Shared, TaskSettings):
             raise ValueError("truncation='windows' and both_orders=true exclude each other")
         if self.truncation != "windows" and self.stride is not None:
             raise ValueError(f"stride={self.stride} is for truncation='windows'")
+        if self.truncation != "windows" and self.window_pooling != "mean":
+            raise ValueError(f"window_pooling={self.window_pooling!r} is for truncation='windows'")
         return self
 
     def geometry(self, config: EncoderConfig) -> EncoderConfig:
@@ -193,6 +199,8 @@ class TextTask(LabelledTask[TextExample]):
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         columns = self.settings.columns
+        if self.settings.takes_either and pair is not None:
+            return {columns.text: text, _SECOND: pair}
         if (pair is None) != (columns.pair is None):
             takes = "single texts" if columns.pair is None else "pairs of texts"
             raise DataError(f"the model takes {takes}", where=repr(text))
@@ -280,11 +288,13 @@ class TextTask(LabelledTask[TextExample]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         own = self.settings.columns
+        if self.settings.takes_either and {own.text, _SECOND} <= set(rows.columns):
+            own = own.with_values(pair=_SECOND)
         needed = [own.text, own.pair, own.label if labelled else None]
         if not (labelled and own.label is None) and all(
             name is None or name in rows.columns for name in needed
         ):
-            return self
+            return self._reading(own)
         texts = own.text in rows.columns and own.pair in {None, *rows.columns}
         found = find_columns(
             rows.columns,
@@ -295,12 +305,18 @@ class TextTask(LabelledTask[TextExample]):
             labelled=labelled,
             where=rows.name,
         )
-        if (found.pair is None) != (own.pair is None):
+        if not self.settings.takes_either and (found.pair is None) != (own.pair is None):
             takes, has = (
                 ("pairs of texts", "single texts") if own.pair else ("single texts", "pairs")
             )
             raise DataError(f"the model takes {takes}, and the table has {has}", where=rows.name)
-        return type(self)(self.tokenizer, self.settings.with_values(columns=found))
+        return self._reading(found)
+
+    def _reading(self, columns: Columns) -> Self:
+        """The same task on other columns."""
+        if columns == self.settings.columns:
+            return self
+        return type(self)(self.tokenizer, self.settings.with_values(columns=columns))
 
     def pack(
         self, examples: Sequence[TextExample]

@@ -167,6 +167,7 @@ def test_what_is_wrong_with_a_table_is_said(row: Any, options: Any, says: str) -
     [
         ({"dropout": 0.1}, "retrieval has no output layer"),
         ({"loss": "triplet", "symmetric": True}, "symmetric=true is not for loss=triplet"),
+        ({"loss": "in-batch", "score_column": "s"}, "score_column='s' is not for loss=in-batch"),
         ({"score_range": [5, 0]}, "is no range"),
         ({"pooling": "pooler"}, "pooling='pooler'"),
         ({"loss": "contrastive"}, "loss='contrastive'"),
@@ -175,6 +176,12 @@ def test_what_is_wrong_with_a_table_is_said(row: Any, options: Any, says: str) -
 def test_settings_that_do_not_fit(options: Any, says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         RetrievalOptions.parse(options)
+
+
+def test_scores_have_no_other_side() -> None:
+    rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in (0.5, 1.0)]
+    with pytest.raises(SettingsError, match="symmetric=true is not for loss=cosine"):
+        task_from(rows, symmetric=True)
 
 
 def test_one_text_is_no_pair() -> None:

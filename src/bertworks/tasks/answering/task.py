@@ -128,12 +128,15 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         labelled: bool,
     ) -> AnsweringExample:
         own = self.settings
+        question_seen = question[: own.max_question_tokens]
+        room = own.max_seq_length - self.tokenizer.num_special_tokens(pair=True)
         windows = segment_windows(
             self.tokenizer,
-            question[: own.max_question_tokens],
+            question_seen,
             passage,
             max_length=own.max_seq_length,
-            stride=own.stride,
+            # Beside a long question a window may be narrower than the stride.
+            stride=min(own.stride, max(1, room - len(question_seen))),
             where=where,
         )
         answers = targets = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from ...text.encoding import Truncation
@@ -16,6 +18,9 @@ class ChoiceOptions(TaskOptions):
         None, description="names or numbers with commas between, or of one that holds lists"
     )
     label_column: str | None = Field(None, description="name or number; guessed if left out")
+    first_number: Literal[0, 1] | None = Field(
+        None, description="the number of the first choice in tables; found out if left out"
+    )
     truncation: Truncation = "longest_first"
 
 

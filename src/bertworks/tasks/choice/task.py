@@ -19,9 +19,9 @@ from torch import Tensor
 from ...errors import DataError
 from ...packed import Batch, Packed
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
-from ..placed import Rows, text_of, unpacked
+from ..placed import Rows, text_of
 from ..task import Evaluator, Prediction, Row, Task
-from .columns import choice_number, find_choice_columns
+from .columns import choice_number, choices_of, find_choice_columns, first_number
 from .evaluator import ChoiceEvaluator
 from .examples import ChoiceExample
 from .network import ChoiceNetwork
@@ -51,11 +51,10 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
         assert isinstance(options, ChoiceOptions)
         settings = find_choice_columns(rows, options, labelled=True)
-        numbers = {choice_number(row, settings["label"], where) for where, row in rows}
-        own = options.shared(ChoiceSettings)
-        # Numbers that never are 0 count from 1.
-        first = int(0 not in numbers)
-        return cls(tokenizer, ChoiceSettings.parse({**settings, **own, "first_number": first}))
+        settings |= options.shared(ChoiceSettings)
+        if options.first_number is None:
+            settings["first_number"] = first_number(rows, settings["label"], settings["choices"])
+        return cls(tokenizer, ChoiceSettings.parse(settings))
 
     def config_entries(self) -> dict[str, Any]:
         return {"classifier_dropout": self.settings.dropout}
@@ -81,7 +80,8 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
     def columns_text(self) -> str:
         own = self.settings
         choices = ", ".join(map(repr, own.choices))
-        return f"prompt = {own.prompt!r}, choices = {choices}, label = {own.label!r}"
+        label = f"label = {own.label!r}, counted from {own.first_number}"
+        return f"prompt = {own.prompt!r}, choices = {choices}, {label}"
 
     def text_row(self, text: str, pair: str | None = None) -> Row:  # noqa: ARG002
         raise DataError(
@@ -108,7 +108,7 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
                 is none of them.
         """
         own = self.settings
-        choices = [self._choices(row, at) for row, at in zip(rows, where, strict=True)]
+        choices = [choices_of(row, own.choices, at) for row, at in zip(rows, where, strict=True)]
         owner = [at for at, texts in enumerate(choices) for _ in texts]
         prompts = [text_of(row, own.prompt, at) for row, at in zip(rows, where, strict=True)]
         encodings = self.tokenizer.encode_batch(
@@ -135,17 +135,6 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
                 )
             )
         return examples
-
-    def _choices(self, row: Row, where: str) -> list[str]:
-        names = self.settings.choices
-        if len(names) > 1:
-            return [text_of(row, name, where) for name in names]
-        value = unpacked(row.get(names[0]), list)
-        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            raise DataError(f"the column {names[0]!r} holds no list of texts", where=where)
-        if not value:
-            raise DataError("there are no choices", where=where)
-        return value
 
     def _label(self, row: Row, count: int, where: str) -> int:
         column = self.settings.label
@@ -189,14 +178,17 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         return Batch(packed, targets, {"choice": len(labels)}, examples)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row its `choice` (a number from 0), its `text`, and all `probabilities`."""
+        """For each row its `choice`, its `text`, and all `probabilities`.
+
+        The choice is told by its number, counted as the tables' labels are.
+        """
         chances = torch.softmax(outputs["logits"].double(), -1).cpu()
         found: dict[int, Prediction] = {}
         for example, own in zip(batch.examples, chances.tolist(), strict=True):
             told = own[: len(example.choices)]
             best = max(range(len(told)), key=told.__getitem__)
             found[example.index] = {
-                "choice": best,
+                "choice": best + self.settings.first_number,
                 "text": example.choices[best],
                 "probabilities": told,
             }

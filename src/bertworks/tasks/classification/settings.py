@@ -36,6 +36,12 @@ class ClassificationOptions(_Shared, TextOptions):
         False, description="rows of rare classes count for more: all classes for the same"
     )
 
+    @model_validator(mode="after")
+    def _only_several_are_parted(self) -> Self:
+        if self.label_separator != "," and not self.multi_label:
+            raise ValueError(f"label_separator={self.label_separator!r} is for multi_label=true")
+        return self
+
 
 class ClassificationSettings(_Shared, TextSettings):
     """What a classifier is, beside its weights."""

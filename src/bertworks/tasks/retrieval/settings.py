@@ -67,6 +67,8 @@ class RetrievalOptions(TaskOptions, _Shared):
             raise ValueError(f"dropout={self.dropout}: retrieval has no output layer")
         if self.symmetric and self.loss not in {None, "in-batch"}:
             raise ValueError(f"symmetric=true is not for loss={self.loss}")
+        if self.score_column is not None and self.loss not in {None, "cosine"}:
+            raise ValueError(f"score_column={self.score_column!r} is not for loss={self.loss}")
         return self
 
 
@@ -76,3 +78,9 @@ class RetrievalSettings(TaskSettings, _Shared):
     columns: RetrievalColumns = Field(description="the columns that rows are read from")
     loss: Loss = "in-batch"
     pooling: SentencePooling = "mean"
+
+    @model_validator(mode="after")
+    def _loss_has_two_sides(self) -> Self:
+        if self.symmetric and self.loss != "in-batch":
+            raise ValueError(f"symmetric=true is not for loss={self.loss}")
+        return self

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..labelled import TaskOptions, TaskSettings
 from .columns import WordColumns
@@ -36,6 +36,13 @@ class TaggingOptions(TaskOptions):
     document_column: str | None = Field(
         None, description="name or number; CoNLL's borders, or a column document, if left out"
     )
+
+    @model_validator(mode="after")
+    def _documents_are_context(self) -> Self:
+        if self.document_column is not None and not self.document_context:
+            what = f"document_column={self.document_column!r} is for document_context=true"
+            raise ValueError(what)
+        return self
 
 
 class TaggingSettings(TaskSettings):

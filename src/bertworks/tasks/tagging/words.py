@@ -8,6 +8,7 @@ words ─► pieces of each ─► windows of whole words, each behind the other
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,6 +25,7 @@ Around = tuple[Sequence[str], Sequence[str]]
 LabelledPiece = Literal["first", "last", "all"]
 
 # A run of letters and digits, with an apostrophe or a hyphen inside; or a single other character.
+_JOINERS = "\u200c\u200d"
 _WORD = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
 
 
@@ -45,8 +47,26 @@ class Window:
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """The words of a plain text, as characters `[start, end)`."""
-    return [found.span() for found in _WORD.finditer(text)]
+    """The words of a plain text, as characters `[start, end)`.
+
+    Accents, vowel signs and joiners belong to the letter that they follow.
+    """
+    return [found.span() for found in _WORD.finditer(_marks_as_letters(text))]
+
+
+def _marks_as_letters(text: str) -> str:
+    r"""The text with a letter for each mark and joiner within a word, which are no `\w`."""
+    if text.isascii():
+        return text
+    found = []
+    inside = False
+    for sign in text:
+        if inside and (unicodedata.category(sign).startswith("M") or sign in _JOINERS):
+            found.append("x")
+        else:
+            found.append(sign)
+            inside = sign.isalnum() or sign == "_"
+    return "".join(found)
 
 
 def windows_of(
