@@ -59,6 +59,7 @@ def test_the_paper_s_recipe_is_the_paper_s() -> None:
         (["batch_tokens=4096"], "exclude each other"),
         (["steps=0"], "steps=0"),
         (["masking.mask_ratio=2"], "mask_ratio"),
+        (["model.attention=causal", "distillation.teacher=x"], "asked for masked pieces"),
     ],
 )
 def test_bad_settings_are_named(overrides: list[str], message: str) -> None:

@@ -78,22 +78,18 @@ def _masked_lm(
 ) -> Objective:
     """Masked or next pieces, and next sentences; from a teacher too, if there is one."""
 
-    def task(kind: type[PretrainingTask]) -> PretrainingTask:
-        return kind(
-            tokenizer,
-            settings.instances,
-            settings.masking,
-            causal=config.attention == "causal",
-            max_length=config.max_seqlen,
-        )
-
-    kept = task(PretrainingTask)
+    parts = (tokenizer, settings.instances, settings.masking)
+    causal, max_length = config.attention == "causal", config.max_seqlen
+    kept = PretrainingTask(*parts, causal=causal, max_length=max_length)
     student = kept.network(config)
     models = {"model": Model(tokenizer, kept, student)}
     if settings.distillation is None:
         return Objective(kept, student, models)
-    network = _with_teacher(student, tokenizer, settings.distillation, progress)
-    return Objective(task(DistillationTask), network, models)
+    network = _with_teacher(
+        student, tokenizer, settings.distillation, settings.max_seq_length, progress
+    )
+    task = DistillationTask(*parts, settings=settings.distillation, max_length=max_length)
+    return Objective(task, network, models)
 
 
 def _replaced_tokens(
@@ -120,6 +116,7 @@ def _with_teacher(
     student: PretrainingNetwork,
     tokenizer: Tokenizer,
     settings: DistillationSettings,
+    longest: int,
     progress: Progress | None,
 ) -> DistillationNetwork:
     """The student beside its teacher; it begins as some of the teacher's layers, if that is asked.
@@ -137,6 +134,12 @@ def _with_teacher(
             "the teacher's vocabulary is not that of the corpus",
             where=settings.teacher,
             fix="Prepare the corpus with the teacher's tokenizer.",
+        )
+    if (room := teacher.encoder.config.max_seqlen) < longest:
+        raise SettingsError(
+            f"max_seq_length={longest} is longer than the {room} tokens that the teacher has room "
+            "for",
+            where=settings.teacher,
         )
     if settings.initialize:
         taken = begin_like(student, teacher.network)

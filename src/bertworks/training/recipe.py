@@ -139,10 +139,10 @@ class PretrainSettings(FitSettings):
         is_known = "max_position_embeddings" in self.model.model_fields_set
         if self.init_checkpoint is not None and not is_known:
             return self  # until the checkpoint has been asked
-        longest = max(phase.max_seq_length for phase in self.phases)
-        if longest > self.model.max_seqlen:
+        if self.max_seq_length > self.model.max_seqlen:
             raise ValueError(
-                f"max_seq_length={longest} is longer than the {self.model.max_seqlen} tokens that "
+                f"max_seq_length={self.max_seq_length} is longer than the "
+                f"{self.model.max_seqlen} tokens that "
                 f"model.max_position_embeddings={self.model.max_position_embeddings} has room for"
             )
         return self
@@ -152,6 +152,8 @@ class PretrainSettings(FitSettings):
         begins = self.init_checkpoint is not None
         if begins and self.distillation is not None and self.distillation.initialize:
             raise ValueError("with init_checkpoint, set distillation.initialize=false")
+        if self.distillation is not None and self.model.attention == "causal":
+            raise ValueError("a teacher is asked for masked pieces: model.attention is 'causal'")
         if self.init_generator is not None and (not begins or self.replaced_tokens is None):
             raise ValueError("init_generator needs init_checkpoint and replaced_tokens")
         if self.replaced_tokens is None:
@@ -173,6 +175,11 @@ class PretrainSettings(FitSettings):
     def _without_own_vocabulary(self, model: ModelSettings) -> dict[str, Any]:
         own = {"vocab_size"} - model.model_fields_set
         return {"size": model.size, **model.model_dump(exclude=own)}
+
+    @property
+    def max_seq_length(self) -> int:
+        """The length of the phase with the longest sequences."""
+        return max(phase.max_seq_length for phase in self.phases)
 
     def phase_steps(self) -> list[int]:
         """The steps of each phase; rounding is made up for by the last."""

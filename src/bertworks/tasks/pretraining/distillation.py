@@ -73,6 +73,8 @@ class DistillationNetwork(Network):
                 f"{ours.hidden_size}",
                 fix="Set distillation.cosine_weight=0.",
             )
+        if theirs.attention == "causal":
+            raise SettingsError("the teacher is causal: it guesses next pieces, not masked ones")
         self.student = student
         self.teacher = teacher.requires_grad_(False).eval()
         self.settings = settings
@@ -125,15 +127,26 @@ class DistillationNetwork(Network):
 
 
 class DistillationTask(PretrainingTask):
-    """Pre-training whose batches also count what the teacher is asked."""
+    """Pre-training whose batches also count what the teacher is asked.
+
+    Args:
+        settings: the network's, whose weights say which losses there are.
+        others: see `PretrainingTask`.
+    """
 
     name: ClassVar[str] = "distillation"
+
+    def __init__(self, *others: Any, settings: DistillationSettings, **more: Any) -> None:
+        super().__init__(*others, **more)
+        self.settings = settings
 
     def collate(self, examples: Any) -> Batch:
         batch = super().collate(examples)
         if "mlm" not in batch.counts:
             return batch
-        more = {"soft": batch.counts["mlm"], "cosine": batch.packed.num_tokens}
+        more = {"soft": batch.counts["mlm"]}
+        if self.settings.cosine_weight:
+            more["cosine"] = batch.packed.num_tokens
         return Batch(batch.packed, batch.targets, {**batch.counts, **more}, batch.examples)
 
 
