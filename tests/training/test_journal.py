@@ -39,6 +39,21 @@ def test_a_line_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
     assert list(read_run(tmp_path).lines()) == [{"step": 1}]
 
 
+def test_a_line_goes_on_no_line_that_was_cut_short(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path, SETTINGS)
+    run.write({"step": 1})
+    run.note_session("start")
+    run.close()
+    for file in (run.journal_file, run.sessions_file):
+        file.write_bytes(file.read_bytes() + b'{"st')
+    run = RunDirectory.open(tmp_path, SETTINGS)
+    run.write({"step": 2})
+    run.note_session("stop")
+    run.close()
+    assert list(run.lines()) == [{"step": 1}, {"step": 2}]
+    assert [line["event"] for line in run.sessions()] == ["start", "stop"]
+
+
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
     run.write({"step": 1})

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import IO, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -216,11 +216,7 @@ class Journal:
         Raises:
             CheckpointError: another line cannot be understood.
         """
-        self._file.seek(0)
-        content = self._file.read()
-        whole = content.rfind(b"\n") + 1
-        self._file.truncate(whole)
-        lines = content[:whole].splitlines()
+        lines = whole_lines(self._file).splitlines()
         try:
             job = Job.model_validate_json(lines[0]) if lines else None
             return job, [ShardRecord.model_validate_json(line) for line in lines[1:]]
@@ -247,6 +243,19 @@ class Journal:
     def remove(self) -> None:
         """Remove the file, once the manifest has taken its place."""
         self._path.unlink(missing_ok=True)
+
+
+def whole_lines(file: IO[bytes]) -> bytes:
+    """The lines of a file that is open to read and append; a last one cut short is removed.
+
+    Otherwise the next line would go on where it ends, and both would be lost.
+    """
+    file.seek(0)
+    content = file.read()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        file.truncate(whole)
+    return content[:whole]
 
 
 def write_atomically(path: Path, content: bytes | Any) -> None:

@@ -29,6 +29,7 @@ from typing import IO, Any
 
 import yaml
 
+from ..corpus.manifest import whole_lines
 from ..errors import DataError, TrainingError, nearest
 from ..settings import Settings
 
@@ -141,7 +142,8 @@ class RunDirectory:
             run._check_settings(tree or {}, may_change)
         text = yaml.safe_dump(dict(tree or {}), sort_keys=False, allow_unicode=True)
         write_atomically(run.settings_file, text.encode())
-        run._journal = run.journal_file.open("ab", buffering=0)
+        run._journal = run.journal_file.open("a+b", buffering=0)
+        whole_lines(run._journal)
         return run
 
     def close(self) -> None:
@@ -192,7 +194,8 @@ class RunDirectory:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         # On a full disk the run has worse to say than that this line is missing.
-        with suppress(OSError), self.sessions_file.open("ab") as file:
+        with suppress(OSError), self.sessions_file.open("a+b") as file:
+            whole_lines(file)
             file.write(_json({"event": event, "at": now, **facts}))
 
     def note_outcome(self, **facts: Any) -> None:
