@@ -57,6 +57,7 @@ def test_the_paper_s_recipe_is_the_paper_s() -> None:
         (["phases=[{max_seq_length: 1000}]"], "max_seq_length=1000 is longer"),
         (["instances.max_seq_length=64"], "set by each phase"),
         (["batch_tokens=4096"], "exclude each other"),
+        (["phases=[{batch_size: 4, batch_tokens: 512}]"], r"phases\.0=.*of a phase exclude"),
         (["steps=0"], "steps=0"),
         (["masking.mask_ratio=2"], "mask_ratio"),
         (["model.attention=causal", "distillation.teacher=x"], "asked for masked pieces"),

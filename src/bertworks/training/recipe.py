@@ -98,6 +98,12 @@ class PhaseSettings(Settings):
     batch_size: int | None = Field(None, ge=1, description="where it differs from the run's")
     batch_tokens: int | None = Field(None, ge=1)
 
+    @model_validator(mode="after")
+    def _one_batch_size(self) -> Self:
+        if self.batch_size is not None and self.batch_tokens is not None:
+            raise ValueError("batch_size and batch_tokens of a phase exclude each other")
+        return self
+
 
 class HeldOutSettings(Settings):
     """What is never trained on, to measure by."""
