@@ -101,6 +101,14 @@ def test_a_matrix_that_there_is_not_is_said_before_the_run(model: Model, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("alone", [{"lora_alpha": 16}, {"lora_targets": ("attention.output",)}])
+def test_without_a_rank_there_is_nothing_to_set(
+    model: Model, tmp_path: Path, alone: dict[str, Any]
+) -> None:
+    with pytest.raises(SettingsError, match=r"lora_\w+=.* does nothing without lora_rank"):
+        run(model, tmp_path / "run", **alone)
+
+
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(BertworksError, match=r"bertworks\[peft\]"):

@@ -117,6 +117,11 @@ def test_no_two_points_share_a_directory(values: tuple[Any, ...], tmp_path: Path
         (tmp_path / f"{name},seed=0").mkdir()
 
 
+def test_some_points_may_do_without_what_others_need() -> None:
+    grid = {"lora_rank": [None, 2], "lora_alpha": [8.0, 16.0]}
+    assert len(Space.parse(grid, SETTINGS, {}).points()) == 4
+
+
 def test_what_the_journal_gives_back_is_the_same_point() -> None:
     layers = [["attention.output"], ["feed_forward.output"]]
     space = Space.parse({"lora_targets": layers}, SETTINGS, {"lora_rank": 2})
@@ -153,6 +158,7 @@ def test_what_the_journal_gives_back_is_the_same_point() -> None:
             {"lora_rank": [2, 4], "reinitialize_layers": [0, 1]},
             "lora_rank=2,reinitialize_layers=1: with lora_rank random layers",
         ),
+        ("lora_alpha=8,16", r"lora_alpha=8\.0 does nothing without lora_rank"),
     ],
 )
 def test_grids_that_are_none(grid: Any, message: str) -> None:

@@ -60,6 +60,8 @@ def test_the_paper_s_recipe_is_the_paper_s() -> None:
         (["phases=[{batch_size: 4, batch_tokens: 512}]"], r"phases\.0=.*of a phase exclude"),
         (["steps=0"], "steps=0"),
         (["masking.mask_ratio=2"], "mask_ratio"),
+        (["masking.span_lengths=geometric"], r"span_lengths does nothing without masking\.unit="),
+        (["masking={unit: knowledge, max_span_words: 5}"], "max_span_words does nothing without"),
         (["model.attention=causal", "distillation.teacher=x"], "asked for masked pieces"),
     ],
 )

@@ -101,11 +101,12 @@ def finetune(
     """
     kind = labelled_task(task)
     resolved = settings_of(kind).parse(settings)
-    if resolved.early_stopping is not None and dev is None:
-        raise SettingsError(
-            f"early_stopping={resolved.early_stopping}: there are no rows to measure on",
-            fix="Give dev.",
-        )
+    resolved.check_needed()
+    for option in ("early_stopping", "best_metric", "eval_every"):
+        if dev is None and (value := getattr(resolved, option)) is not None:
+            raise SettingsError(
+                f"{option}={value}: there are no rows to measure on", fix="Give dev."
+            )
     with team(device) as members:
         tables = {"train": _name_of(train), "dev": None if dev is None else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"

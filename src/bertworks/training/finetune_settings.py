@@ -6,6 +6,7 @@ from typing import Any, Self, cast
 
 from pydantic import Field, create_model, model_validator
 
+from ..errors import SettingsError
 from ..model.precision import Precision
 from ..settings import Settings
 from ..tasks.labelled import LabelledTask
@@ -13,6 +14,12 @@ from .adapters import AdapterSettings
 from .freezing import FreezingSettings
 from .optimizer import OptimizerSettings, Schedule
 from .plan import FitSettings
+
+_NEEDED = {
+    "lora_rank": ("lora_alpha", "lora_dropout", "lora_targets"),
+    "teacher": ("temperature",),
+}
+"""Settings by the one that they need beside them."""
 
 
 class FinetuneSettings(Settings):
@@ -96,7 +103,27 @@ class FinetuneSettings(Settings):
             raise ValueError("reinitialize begins with random weights in all layers; leave out one")
         if self.lora_rank is not None and (self.reinitialize or self.reinitialize_layers):
             raise ValueError("with lora_rank random layers would never learn; leave out one")
+        if self.reinitialize and (self.freeze_embeddings or self.freeze_layers):
+            raise ValueError("reinitialize: what is frozen would be random and never learn")
         return self
+
+    def check_needed(self) -> None:
+        """See that no setting waits for one that is not given.
+
+        No validator, since a grid reads its settings one by one; and `lora_rank=null` is given: a
+        grid may have it beside other ranks.
+
+        Raises:
+            SettingsError: one does.
+        """
+        for key, others in _NEEDED.items():
+            for other in others:
+                value = getattr(self, other)
+                is_given = value != type(self).model_fields[other].default
+                if is_given and key not in self.model_fields_set:
+                    raise SettingsError(
+                        f"{other}={value} does nothing without {key}", fix=f"Give {key} too."
+                    )
 
     def adapter_settings(self) -> AdapterSettings | None:
         """The adapters that are wanted, if any."""

@@ -154,6 +154,14 @@ class PretrainSettings(FitSettings):
         return self
 
     @model_validator(mode="after")
+    def _spans_are_masked(self) -> Self:
+        masking, usual = self.masking, MaskingSettings()
+        for key in ("span_lengths", "max_span_words", "span_geometric_p"):
+            if masking.unit != "span" and getattr(masking, key) != getattr(usual, key):
+                raise ValueError(f"masking.{key} does nothing without masking.unit=span")
+        return self
+
+    @model_validator(mode="after")
     def _objectives_fit(self) -> Self:
         begins = self.init_checkpoint is not None
         if begins and self.distillation is not None and self.distillation.initialize:

@@ -119,7 +119,7 @@ class Space:
         space = cls({**usual, **axes}, trials)
         if trials is None:
             for point in space.points():
-                settings.parse({**fixed, **point}, where=name_of(point) or None)
+                settings.parse({**fixed, **point}, where=name_of(point) or None).check_needed()
         return space
 
     def points(self) -> list[Point]:
