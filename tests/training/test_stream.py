@@ -159,6 +159,37 @@ if __name__ == "__main__":
 """
 
 
+PLAIN = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.training.test_stream import ToySource, collate
+from bertworks.training.stream import BatchSize, stream
+batches = stream(ToySource(), collate, BatchSize(examples=4), workers=1)
+print(next(batches).num_examples)
+batches.close()
+"""
+
+OWN = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.training.test_stream import ToySource, collate
+from bertworks.training.stream import BatchSize, stream
+class OwnSource(ToySource): ...
+if __name__ == "__main__":
+    batches = stream(OwnSource(), collate, BatchSize(examples=4), workers=1)
+    print(next(batches).num_examples)
+    batches.close()
+"""
+
+
+@pytest.mark.parametrize("text", [PLAIN, OWN], ids=["plain", "with a source of its own"])
+def test_scripts_may_have_workers(tmp_path: Path, text: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text.format(root=str(Path(__file__).parents[2])))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("4\n", "")
+
+
 def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS.format(root=str(Path(__file__).parents[2])))

@@ -22,9 +22,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..corpus.workers import without_main
 from ..errors import TrainingError
 
 if TYPE_CHECKING:
@@ -196,13 +198,17 @@ def _blocks(
         initializer=_start_worker,
         initargs=(source, os.getpid()),
     )
+    # A source of a script's own is found by running the script again, and in no other way.
+    hidden = nullcontext if type(source).__module__ == "__main__" else without_main
     try:
         ahead: deque[tuple[Position, Future[Sequence[Any]]]] = deque()
         for position in wanted:
-            ahead.append((position, pool.submit(_make_block, position.epoch, position.block)))
+            with hidden():  # the first of these starts the processes
+                future = pool.submit(_make_block, position.epoch, position.block)
+            ahead.append((position, future))
             if len(ahead) > 2 * workers:
-                made_at, future = ahead.popleft()
-                yield made_at, future.result()
+                made_at, made = ahead.popleft()
+                yield made_at, made.result()
     except BrokenProcessPool:
         raise TrainingError(
             "a loader worker ended before its time; the machine may be out of memory",
