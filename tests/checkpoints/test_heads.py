@@ -7,6 +7,7 @@ import json
 import onnxruntime
 import pytest
 import torch
+import transformers
 from torch.nn import functional as F
 
 import bertworks as bw
@@ -17,6 +18,7 @@ from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice.network import ChoiceNetwork
 from bertworks.tasks.choice.task import ChoiceTask
+from bertworks.tasks.classification.network import ClassificationNetwork
 from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.tagging.network import TaggingNetwork
@@ -74,6 +76,36 @@ def test_onnx_runtime_gives_the_same(kind, tmp_path):
         assert error(torch.from_numpy(own), other) < journeys.ONNX_TOLERANCE
     if kind == "tagging":
         assert error(expected["logits"][mask], model.network.tag_head(hidden).detach()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("bert", {}),
+        ("albert", {}),
+        ("albert", {"classifier_dropout_prob": 0.3}),
+        ("distilbert", {}),
+        ("distilbert", {"seq_classif_dropout": 0.3, "qa_dropout": 0.4}),
+    ],
+)
+def test_fresh_heads_have_the_familys_dropout(family, said):
+    written = FAMILIES[family].write_config(geometry(family, hidden_dropout_prob=0.05))
+    unsaid = {"classifier_dropout_prob", "seq_classif_dropout", "qa_dropout"}
+    raw = {key: value for key, value in written.items() if key not in unsaid} | said
+    own = getattr(transformers, CONFIG_CLASSES[family])(**raw, pad_token_id=0)
+    config = FAMILIES[family].read_config(raw, where=family)
+    assert FAMILIES[family].read_config(FAMILIES[family].write_config(config), where="") == config
+    heads = {
+        "classification": ClassificationNetwork(config, 2).head,
+        "choice": ChoiceNetwork(config).choice_head,
+        "tagging": TaggingNetwork(config, 2).tag_head,
+        "answering": AnsweringNetwork(config).span_head,
+    }
+    for kind, head in heads.items():
+        with torch.device("meta"):
+            theirs = getattr(transformers, FAMILIES[family].classes[kind])(own)
+        usual = getattr(theirs, "dropout", torch.nn.Dropout(0.0))
+        assert head.dropout.p == usual.p, kind
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -27,6 +27,7 @@ _DEFAULTS = {
     "hidden_act": "gelu_new",
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
+    "classifier_dropout_prob": 0.1,
 }
 
 
@@ -38,7 +39,11 @@ def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
 
 ALBERT = Family(
     name="albert",
-    settings=same_names("embedding_size", "num_hidden_groups"),
+    settings={
+        **same_names("embedding_size", "num_hidden_groups"),
+        "classifier_dropout": "classifier_dropout_prob",
+        "tagging_dropout": "classifier_dropout_prob",
+    },
     keys=key_map(
         {
             **embedding_keys("albert.embeddings"),

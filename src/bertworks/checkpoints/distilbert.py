@@ -22,6 +22,8 @@ DISTILBERT = Family(
         "hidden_act": "activation",
         "hidden_dropout_prob": "dropout",
         "attention_probs_dropout_prob": "attention_dropout",
+        "classifier_dropout": "seq_classif_dropout",
+        "answering_dropout": "qa_dropout",
         "max_position_embeddings": "max_position_embeddings",
         "initializer_range": "initializer_range",
         "tie_word_embeddings": "tie_word_embeddings",
@@ -55,7 +57,7 @@ DISTILBERT = Family(
         **task_classes("DistilBert"),
     },
     implied={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "classifier": "relu"},
-    defaults={"n_layers": 6},
+    defaults={"n_layers": 6, "seq_classif_dropout": 0.2, "qa_dropout": 0.1},
     dropped=(
         *constants("distilbert."),
         (r"vocab_\w+\..*", "the head of pre-training, which this task does not have"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import CheckpointError, SettingsError
-from ..model.config import EncoderConfig
+from ..model.config import HEAD_DROPOUTS, EncoderConfig
 from .keymap import KeyMap, Rule
 
 Raw = Mapping[str, Any]
@@ -116,6 +116,8 @@ class Family:
             CheckpointError: the family has no words for it.
         """
         values = config.model_dump(mode="json")
+        for name in HEAD_DROPOUTS & self.settings.keys():
+            values[name] = config.head_dropout(name)
         raw = {theirs: values[ours] for ours, theirs in self.settings.items()}
         raw |= {"model_type": self.name, **self.extra(config)}
         if not self.pools_as_published(config):  # no default that need not be said

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 import torch
 
 from ..errors import DataError
+from ..model.config import HEAD_DROPOUTS
 from ..model.encoder import Encoder
 from ..text.tokenizer import Tokenizer
 from .engine import chunks
@@ -141,7 +142,7 @@ def fingerprint(encoder: Encoder, tokenizer: Tokenizer) -> str:
     """What tells a model from others: a digest of its weights, geometry and tokenizer."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(tokenizer.fingerprint.encode())
-    digest.update(encoder.config.model_dump_json().encode())
+    digest.update(encoder.config.model_dump_json(exclude=set(HEAD_DROPOUTS)).encode())
     for name, tensor in encoder.state_dict().items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

@@ -31,6 +31,10 @@ _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four ti
 }
 
 
+HEAD_DROPOUTS = frozenset({"classifier_dropout", "tagging_dropout", "answering_dropout"})
+"""Settings of the heads that a task may put on an encoder; the encoder does not depend on them."""
+
+
 class EncoderConfig(Settings):
     """What an encoder is made of, in the names of `config.json`; the defaults are BERT-Base's.
 
@@ -63,6 +67,9 @@ class EncoderConfig(Settings):
             2020).
         classifier: what stands before a classifier's output layer (`classifier_pooling`: on which
             vector of the sequence).
+        classifier_dropout: before the output layer of a classifier, a regression or a choice;
+            `hidden_dropout_prob` if None (`tagging_dropout`: of tagging, likewise;
+            `answering_dropout`: of spans, where it is none if None).
         mlm_transform: whether the head of masked language modelling has a layer before its decoder
             (`mlm_act`: that layer's activation, `hidden_act` if None; `mlm_bias`: whether the
             decoder has a bias).
@@ -102,6 +109,9 @@ class EncoderConfig(Settings):
     gated: bool = False
     classifier: Classifier = "pooler"
     classifier_pooling: ClassifierPooling = "cls"
+    classifier_dropout: float | None = Field(default=None, ge=0, lt=1)
+    tagging_dropout: float | None = Field(default=None, ge=0, lt=1)
+    answering_dropout: float | None = Field(default=None, ge=0, lt=1)
     mlm_transform: bool = True
     mlm_act: Activation | None = None
     mlm_bias: bool = True
@@ -138,6 +148,12 @@ class EncoderConfig(Settings):
     def has_pooler(self) -> bool:
         """Whether a classifier needs the encoder's pooler, which is of the first token."""
         return self.classifier == "pooler" and self.classifier_pooling == "cls"
+
+    def head_dropout(self, name: str) -> float:
+        """One of `HEAD_DROPOUTS`, as it is where nothing is said of it."""
+        usual = 0.0 if name == "answering_dropout" else self.hidden_dropout_prob
+        said: float | None = getattr(self, name)
+        return usual if said is None else said
 
     @property
     def head_size(self) -> int:

@@ -189,7 +189,7 @@ class ClassificationHead(nn.Module):
     Args:
         config: the encoder's geometry.
         num_labels: how many classes there are.
-        dropout: `hidden_dropout_prob`, if left out.
+        dropout: `config.classifier_dropout`, if left out.
         kind: instead of `config.classifier`.
         bias: of the output layer; all but GPT's classifier have one.
     """
@@ -206,7 +206,8 @@ class ClassificationHead(nn.Module):
         super().__init__()
         self.kind = kind or config.classifier
         self.pooling = config.classifier_pooling
-        self.dropout = Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+        usual = config.head_dropout("classifier_dropout")
+        self.dropout = Dropout(usual if dropout is None else dropout)
         size = config.hidden_size
         self.transform: nn.Module | None = None
         if self.kind in ("tanh", "gelu", "relu"):

@@ -35,7 +35,7 @@ class RegressionNetwork(Network):
 
     Args:
         config: the geometry.
-        dropout: before the output layer; `hidden_dropout_prob`, if left out.
+        dropout: before the output layer; `config.classifier_dropout`, if left out.
         pooling: of the values of a row's sequences, where it has several.
     """
 

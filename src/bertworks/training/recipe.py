@@ -11,7 +11,7 @@ from pydantic import Field, field_serializer, model_validator
 
 from ..checkpoints.families import family_named
 from ..errors import SettingsError, nearest
-from ..model.config import EncoderConfig
+from ..model.config import HEAD_DROPOUTS, EncoderConfig
 from ..settings import Settings
 from ..tasks.pretraining.distillation import DistillationSettings
 from ..tasks.pretraining.masking import MaskingSettings
@@ -19,7 +19,10 @@ from ..tasks.pretraining.pairs import InstanceSettings
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensSettings
 from .plan import FitSettings
 
-_NO_GEOMETRY = {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "size"}
+_NO_GEOMETRY = {
+    *HEAD_DROPOUTS,
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "size"),
+}
 """Settings of a model that its weights do not depend on; what a size means does."""
 
 

@@ -26,7 +26,8 @@ class AnsweringNetwork(Network):
 
     Args:
         config: the geometry.
-        dropout: before the output layer; none, if left out, as in the original.
+        dropout: before the output layer; `config.answering_dropout`, if left out: in all
+            families but DistilBERT none, as in the original.
         span_loss: the mean or the sum of the two log-likelihoods.
         softmax: over all tokens of a sequence, or over `[CLS]` and the passage.
     """
@@ -40,7 +41,8 @@ class AnsweringNetwork(Network):
     ) -> None:
         super().__init__()
         self.encoder = Encoder(config, pooler=False)
-        self.span_head = TokenHead(config, 2, dropout or 0.0)
+        dropout = config.head_dropout("answering_dropout") if dropout is None else dropout
+        self.span_head = TokenHead(config, 2, dropout)
         self._share = 0.5 if span_loss == "mean" else 1.0
         self._softmax = softmax
 

@@ -22,7 +22,7 @@ class ChoiceNetwork(Network):
 
     Args:
         config: the geometry.
-        dropout: before the output layer; `hidden_dropout_prob`, if left out.
+        dropout: before the output layer; `config.classifier_dropout`, if left out.
     """
 
     def __init__(self, config: EncoderConfig, dropout: float | None = None) -> None:

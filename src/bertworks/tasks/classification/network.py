@@ -26,7 +26,7 @@ class ClassificationNetwork(Network):
     Args:
         config: the geometry.
         num_labels: how many classes there are.
-        dropout: before the output layer; `hidden_dropout_prob`, if left out.
+        dropout: before the output layer; `config.classifier_dropout`, if left out.
         multi_label: whether a row may have any number of classes.
         class_weights: what a row of each class counts in the loss; 1, if left out.
         label_smoothing: share of the target that is spread over all classes.

@@ -22,7 +22,7 @@ class TaggingNetwork(Network):
     Args:
         config: the geometry.
         num_labels: how many tags there are.
-        dropout: before the output layer; `hidden_dropout_prob`, if left out.
+        dropout: before the output layer; `config.tagging_dropout`, if left out.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class TaggingNetwork(Network):
     ) -> None:
         super().__init__()
         self.encoder = Encoder(config, pooler=False)
-        dropout = config.hidden_dropout_prob if dropout is None else dropout
+        dropout = config.head_dropout("tagging_dropout") if dropout is None else dropout
         self.tag_head = TokenHead(config, num_labels, dropout)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
