@@ -324,8 +324,11 @@ class Model:
     def save(self, directory: str | Path) -> Path:
         """Write the model in the Hugging Face layout; `load` reads it again.
 
+        A model that is there is replaced.
+
         Raises:
-            CheckpointError: the directory cannot be written.
+            CheckpointError: the directory holds something else than a saved model, or cannot be
+                written.
         """
         task = self.task
         return save_model(

@@ -245,9 +245,59 @@ def test_damage_and_absence_are_said(tmp_path):
 def test_a_model_is_replaced_whole(tmp_path):
     model = tiny()
     model.save(tmp_path / "m")
-    (tmp_path / "m" / "stale").write_text("from before")
+    (tmp_path / "m" / "merges.txt").write_text("of the model before")
     model.save(tmp_path / "m")
-    assert not (tmp_path / "m" / "stale").exists()
+    assert not (tmp_path / "m" / "merges.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("other", ["notes.txt", "1_Pooling/notes.txt", "empty/"])
+def test_nothing_but_a_model_is_replaced(tmp_path, other):
+    model = tiny()
+    model.save(tmp_path / "m")
+    path = tmp_path / "m" / other
+    path.parent.mkdir(exist_ok=True)
+    path.mkdir() if other.endswith("/") else path.write_text("x")
+    with pytest.raises(CheckpointError, match=f"holds '{other.strip('/')}', which is no part"):
+        model.save(tmp_path / "m")
+    assert path.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_sentence_encoder_is_replaced(minilm, tmp_path):
+    model = bw.load(minilm, device="cpu")
+    for _ in range(2):
+        model.save(tmp_path / "m")
+    assert bw.load(tmp_path / "m", device="cpu").sentence == model.sentence
+
+
+def test_a_model_is_saved_to_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    model = tiny()
+    model.save(".")
+    assert Path("config.json").exists()  # it is still the directory that one is in
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+    with pytest.raises(CheckpointError, match="working directory cannot be replaced"):
+        model.save(".")
+
+
+def test_the_former_model_comes_back(tmp_path, monkeypatch):
+    """Where the new one cannot be given its name."""
+    model = tiny()
+    model.save(tmp_path / "m")
+    before = (tmp_path / "m").stat().st_ino
+    rename = Path.rename
+
+    def failing(path, target):
+        if path.name == ".m.new":
+            raise OSError("no")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        model.save(tmp_path / "m")
+    assert (tmp_path / "m").stat().st_ino == before
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 

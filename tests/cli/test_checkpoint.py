@@ -77,6 +77,8 @@ def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
         (["inspect", tmp_path / "nowhere"], "no such directory"),
         (["convert", world.pretrained, tmp_path / "x", "--to", "onyx"], "onyx"),
         (["convert", world.pretrained, tmp_path, "--to", "tensorflow"], "is not empty"),
+        (["convert", world.pretrained, tmp_path], "holds 'bad.txt', which is no part of a saved"),
+        (["shrink", world.pretrained, tmp_path / "no.txt", "--out", tmp_path], "holds 'bad.txt'"),
         (["add-tokens", world.pretrained, tmp_path / "empty.txt", "--out", "m"], "is empty"),
         (
             ["add-tokens", world.pretrained, tmp_path / "bad.txt", "--out", "m"],

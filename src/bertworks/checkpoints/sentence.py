@@ -39,6 +39,10 @@ _NAMES: Mapping[str, SentencePooling] = {
     "lasttoken": "sep",
 }
 _MODULES = "sentence_transformers.models"
+FILES = frozenset(
+    {"modules.json", "sentence_bert_config.json", "1_Pooling", "1_Pooling/config.json"}
+)
+"""What `write_sentence_settings` writes."""
 
 
 class SentenceSettings(Settings):

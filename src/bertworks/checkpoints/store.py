@@ -29,6 +29,7 @@ from ..model.config import EncoderConfig
 from . import tensorflow
 from .families import family_named, family_of
 from .family import Family
+from .replacing import check_target, put_in_place
 from .sentence import SentenceSettings, write_sentence_settings
 from .weights import SAFETENSORS, has_weights, read_json, read_weights
 
@@ -179,10 +180,11 @@ def save_model(
     tokenizer: Tokenizer,
     sentence: SentenceSettings | None = None,
 ) -> Path:
-    """Write a model; a directory that is there is replaced once the new one is complete.
+    """Write a model; one that is there is replaced once the new one is complete.
 
     Args:
-        directory: where to.
+        directory: where to; new, empty, or a saved model's. See `replacing.put_in_place` for where
+            the former model is if the program is killed while it is replaced.
         network: the network, its encoder as its attribute `encoder`.
         config: its geometry.
         task: the task's name; None for a bare encoder.
@@ -193,11 +195,13 @@ def save_model(
         sentence: how a sentence encoder makes vectors; None if it is none.
 
     Raises:
-        CheckpointError: the directory cannot be written, or the family has no place for the model.
+        CheckpointError: the directory holds something else, or cannot be written; or the family has
+            no place for the model.
     """
     directory = Path(directory)
-    new = directory.with_name(f".{directory.name}.new")
-    old = directory.with_name(f".{directory.name}.old")
+    check_target(directory)
+    target = directory.resolve()  # "." has no name
+    new = target.with_name(f".{target.name}.new")
     family = family_of(config)
     check_layout(network, config, model_class)
     raw = {
@@ -222,11 +226,7 @@ def save_model(
         tokenizer.save(new)
         if sentence is not None:
             write_sentence_settings(new, sentence, config.hidden_size)
-        shutil.rmtree(old, ignore_errors=True)
-        if directory.exists():
-            directory.rename(old)
-        new.rename(directory)
-        shutil.rmtree(old, ignore_errors=True)
+        put_in_place(new, target)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(new, ignore_errors=True)
         raise CheckpointError(f"cannot be written ({error})", where=str(directory)) from None

@@ -148,9 +148,11 @@ def shrink(
     Special pieces and single characters stay, so that no text becomes unknown that was not.
     """
     from ..api import load
+    from ..checkpoints.replacing import check_target
     from ..corpus.readers import ReadCounts, read_documents
     from ..surgery import shrink as keep_used
 
+    check_target(out)  # reading a corpus may take long
     counts = ReadCounts()
     documents = read_documents(
         corpus, format=format.value, column=column, skip_bad=skip_bad, counts=counts

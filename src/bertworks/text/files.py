@@ -35,6 +35,8 @@ MERGES, BPE_VOCAB = "merges.txt", "vocab.json"
 ALBERT, FAIRSEQ = "spiece.model", "sentencepiece.bpe.model"
 _IN_ORDER = (TOKENIZER, VOCAB, MERGES, ALBERT, FAIRSEQ)
 _OTHERS = {VOCAB, MERGES, BPE_VOCAB, ALBERT, FAIRSEQ, "special_tokens_map.json"}
+FILES = frozenset({TOKENIZER, CONFIG, *_OTHERS})
+"""All that a tokenizer may be written as."""
 # The special pieces that tokenizers usually have, for those that do not say.
 _USUAL = {
     "pad": (PAD, "<pad>"),
