@@ -14,7 +14,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, BertForPreTraining, BertForSequenceClassification
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    BertForPreTraining,
+    BertForSequenceClassification,
+)
 
 import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
@@ -145,6 +150,14 @@ def test_real_weights_give_hugging_faces_vectors(minilm):
         expected = theirs(**inputs).last_hidden_state[mask]
         own = model.encoder(packed)
     assert (own - expected).abs().max() < 1e-5
+
+
+def test_hugging_face_cuts_texts_where_the_model_ends(minilm, tmp_path):
+    bw.load(minilm, device="cpu").save(tmp_path / "m")
+    for folder in (minilm, tmp_path / "m"):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert tokenizer.model_max_length == 512
+        assert len(tokenizer("a " * 600, truncation=True)["input_ids"]) == 512
 
 
 def test_old_spellings_are_read(tmp_path):

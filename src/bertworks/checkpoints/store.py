@@ -223,7 +223,7 @@ def save_model(
         contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
         save_file(contiguous, new / SAFETENSORS, metadata={"format": "pt"})
         (new / SAFETENSORS).chmod(0o644)  # safetensors leaves it to its owner alone
-        tokenizer.save(new)
+        tokenizer.save(new, model_max_length=config.max_seqlen)
         if sentence is not None:
             write_sentence_settings(new, sentence, config.hidden_size)
         put_in_place(new, target)
