@@ -71,6 +71,15 @@ def test_words_go_behind_when_nothing_is_unused():
     assert torch.allclose(table[8], (2 * old[5] + old[1]) / 3)
 
 
+def test_a_word_of_several_parts_is_known_as_a_whole():
+    found = add_tokens(tiny(), ["covid", "Covid-19", "covid-19", "covid"])
+    assert found.added == ("covid", "covid-19")
+    assert found.known == ("covid-19", "covid")
+    assert words_of(found.model, "Covid covid-19") == ["covid", "covid-19"]
+    again = add_tokens(found.model, ["COVID-19", "covid-20"])
+    assert (again.added, again.known) == (("covid-20",), ("COVID-19",))
+
+
 def test_shrinking_keeps_the_tokens_of_the_texts():
     model = tiny()
     before = hidden(model, "a b [c")

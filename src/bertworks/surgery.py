@@ -114,24 +114,23 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
         parts = definition.normalization.words(word, where=f"word {number}")
         if not parts:
             raise DataError("nothing is left of it", where=f"word {number} ({word!r})")
+        piece = parts[0]
+        if len(parts) > 1:
+            piece = definition.normalization.normalizer.normalize_str(word).strip()
         former = model.tokenizer.piece_ids([word])[0].tolist()
-        if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or parts[0] in added:
+        if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or piece in added:
             known.append(word)
             continue
         if len(parts) == 1 and free:
             at = free.pop(0)
-            pieces[at] = parts[0]
+            pieces[at] = piece
             sources[at] = former
-            added.append(parts[0])
             reused += 1
-        elif len(parts) == 1:
-            appended.append((parts[0], former))
-            added.append(parts[0])
         else:
-            text = definition.normalization.normalizer.normalize_str(word).strip()
-            later.append(AddedPiece(text, single_word=True))
-            appended.append((text, former))
-            added.append(text)
+            appended.append((piece, former))
+        if len(parts) > 1:
+            later.append(AddedPiece(piece, single_word=True))
+        added.append(piece)
     return Addition(
         _with_pieces(model, definition, pieces, later, appended, sources),
         tuple(added),
