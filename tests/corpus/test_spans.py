@@ -308,3 +308,17 @@ def test_rules_fill_in_for_documents_without_spans(tokenizer: Tokenizer, tmp_pat
     assert "cdef" in units(corpus, tokenizer)
     assert "cdef" not in units(corpus, tokenizer, 1)
     assert "cdef" not in units(corpus, tokenizer, 2)
+
+
+@pytest.mark.parametrize("text", ["1" * 100_000, "1.5," * 50_000, "1kg " * 50_000, "$1 " * 50_000])
+def test_rows_of_numbers_are_read_once(text: str) -> None:
+    """It would take hours, were each digit a place to begin anew."""
+    (found,) = find_chunks([text])
+    assert len(found) == text.count("kg") + text.count("$")
+
+
+def test_a_number_that_measures_nothing_hides_none_that_does() -> None:
+    text = "1.5 and 2,000 m2.5kg, 3.4.5 % of 6\u00a0007 7\u00a0km, x8kg 9m9, $1.5million"
+    (found,) = find_chunks([text])
+    expected = ["2,000 m2", "5kg", "3.4.5 %", "7\u00a0km", "$1.5"]
+    assert [text[start:end] for start, end in found] == expected

@@ -16,6 +16,7 @@ In a language that capitalises all nouns, neighbouring nouns are taken for one n
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from .spans import Span
@@ -33,12 +34,14 @@ _UNITS = (
     "km/h|m/s|mph|kWh|MWh|GWh|kHz|MHz|GHz|Hz|kg|mg|µg|km²|km2|m²|m2|m³|m3|km|cm|mm|nm|µm|ml|ha|kW|MW|"
     "GW|kJ|hPa|kPa|kB|KB|MB|GB|TB|min|ft|lb|oz|°C|°F|mi|ms|m|g|l|s|h|t|W|V|A|J|K|°"
 )
-_NUMBER = r"\d+(?:[.,\u00a0\u202f]\d+)*"
+# Numbers are not gone back into, and one that measures nothing is passed over as a whole: a long row
+# of digits is read once, not once from each digit.
+_NUMBER = r"\d++(?:[.,\u00a0\u202f]\d++)*+"
 _MEASURED = re.compile(
-    rf"[$€£¥₹]\s?{_NUMBER}(?:\s(?:million|billion|trillion)\b)?"
-    rf"|{_NUMBER}\s?[%‰€£¥₹]"
-    rf"|{_NUMBER}\s(?:million|billion|trillion)\b"
-    rf"|{_NUMBER}[\s-]?(?:{_UNITS})(?![\w/])"
+    rf"([$€£¥₹]\s?{_NUMBER}(?:\s(?:million|billion|trillion)\b)?"
+    rf"|{_NUMBER}"
+    rf"(?:\s?[%‰€£¥₹]|\s(?:million|billion|trillion)\b|[\s-]?(?:{_UNITS})(?![\w/])))"
+    rf"|{_NUMBER}"
 )
 
 
@@ -50,9 +53,10 @@ def find_chunks(sentences: Sequence[str]) -> list[list[Span]]:
     for sentence, own in zip(sentences, words, strict=True):
         taken: list[Span] = []
         for start, end in _candidates(sentence, own, within):
-            if all(end <= first or last <= start for first, last in taken):
-                taken.append((start, end))
-        found.append(sorted(taken))
+            at = bisect_left(taken, (start, end))
+            if (at == 0 or taken[at - 1][1] <= start) and (at == len(taken) or end <= taken[at][0]):
+                taken.insert(at, (start, end))
+        found.append(taken)
     return found
 
 
@@ -65,8 +69,9 @@ def _candidates(sentence: str, words: Sequence[re.Match[str]], within: set[str])
         if 0 < len(inner) <= _MAX_QUOTED_WORDS and name == name.strip():
             yield start, end
     for match in _MEASURED.finditer(sentence):
-        if not sentence[: match.start()][-1:].isalnum():
-            yield match.span()
+        start, end = match.span(1)
+        if start == 0 or (start > 0 and not sentence[start - 1].isalnum()):
+            yield start, end
     yield from _runs(sentence, words, within)
 
 
