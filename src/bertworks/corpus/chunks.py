@@ -34,8 +34,8 @@ _UNITS = (
     "km/h|m/s|mph|kWh|MWh|GWh|kHz|MHz|GHz|Hz|kg|mg|µg|km²|km2|m²|m2|m³|m3|km|cm|mm|nm|µm|ml|ha|kW|MW|"
     "GW|kJ|hPa|kPa|kB|KB|MB|GB|TB|min|ft|lb|oz|°C|°F|mi|ms|m|g|l|s|h|t|W|V|A|J|K|°"
 )
-# Numbers are not gone back into, and one that measures nothing is passed over as a whole: a long row
-# of digits is read once, not once from each digit.
+# Numbers are not gone back into, and one that measures nothing is passed over as a whole: a long
+# row of digits is read once, not once from each digit.
 _NUMBER = r"\d++(?:[.,\u00a0\u202f]\d++)*+"
 _MEASURED = re.compile(
     rf"([$€£¥₹]\s?{_NUMBER}(?:\s(?:million|billion|trillion)\b)?"
