@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
@@ -119,6 +120,35 @@ def test_offsets_are_the_sentences_own(loaded: Tokenizer, texts: list[list[str]]
             assert 0 <= start <= end <= len(sentence)
             covered |= set(range(start, end))
         assert {at for at, char in enumerate(sentence) if not char.isspace()} <= covered
+
+
+@pytest.mark.parametrize("together", [1, 20, 50])
+def test_memory_is_bounded_by_characters(
+    loaded: Tokenizer, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """The library is not given more together, however long a document is; nothing else changes."""
+    wordpiece = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "."])
+    texts = [["a a."] * 9, [], ["a" * 60, "."], ["a."]]
+    monkeypatch.setattr(documents, "_AT_ONCE", 8)
+    given_together: list[list[str]] = []
+    for tokenizer in (wordpiece, loaded):
+        whole, ids = sentence_tokens(tokenizer, texts), sentence_ids(tokenizer, texts)
+        with monkeypatch.context() as patched:
+            for name in ("piece_ids", "segments"):
+                call = getattr(tokenizer, name)
+
+                def noted(part: list[str], call: Any = call) -> Any:
+                    given_together.append(part)
+                    return call(part)
+
+                patched.setattr(tokenizer, name, noted)
+            patched.setattr(documents, "_TOGETHER", together)
+            parted = sentence_tokens(tokenizer, texts)
+            assert flat(sentence_ids(tokenizer, texts)) == flat(ids)
+        assert all(sum(map(len, part[:-1])) < together for part in given_together)
+        for one, two in zip(parted, whole, strict=True):
+            assert one.input_ids.tolist() == two.input_ids.tolist()
+            assert one.offsets.tolist() == two.offsets.tolist()
 
 
 def test_words_of_wordpiece_need_no_context() -> None:

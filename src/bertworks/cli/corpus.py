@@ -162,7 +162,9 @@ def prepare(
     """Make a corpus ready for `pretrain`: sentences, token ids.
 
     Killed and run again, it goes on where it stopped. The number of workers changes nothing in
-    what is written.
+    what is written. Each worker's memory grows with its longest document, by 10 to 30 bytes a
+    character, and with its longest sentence, by 100 (160 with --spans): a line without a full stop
+    is one sentence.
     """
     import os
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from .spans import Span
 
@@ -47,12 +48,17 @@ _MEASURED = re.compile(
 
 def find_chunks(sentences: Sequence[str]) -> list[list[Span]]:
     """The chunks of each sentence of a document: first and past-the-last characters, rising."""
-    words = [list(_WORD.finditer(sentence)) for sentence in sentences]
-    within = {word[0] for sentence in words for word in sentence[1:] if word[0][0].isupper()}
+    # Words are looked for twice: kept, those of a long document would take many times its size.
+    within = {
+        word[0]
+        for sentence in sentences
+        for word in islice(_WORD.finditer(sentence), 1, None)
+        if word[0][0].isupper()
+    }
     found = []
-    for sentence, own in zip(sentences, words, strict=True):
+    for sentence in sentences:
         taken: list[Span] = []
-        for start, end in _candidates(sentence, own, within):
+        for start, end in _candidates(sentence, list(_WORD.finditer(sentence)), within):
             at = bisect_left(taken, (start, end))
             if (at == 0 or taken[at - 1][1] <= start) and (at == len(taken) or end <= taken[at][0]):
                 taken.insert(at, (start, end))
