@@ -62,6 +62,14 @@ def test_initialisation_is_a_normal_cut_at_two_deviations():
     assert drawn.std().item() == pytest.approx(0.02 * 0.8796, rel=0.01)
 
 
+def test_a_decoder_of_its_own_is_drawn_likewise():
+    torch.manual_seed(0)
+    config = EncoderConfig.of_size("mini", vocab_size=2000).with_values(tie_word_embeddings=False)
+    decoder = MLMHead(config, torch.nn.Parameter(torch.zeros(2000, 256))).decoder.detach()
+    assert decoder.abs().max() <= 0.04
+    assert decoder.std().item() == pytest.approx(0.02 * 0.8796, rel=0.01)
+
+
 @pytest.mark.parametrize("chunk", [2**24, 3 * 101])
 def test_fused_loss_equals_the_plain_one(monkeypatch, chunk):
     """Also where the positions go through in several pieces."""

@@ -15,7 +15,7 @@ from ..packed import Packed, Sequences
 from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
-from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, initialize
+from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, draw_weight, initialize
 from .pooling import token_mean
 
 _CHUNK = 2**21  # logits that are held at a time, at most
@@ -40,7 +40,7 @@ class MLMHead(nn.Module):
         self.decoder = word_embeddings
         if not config.tie_word_embeddings:
             self.decoder = nn.Parameter(torch.empty_like(word_embeddings))
-            nn.init.trunc_normal_(self.decoder, std=config.initializer_range)
+            draw_weight(self.decoder, config.initializer_range)
 
     def forward(
         self, hidden: Float[Tensor, "masked hidden_size"]

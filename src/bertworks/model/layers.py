@@ -107,15 +107,16 @@ def initialize(module: nn.Module, initializer_range: float) -> None:
     """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
-            nn.init.trunc_normal_(
-                part.weight,
-                std=initializer_range,
-                a=-2 * initializer_range,
-                b=2 * initializer_range,
-            )
+            draw_weight(part.weight, initializer_range)
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
+
+
+def draw_weight(weight: Tensor, initializer_range: float) -> None:
+    """Draw a matrix as `initialize` does; PyTorch itself cuts at 2, not at two deviations."""
+    bound = 2 * initializer_range
+    nn.init.trunc_normal_(weight, std=initializer_range, a=-bound, b=bound)
