@@ -442,4 +442,5 @@ def load(
         )
     keep_freed_memory()
     network = network.to(pick_device(device)).eval()
-    return Model(tokenizer, task, network, report, read_sentence_settings(directory))
+    sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
+    return Model(tokenizer, task, network, report, sentence)

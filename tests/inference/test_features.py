@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import bertworks as bw
-from bertworks.errors import DataError, SettingsError
+from bertworks.errors import CheckpointError, DataError, SettingsError
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +172,30 @@ def test_a_sentence_encoder_is_saved_as_one(minilm, tmp_path):
     assert (again.sentence.normalize, again.sentence.max_seq_length) == (True, 256)
     texts = ["A cat.", "sat"]
     assert np.array_equal(again.embed(texts), minilm.embed(texts))
+
+
+def edit(file, **entries):
+    file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
+
+
+def test_lower_case_is_the_tokenizers_or_refused(minilm, tmp_path):
+    """sentence-transformers folds texts before the tokenizer sees them."""
+    from sentence_transformers import SentenceTransformer
+
+    minilm.save(tmp_path / "m")
+    edit(tmp_path / "m" / "sentence_bert_config.json", do_lower_case=True)
+    texts = ["A CAT.", "sat", "Crème Brûlée"]
+    assert np.array_equal(bw.load(tmp_path / "m", device="cpu").embed(texts), minilm.embed(texts))
+
+    cased = bw.Tokenizer.from_vocabulary(minilm.tokenizer.pieces, lowercase=False)
+    cased.save(tmp_path / "m")
+    with pytest.raises(CheckpointError, match="do_lower_case is not supported"):
+        bw.load(tmp_path / "m", device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = SentenceTransformer(str(tmp_path / "m"), device="cpu").encode(texts)
+    # What the error advises is the same.
+    edit(tmp_path / "m" / "tokenizer_config.json", do_lower_case=True, strip_accents=False)
+    own = bw.load(tmp_path / "m", device="cpu").embed(texts)
+    assert np.abs(own - theirs).max() < 1e-5
+    assert np.abs(own - minilm.embed(texts)).max() > 1e-2  # which takes the accents away

@@ -53,8 +53,12 @@ class SentenceSettings(Settings):
     max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")
 
 
-def read_sentence_settings(directory: Path) -> SentenceSettings | None:
+def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSettings | None:
     """What a directory says of sentences; None if it is no sentence encoder's.
+
+    Args:
+        directory: the model's.
+        lowercase: whether its tokenizer folds texts to lower case.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a part is not supported.
@@ -72,9 +76,17 @@ def read_sentence_settings(directory: Path) -> SentenceSettings | None:
     values: dict[str, Any] = {}
     for kind, path in parts:
         if kind == "Transformer":
-            limits = directory / path / "sentence_bert_config.json"
-            if limits.is_file():
-                values["max_seq_length"] = read_json(limits).get("max_seq_length")
+            file_of_limits = directory / path / "sentence_bert_config.json"
+            if file_of_limits.is_file():
+                limits = read_json(file_of_limits)
+                values["max_seq_length"] = limits.get("max_seq_length")
+                if limits.get("do_lower_case") and not lowercase:
+                    raise CheckpointError(
+                        "do_lower_case is not supported where the tokenizer keeps capitals",
+                        where=str(file_of_limits),
+                        fix="If the tokenizer is BERT's, set do_lower_case to true and "
+                        "strip_accents to false in tokenizer_config.json.",
+                    )
         elif kind == "Pooling":
             values["pooling"] = _pooling(directory / path / "config.json")
         elif kind == "Normalize":
