@@ -159,7 +159,7 @@ def test_models_that_are_none_or_of_another_task(
     )
     _fails(bertworks, "fill-mask", world.finetuned, "a [MASK]", says="trained for classification")
     _fails(bertworks, "next-sentence", world.finetuned, "a", "b", says="classification")
-    _fails(bertworks, "tokenize", gone, "text", says="no such file")
+    _fails(bertworks, "tokenize", gone, "text", says="no such directory")
     weights = tmp_path / "damaged" / "model.safetensors"
     weights.parent.mkdir()
     for file in (world.finetuned / "model").iterdir():

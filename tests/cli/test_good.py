@@ -382,5 +382,28 @@ def test_tokenize(bertworks: Bertworks, world: World) -> None:
     )
 
 
+def test_a_tokenizer_of_the_hub(
+    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is taken where a directory is, and no weights are fetched for it."""
+    asked: list[tuple[str, list[str]]] = []
+
+    def fetched(name: str, *, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        return str(world.vocab)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetched)
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    words = ("prepare", world.corpus, "--tokenizer", "some/bert", "--out", out, "--workers", 1)
+    result = bertworks(*words)
+    assert result.exit_code == 0, result.output
+    here, there = (path / "shard-00000.arrow" for path in (out, world.prepared))
+    assert here.read_bytes() == there.read_bytes()
+    assert "door" in bertworks("tokenize", "bert", "door").stdout
+    assert [name for name, _ in asked] == ["some/bert", "bert"]
+    assert all("*.txt" in wanted and "*.safetensors" not in wanted for _, wanted in asked)
+
+
 def test_version(bertworks: Bertworks) -> None:
     assert bertworks("--version").stdout.startswith("bertworks 0.")

@@ -7,18 +7,16 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 
-_HUB_FILES = (
-    "*.json",
-    "1_Pooling/*.json",
-    "*.safetensors",
-    "*.txt",
-    "*.model",
-    "pytorch_model*.bin",
-)
+_HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
-def locate(name: str | Path) -> Path:
+def locate(name: str | Path, *, weights: bool = True) -> Path:
     """The directory of a model: here, in a run, or fetched from the Hugging Face hub.
+
+    Args:
+        name: its path, or its name on the hub.
+        weights: fetch the weights as well.
 
     Raises:
         CheckpointError: there is none of that name.
@@ -38,8 +36,9 @@ def locate(name: str | Path) -> Path:
         RepositoryNotFoundError,
     )
 
+    wanted = [*_HUB_FILES, *(_WEIGHTS if weights else ())]
     try:
-        return Path(snapshot_download(str(name), allow_patterns=list(_HUB_FILES)))
+        return Path(snapshot_download(str(name), allow_patterns=wanted))
     except RepositoryNotFoundError:
         problem = "no such directory here, and no such model on the hub"
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):

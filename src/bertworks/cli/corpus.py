@@ -130,7 +130,11 @@ def vocab(
 def prepare(
     corpus: Corpus,
     tokenizer: Annotated[
-        Path, typer.Option(metavar="DIR", help="The directory that `vocab` wrote, or a model's.")
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="What `vocab` wrote, or a model: its directory or its name on the hub.",
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the shards are written.")],
     workers: Annotated[
@@ -216,7 +220,8 @@ def tokenize(
     model: Annotated[
         Path,
         typer.Argument(
-            metavar="MODEL", help="A directory of a vocabulary, corpus, run or model; or its file."
+            metavar="MODEL",
+            help="A directory of a vocabulary, corpus, run or model; its file; or a hub name.",
         ),
     ],
     texts: Annotated[
@@ -262,6 +267,10 @@ def tokenize(
 
 
 def _files_of(directory: Path) -> Path:
-    """Where a tokenizer's files lie in a run, in a prepared corpus, or in a directory of theirs."""
+    """A tokenizer's files: in a run, in a prepared corpus, in a directory of theirs, on the hub."""
+    if not directory.exists():
+        from ..checkpoints.locate import locate
+
+        return locate(directory, weights=False)
     inner = [directory / name for name in ("model", "tokenizer")]
     return next((path for path in inner if path.is_dir()), directory)
