@@ -211,6 +211,7 @@ def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
         (["warm", "cold", "cool"], False),
         (["a b, c", "d"], False),
         (["text", "some words, in a row"], False),
+        (["id\tabstract", "1\tsome words, in a row"], False),
     ],
 )
 def test_a_first_line_that_may_be_names_is_told(

@@ -27,15 +27,15 @@ PAIR_NAMES = (
     ("sentence_a", "sentence_b"),
     ("query", "passage"),
 )
-TEXT_NAMES = (
-    *("text", "sentence", "content", "review", "document"),
-    *("comment", "tweet", "message", "body", "abstract", "headline", "title"),
-)
+TEXT_NAMES = ("text", "sentence", "content", "review", "document")
 LABEL_NAMES = ("label", "labels", "quality", "gold_label", "class", "category", "target")
 QUERY_NAMES = ("query", "anchor", "question")
 PREDICTION = "prediction"
 """What stands beside a row that a model has answered; in TSV, `prediction.label` and the like."""
-KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
+_OTHER_NAMES = ("abstract", "body", "comment", "headline", "id", "message", "title", "tweet")
+KNOWN_NAMES = frozenset(
+    {*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES, *_OTHER_NAMES}
+)
 _NAME_LIKE = re.compile(r"#?[^\W\d][\w.#-]{0,24}( [\w.#-]{1,12}){0,2}")
 
 
