@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bertworks.api import Model, load
-from bertworks.errors import SettingsError
+from bertworks.errors import BertworksWarning, SettingsError
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 
@@ -77,7 +77,8 @@ def test_sentence_transformers_opens_what_is_saved(tmp_path: Path, pooling: str)
     for vectors in own:
         assert np.abs(vectors - expected).max() < 1e-6
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    (told,) = again.predict([(texts[0], texts[1])])
+    with pytest.warns(BertworksWarning, match="6 tokens were cut off"):
+        (told,) = again.predict([(texts[0], texts[1])])
     assert told["similarity"] == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
 
 

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -100,7 +101,9 @@ def team(device: torch.device | str = "cpu") -> Iterator[Team]:
         torch.cuda.set_device(device)
     ours = not dist.is_initialized()
     if ours:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        # The others wait while the first measures on dev. That a process has died, torchrun tells.
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(hours=12))
     try:
         yield Team(dist.get_rank(), dist.get_world_size(), device)
     finally:
