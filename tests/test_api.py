@@ -36,12 +36,27 @@ def test_answers_come_in_order_and_do_not_depend_on_company():
         )
 
 
+def published_classifier():
+    """One that does not say whether it takes single texts or pairs."""
+    model = tiny("classification")
+    model.task.settings = model.task.settings.with_values(takes_either=True)
+    return model
+
+
+def test_a_published_classifier_takes_texts_and_pairs():
+    model = published_classifier()
+    one, pair = model.predict(["a"]), model.predict([("a", "b")])
+    assert one[0]["probabilities"] != pair[0]["probabilities"]
+
+
 def test_each_handle_says_what_it_cannot():
     classifier, pretrained = tiny("classification"), tiny()
     with pytest.raises(bw.BertworksError, match="not for masked words or next sentences"):
         classifier.fill_mask("a [MASK]")
     with pytest.raises(bw.BertworksError, match="single texts"):
         classifier.predict([("a", "b")])
+    with pytest.raises(bw.BertworksError, match="single texts and pairs cannot be mixed"):
+        published_classifier().predict(["a", ("a", "b")])
     for item in (float("nan"), None, ("a", "b", "c"), ()):  # NaN: a gap in a column of pandas
         with pytest.raises(bw.BertworksError, match="is no text, no pair of texts and no row"):
             classifier.predict(["a", item])

@@ -362,12 +362,17 @@ class Model:
             return rows
         task, _ = self._task_and_network()
 
+        sizes: set[int] = set()
+
         def as_row(item: Any) -> Row:
             if isinstance(item, Mapping):
                 return item
             texts = (item,) if isinstance(item, str) else item
             if not isinstance(texts, list | tuple) or len(texts) not in (1, 2):
                 raise DataError(f"{item!r} is no text, no pair of texts and no row of columns")
+            sizes.add(len(texts))
+            if len(sizes) > 1:
+                raise DataError("single texts and pairs cannot be mixed", where=repr(item))
             return task.text_row(*texts)
 
         return map(as_row, unframed(rows))

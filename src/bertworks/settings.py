@@ -114,17 +114,19 @@ def _is_text(cls: type[BaseModel], key: str) -> bool:
     *parents, leaf = key.split(".")
     owner = _owner(cls, parents)
     field = owner.model_fields.get(leaf) if owner else None
-    if field is None:
-        return False
-    return set(get_args(field.annotation) or (field.annotation,)) in ({str}, {str, type(None)})
+    return field is not None and field.annotation in (str, str | None)
 
 
 def _as_typed(text: str) -> str | None:
-    """Text as it is, without the quotes around it; nothing, where YAML has words for that."""
+    """Text as it is, but what YAML has quotes or a word for nothing for."""
     if text in ("", "~", "null"):
         return None
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
-    return text[1:-1] if quoted else text
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        try:
+            return str(yaml.safe_load(text))
+        except yaml.YAMLError:
+            return text
+    return text
 
 
 def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:

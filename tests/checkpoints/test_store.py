@@ -277,6 +277,13 @@ def test_nothing_but_a_model_is_replaced(tmp_path, other):
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
+def test_a_vocabulary_is_no_model_that_may_be_replaced(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(CheckpointError, match=r"holds 'vocab\.txt'"):
+        tiny().save(tmp_path)
+    assert (tmp_path / "vocab.txt").exists()
+
+
 def test_a_sentence_encoder_is_replaced(minilm, tmp_path):
     model = bw.load(minilm, device="cpu")
     for _ in range(2):

@@ -7,6 +7,7 @@ import torch
 from tests.checkpoints import published
 
 from bertworks.errors import DataError, SettingsError
+from bertworks.inference import generate as module
 from bertworks.inference.engine import EngineSettings
 from bertworks.inference.generate import GenerationSettings, generate
 from bertworks.model.memory import Memory
@@ -59,7 +60,7 @@ def test_a_memory_takes_several_tokens_at_a_time(network):
     assert (together - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
-def test_texts_do_not_depend_on_each_other(network):
+def test_texts_do_not_depend_on_each_other(network, monkeypatch):
     settings = GenerationSettings(max_new_tokens=10, temperature=1.0, top_k=20, top_p=0.9, seed=3)
     together = generate(network, PROMPTS, settings, ENGINE)
     assert generate(network, PROMPTS[:2], settings, ENGINE) == together[:2]
@@ -68,6 +69,19 @@ def test_texts_do_not_depend_on_each_other(network):
     assert generate(network, PROMPTS[2:], settings, ENGINE) == together[2:]
     few = ENGINE.with_values(batch_tokens=3)
     assert generate(network, PROMPTS, settings, few) == together
+    sizes = []
+    with monkeypatch.context() as patched:
+        whole = module.Memory
+
+        class Counted(whole):
+            def keep(self, kept):
+                super().keep(kept)
+                sizes.append(sum(map(int, self.lengths)))
+
+        patched.setattr(module, "Memory", Counted)
+        many = ENGINE.with_values(batch_tokens=60)
+        assert generate(network, PROMPTS * 10, settings, many)[:4] == together
+    assert max(sizes) <= 60, "the tokens that are remembered, new ones included"
     several = generate(network, [PROMPTS[0]] * 3, settings, ENGINE)
     assert several[0] == together[0]
     assert several[1] != several[0], "a prompt given again is gone on with in another way"

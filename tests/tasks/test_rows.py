@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.tasks.columns import Columns, find_columns
+from bertworks.tasks.plain import read_texts
 from bertworks.tasks.rows import read_rows, replayable
 
 
@@ -211,7 +212,7 @@ def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
         (["warm", "cold", "cool"], False),
         (["a b, c", "d"], False),
         (["text", "some words, in a row"], False),
-        (["id\tabstract", "1\tsome words, in a row"], False),
+        (["Abstract", "some words, in a row"], True),
     ],
 )
 def test_a_first_line_that_may_be_names_is_told(
@@ -233,6 +234,9 @@ def test_a_frame_is_its_rows() -> None:
         {"text": "a", "label": 0},
         {"text": "b", "label": 1},
     ]
+    assert [text for _, text in read_texts(frame)] == ["a", "b"]
+    numbered = pd.DataFrame([["a", 0], ["b", 1]])
+    assert [text for _, text in read_texts(numbered, column="0")] == ["a", "b"]
 
 
 def test_a_column_that_is_wanted_by_its_number_is_no_header(tmp_path: Path) -> None:

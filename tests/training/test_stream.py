@@ -182,7 +182,22 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("text", [PLAIN, OWN], ids=["plain", "with a source of its own"])
+PARTS = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.training.test_stream import ToySource, collate
+from bertworks.training.stream import BatchSize, stream
+class Part: ...
+if __name__ == "__main__":
+    source = ToySource()
+    source.part = Part()
+    batches = stream(source, collate, BatchSize(examples=4), workers=1)
+    print(next(batches).num_examples)
+    batches.close()
+"""
+
+
+@pytest.mark.parametrize("text", [PLAIN, OWN, PARTS], ids=["plain", "own source", "own parts"])
 def test_scripts_may_have_workers(tmp_path: Path, text: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(text.format(root=str(Path(__file__).parents[2])))

@@ -36,7 +36,10 @@ def check_target(directory: str | Path) -> None:
         is_here = target.samefile(os.curdir)
     except OSError as error:
         raise CheckpointError(f"cannot be read ({error})", where=where) from None
-    if others := [name for name in found if name not in _FILES]:
+    others = [name for name in found if name not in _FILES]
+    if found and "config.json" not in found:  # a vocabulary, say
+        others = found
+    if others:
         raise CheckpointError(
             f"the directory holds {others[0]!r}, which is no part of a saved model and would be "
             "lost",
@@ -59,8 +62,7 @@ def put_in_place(new: Path, directory: Path) -> None:
         OSError: it cannot be moved; then a model that was there is there again.
     """
     if directory.exists() and not any(directory.iterdir()):
-        # It may be somebody's working directory, or a mounted disk. What makes a directory a
-        # model's comes last.
+        # It may be somebody's working directory. What makes a directory a model's comes last.
         for path in sorted(new.iterdir(), key=lambda path: path.name == "config.json"):
             path.rename(directory / path.name)
         new.rmdir()

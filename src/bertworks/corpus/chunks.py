@@ -76,7 +76,7 @@ def _candidates(sentence: str, words: Sequence[re.Match[str]], within: set[str])
             yield start, end
     for match in _MEASURED.finditer(sentence):
         start, end = match.span(1)
-        if start == 0 or (start > 0 and not sentence[start - 1].isalnum()):
+        if start >= 0 and not sentence[max(0, start - 1) : start].isalnum():
             yield start, end
     yield from _runs(sentence, words, within)
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from pydantic import Field
@@ -28,6 +28,16 @@ from ..tasks.task import Example, Network, Prediction, Row, Task
 
 T = TypeVar("T")
 ExampleT = TypeVar("ExampleT", bound=Example)
+
+
+class Sized(Protocol):
+    """What has a length in tokens."""
+
+    @property
+    def num_tokens(self) -> int: ...
+
+
+SizedT = TypeVar("SizedT", bound=Sized)
 
 
 class Cuts:
@@ -144,9 +154,9 @@ def outputs_of(
         yield outputs, batch
 
 
-def by_tokens(examples: Sequence[ExampleT], batch_tokens: int) -> Iterator[list[ExampleT]]:
+def by_tokens(examples: Sequence[SizedT], batch_tokens: int) -> Iterator[list[SizedT]]:
     """Examples by length, longest first, in batches of at most so many tokens (or one example)."""
-    part: list[ExampleT] = []
+    part: list[SizedT] = []
     tokens = 0
     for example in sorted(examples, key=lambda example: -example.num_tokens):
         if part and tokens + example.num_tokens > batch_tokens:

@@ -57,10 +57,6 @@ class EncodedText:
     def num_tokens(self) -> int:
         return self.encoding.num_tokens
 
-    @property
-    def truncated_tokens(self) -> int:
-        return self.encoding.truncated_tokens
-
 
 class States:
     """The hidden states that were asked for, of any number of texts.

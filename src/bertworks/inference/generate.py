@@ -60,7 +60,7 @@ def generate(
         network: causal, with its language-model head.
         prompts: token ids, at least one each.
         settings: how tokens are chosen, and how many.
-        engine: the precision, and how many tokens of prompts go through side by side.
+        engine: the precision, and how many tokens are held at a time, prompts and new ones.
 
     Raises:
         DataError: a prompt is empty, or leaves no position for a new token.
@@ -83,12 +83,13 @@ def generate(
     texts = []
     for prompt in prompts:
         ids = tuple(prompt)
-        texts.append(_Text(ids, hashing.key_of(settings.seed, seen[ids], *ids), []))
+        most = min(len(ids) + settings.max_new_tokens, config.max_seqlen)
+        texts.append(_Text(ids, hashing.key_of(settings.seed, seen[ids], *ids), [], most))
         seen[ids] += 1
     with inference(network, engine.precision):
         for part in by_tokens(texts, engine.batch_tokens):
             # In order of length, so that attention's groups are large; they stay so, step by step.
-            _go_on(network, part[::-1], settings)
+            _go_on(network, sorted(part, key=lambda text: len(text.prompt)), settings)
     return [text.new for text in texts]
 
 
@@ -99,19 +100,13 @@ class _Text(NamedTuple):
         prompt: its beginning.
         key: what its draws are drawn from.
         new: the tokens that were added.
+        num_tokens: as many as there may be in the end.
     """
 
     prompt: tuple[int, ...]
     key: int
     new: list[int]
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.prompt)
-
-    @property
-    def truncated_tokens(self) -> int:
-        return 0
+    num_tokens: int
 
 
 def _go_on(

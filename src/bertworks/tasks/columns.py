@@ -32,10 +32,7 @@ LABEL_NAMES = ("label", "labels", "quality", "gold_label", "class", "category", 
 QUERY_NAMES = ("query", "anchor", "question")
 PREDICTION = "prediction"
 """What stands beside a row that a model has answered; in TSV, `prediction.label` and the like."""
-_OTHER_NAMES = ("abstract", "body", "comment", "headline", "id", "message", "title", "tweet")
-KNOWN_NAMES = frozenset(
-    {*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES, *_OTHER_NAMES}
-)
+KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
 _NAME_LIKE = re.compile(r"#?[^\W\d][\w.#-]{0,24}( [\w.#-]{1,12}){0,2}")
 
 

@@ -13,7 +13,7 @@ from ..corpus.lines import ReadCounts, Reading, read_lines
 from ..errors import DataError
 from .columns import find_columns, listing
 from .placed import PlacedRow, Rows, text_of
-from .rows import Table, read_rows
+from .rows import Table, read_rows, unframed
 
 _LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
 
@@ -65,10 +65,11 @@ def read_texts(
     """
     if isinstance(data, Texts):
         return data
+    data = unframed(data)
     if isinstance(data, str | os.PathLike):
         path = os.fspath(data)
         if path.endswith(_LINES):
-            return Texts(_lines(path, column), "text", True)
+            return Texts(_lines(path, column, header), "text", True)
         table = read_rows(path, columns=(column,) if column else (), header=header)
         return _in_table(table, column, path != "-")
     again = not isinstance(data, Iterator)
@@ -93,9 +94,11 @@ def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
     return Texts(rows, found.text, again)
 
 
-def _lines(path: str, column: str | None) -> Rows:
+def _lines(path: str, column: str | None, header: bool | None) -> Rows:
     if column is not None:
         raise DataError("lines of text have no columns", where=path, fix="Leave the column out.")
+    if header:
+        raise DataError("lines of text have no header", where=path, fix="Leave header out.")
     if not Path(path).is_file():
         raise DataError("no such file", where=path)
 

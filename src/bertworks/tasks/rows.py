@@ -35,7 +35,7 @@ TableFormat: TypeAlias = Literal[
 ]
 Table: TypeAlias = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 """A table as people give it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows
-that are in memory already (a list of dictionaries, a `datasets.Dataset`)."""
+that are in memory already (a list of dictionaries, a `datasets.Dataset`, a pandas `DataFrame`)."""
 
 _SUFFIXES: dict[str, TableFormat] = {
     ".tsv": "tsv",
@@ -90,7 +90,7 @@ def read_rows(
 def unframed(table: T) -> T:
     """The rows of a pandas table, whose iteration gives names of columns; others as they are."""
     frame: Any = table
-    return frame.to_dict("records") if hasattr(frame, "iterrows") else table
+    return frame.rename(columns=str).to_dict("records") if hasattr(frame, "iterrows") else table
 
 
 def replayable(table: Table) -> Table:

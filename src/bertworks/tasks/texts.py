@@ -64,6 +64,12 @@ class TextOptions(_Shared, TaskOptions):
     pair_column: str | None = Field(None, description="of a second text")
     label_column: str | None = Field(None, description="name or number; guessed if left out")
 
+    @model_validator(mode="after")
+    def _windows_are_pooled(self) -> Self:
+        if self.truncation != "windows" and self.window_pooling != "mean":
+            raise ValueError(f"window_pooling={self.window_pooling!r} is for truncation='windows'")
+        return self
+
     def find_columns(self, rows: Rows, *, labelled: bool = True) -> Columns:
         """The columns of a table; that of the labels may be absent if `labelled` is false.
 
@@ -101,8 +107,6 @@ class TextSettings(_Shared, TaskSettings):
             raise ValueError("truncation='windows' and both_orders=true exclude each other")
         if self.truncation != "windows" and self.stride is not None:
             raise ValueError(f"stride={self.stride} is for truncation='windows'")
-        if self.truncation != "windows" and self.window_pooling != "mean":
-            raise ValueError(f"window_pooling={self.window_pooling!r} is for truncation='windows'")
         return self
 
     def geometry(self, config: EncoderConfig) -> EncoderConfig:
@@ -288,7 +292,8 @@ class TextTask(LabelledTask[TextExample]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         own = self.settings.columns
-        if self.settings.takes_either and {own.text, _SECOND} <= set(rows.columns):
+        either = self.settings.takes_either and {own.text, _SECOND} <= set(rows.columns)
+        if either and all(isinstance(row.get(_SECOND), str) for row in rows.sample):
             own = own.with_values(pair=_SECOND)
         needed = [own.text, own.pair, own.label if labelled else None]
         if not (labelled and own.label is None) and all(

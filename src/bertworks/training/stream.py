@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -198,12 +199,11 @@ def _blocks(
         initializer=_start_worker,
         initargs=(source, os.getpid()),
     )
-    # A source of a script's own is found by running the script again, and in no other way.
-    hidden = nullcontext if type(source).__module__ == "__main__" else without_main
+    hidden = nullcontext if _needs_main(source) else without_main
     try:
         ahead: deque[tuple[Position, Future[Sequence[Any]]]] = deque()
         for position in wanted:
-            with hidden():  # the first of these starts the processes
+            with hidden():  # each of these may start a process
                 future = pool.submit(_make_block, position.epoch, position.block)
             ahead.append((position, future))
             if len(ahead) > 2 * workers:
@@ -216,6 +216,16 @@ def _blocks(
         ) from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _needs_main(source: Source[Any]) -> bool:
+    """Whether a source has parts of the script's own, which workers find by running it again."""
+    try:
+        with without_main():
+            pickle.dumps(source)
+    except (pickle.PicklingError, AttributeError):
+        return True
+    return False
 
 
 def _block_numbers(source: Source[Any], start: Position) -> Iterator[Position]:

@@ -58,6 +58,7 @@ def taught(
         tokenizer,
         teacher.task.settings.with_values(
             columns=found,
+            takes_either=False,
             **options.shared(TextSettings),
             positive_label=options.positive_label or teacher.task.settings.positive_label,
             class_weights=None,

@@ -103,7 +103,14 @@ def first_number(rows: Rows, label: str, choices: Sequence[str]) -> int:
         counted = True
         if int(name) == 0:
             return 0
-        if int(name) == len(choices_of(row, choices, where)):
+        count = len(choices_of(row, choices, where))
+        if int(name) > count:
+            raise DataError(
+                f"the label {name!r} (column {label!r}) is the number of none of the {count} "
+                "choices",
+                where=where,
+            )
+        if int(name) == count:
             return 1
     if counted:
         raise DataError(

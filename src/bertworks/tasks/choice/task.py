@@ -180,7 +180,7 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row its `choice`, its `text`, and all `probabilities`.
 
-        The choice is told by its number, counted as the tables' labels are.
+        The choice is told by its number, counted as the tables' numbers are (letters: from 0).
         """
         chances = torch.softmax(outputs["logits"].double(), -1).cpu()
         found: dict[int, Prediction] = {}

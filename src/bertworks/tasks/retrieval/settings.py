@@ -78,9 +78,3 @@ class RetrievalSettings(TaskSettings, _Shared):
     columns: RetrievalColumns = Field(description="the columns that rows are read from")
     loss: Loss = "in-batch"
     pooling: SentencePooling = "mean"
-
-    @model_validator(mode="after")
-    def _loss_has_two_sides(self) -> Self:
-        if self.symmetric and self.loss != "in-batch":
-            raise ValueError(f"symmetric=true is not for loss={self.loss}")
-        return self

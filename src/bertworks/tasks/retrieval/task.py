@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from ...checkpoints.sentence import SentenceSettings
-from ...errors import DataError
+from ...errors import DataError, SettingsError
 from ...packed import Batch
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import finite_number
@@ -81,6 +81,8 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
             raise _lacking(rows, "scores", "score_column")
         if loss == "triplet" and not columns.negatives:
             raise _lacking(rows, "negatives", "negative_columns")
+        if options.symmetric and loss != "in-batch":
+            raise SettingsError(f"symmetric=true is not for loss={loss}")
         if loss != "cosine":
             columns = columns.with_values(score=None)
         own = {k: v for k, v in options.shared(RetrievalSettings).items() if v is not None}
