@@ -299,7 +299,7 @@ class TextTask(LabelledTask[TextExample]):
         if not (labelled and own.label is None) and all(
             name is None or name in rows.columns for name in needed
         ):
-            return self._reading(own)
+            return self.reading(own, rows.name)
         texts = own.text in rows.columns and own.pair in {None, *rows.columns}
         found = find_columns(
             rows.columns,
@@ -310,17 +310,22 @@ class TextTask(LabelledTask[TextExample]):
             labelled=labelled,
             where=rows.name,
         )
-        if not self.settings.takes_either and (found.pair is None) != (own.pair is None):
+        return self.reading(found, rows.name)
+
+    def reading(self, columns: Columns, where: str) -> Self:
+        """The same task on the columns of a table.
+
+        Raises:
+            DataError: they are of pairs of texts, and the task is of single ones, or the reverse.
+        """
+        own = self.settings.columns
+        if columns == own:
+            return self
+        if not self.settings.takes_either and (columns.pair is None) != (own.pair is None):
             takes, has = (
                 ("pairs of texts", "single texts") if own.pair else ("single texts", "pairs")
             )
-            raise DataError(f"the model takes {takes}, and the table has {has}", where=rows.name)
-        return self._reading(found)
-
-    def _reading(self, columns: Columns) -> Self:
-        """The same task on other columns."""
-        if columns == self.settings.columns:
-            return self
+            raise DataError(f"the model takes {takes}, and the table has {has}", where=where)
         return type(self)(self.tokenizer, self.settings.with_values(columns=columns))
 
     def pack(

@@ -52,8 +52,8 @@ def taught(
         if value := getattr(options, option):
             raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
     assert isinstance(teacher.network, torch.nn.Module)
-    reader = teacher.task.for_table(rows, labelled=False)
     found = options.find_columns(rows, labelled=False)
+    reader = teacher.task.reading(found, rows.name)
     task = DistilledTask(
         tokenizer,
         teacher.task.settings.with_values(
