@@ -44,6 +44,7 @@ from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.published import Published
 from .tasks.rows import Table, read_rows, unframed
 from .tasks.task import Network, Prediction, Row, Task
+from .tasks.texts import TextTask
 from .text.tokenizer import Tokenizer
 
 
@@ -371,7 +372,7 @@ class Model:
             if not isinstance(texts, list | tuple) or len(texts) not in (1, 2):
                 raise DataError(f"{item!r} is no text, no pair of texts and no row of columns")
             sizes.add(len(texts))
-            if len(sizes) > 1:
+            if len(sizes) > 1 and isinstance(task, TextTask):
                 raise DataError("single texts and pairs cannot be mixed", where=repr(item))
             return task.text_row(*texts)
 

@@ -15,7 +15,7 @@ import pytest
 from tests.checkpoints.test_store import tiny
 
 import bertworks as bw
-from bertworks.errors import DataError, SettingsError
+from bertworks.errors import BertworksWarning, DataError, SettingsError
 from bertworks.inference import vector_files
 
 WINDOW = {"window_rows": 4}
@@ -157,7 +157,8 @@ def test_texts_of_files(model, out, tmp_path):
     model.embed_to(other, table, column="title")
     np.testing.assert_allclose(read(other), expected, atol=1e-6)
     new = out.with_name(f"new{out.suffix}")
-    with pytest.raises(DataError, match="no column 'titel'"):
+    asked = pytest.warns(BertworksWarning, match="'n', 'title' are taken for data")
+    with asked, pytest.raises(DataError, match="no column 'titel'"):
         model.embed_to(new, table, column="titel")
     with pytest.raises(DataError, match="lines of text have no columns"):
         model.embed_to(new, lines, column="text")
