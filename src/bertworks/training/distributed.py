@@ -9,6 +9,7 @@ plain function call.
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -108,4 +109,7 @@ def team(device: torch.device | str = "cpu") -> Iterator[Team]:
         yield Team(dist.get_rank(), dist.get_world_size(), device)
     finally:
         if ours:
+            # Gloo's threads let go of the last tensors a moment after they have said that they are
+            # done, and need the interpreter for it: one that ends meanwhile takes the process down.
+            time.sleep(0.1)
             dist.destroy_process_group()
