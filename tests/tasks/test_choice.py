@@ -73,8 +73,8 @@ def test_what_numbers_count_from_is_known_or_asked():
     assert task_of("B", "C").settings.first_number == 0
     with pytest.raises(DataError, match=r"count from 0 or from 1.*first_number=0"):
         task_of(1, 2)
-    with pytest.raises(DataError, match=r"the label '4' .* is the number of none of the 3 choices"):
-        task_of(1, 4)
+    with pytest.raises(DataError, match="none of the 3 choices, which count from 1"):
+        task_of(1, 4).example({"prompt": "a", "choices": ["b", "c", "d"], "label": 4}, 0)
     assert task_of(1, 2, first_number=0).settings.first_number == 0
     task = task_of(1, 3)
     row = {"prompt": "a", "choices": ["b", "c", "d"]}

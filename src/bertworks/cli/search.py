@@ -94,9 +94,8 @@ def search(
         typer.echo(f"{opened.cut:,} of {len(opened):,} texts were too long, and cut", err=True)
     if len(opened) > MANY and not approximate:
         typer.echo(f"{len(opened):,} texts: --approximate would be faster", err=True)
-    found = opened.search(
-        asked, top_k, rerank=reranker, candidates=candidates or 50, approximate=approximate
-    )
+    more = {} if candidates is None else {"candidates": candidates}
+    found = opened.search(asked, top_k, rerank=reranker, approximate=approximate, **more)
     for query, hits in zip(asked, found, strict=True):
         if json:
             show.as_json({"query": query, "hits": [hit._asdict() for hit in hits]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ import numpy as np
 
 from ..corpus.formats import has_lone_surrogate
 from ..errors import DataError
-from .placed import Rows, missing_column
+from .placed import Rows, missing_column, unpacked
 from .task import Row
 
 
@@ -86,14 +85,10 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
     """
     if column not in row:
         raise missing_column(column, row, where)
-    value = row[column]
-    if isinstance(value, str) and value.startswith("["):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            if value[1:2] in ("'", '"'):  # as Python and pandas print lists
-                what = f"the list {value!r} (column {column!r}) is no JSON"
-                raise DataError(what, where=where, fix='Write ["a", "b"].') from None
+    value = unpacked(row[column], list, object)
+    if isinstance(value, str) and value.startswith(("['", '["')):  # as Python prints lists
+        what = f"the list {value!r} (column {column!r}) is no JSON"
+        raise DataError(what, where=where, fix='Write ["a", "b"].')
     if value is None:
         return []
     if isinstance(value, str):

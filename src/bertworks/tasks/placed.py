@@ -68,8 +68,8 @@ def text_of(row: Mapping[str, Any], column: str, where: str | None) -> str:
     return value
 
 
-def unpacked(value: Any, kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:
-    """A list of texts, or a mapping, from the JSON that `predict` writes for it in TSV.
+def unpacked(value: Any, kind: type[list[Any]] | type[dict[Any, Any]], parts: type = str) -> Any:
+    """A list of texts (or other parts), or a mapping, from the JSON that `predict` writes in TSV.
 
     Whatever is something else stays as it is.
     """
@@ -79,8 +79,8 @@ def unpacked(value: Any, kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:
         found = json.loads(value)
     except (ValueError, RecursionError):
         return value
-    holds_texts = not isinstance(found, list) or all(isinstance(part, str) for part in found)
-    return found if isinstance(found, kind) and holds_texts else value
+    fits = not isinstance(found, list) or all(isinstance(part, parts) for part in found)
+    return found if isinstance(found, kind) and fits else value
 
 
 class Replay(Generic[T]):

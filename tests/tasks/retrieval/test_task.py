@@ -166,7 +166,6 @@ def test_what_is_wrong_with_a_table_is_said(row: Any, options: Any, says: str) -
     ("options", "says"),
     [
         ({"dropout": 0.1}, "retrieval has no output layer"),
-        ({"loss": "triplet", "symmetric": True}, "symmetric=true is not for loss=triplet"),
         ({"loss": "in-batch", "score_column": "s"}, "score_column='s' is not for loss=in-batch"),
         ({"score_range": [5, 0]}, "is no range"),
         ({"pooling": "pooler"}, "pooling='pooler'"),
@@ -182,6 +181,9 @@ def test_scores_have_no_other_side() -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in (0.5, 1.0)]
     with pytest.raises(SettingsError, match="symmetric=true is not for loss=cosine"):
         task_from(rows, symmetric=True)
+    triple = {"query": "a", "positive": "b", "negative": "c"}
+    with pytest.raises(SettingsError, match="symmetric=true is not for loss=triplet"):
+        task_from([triple], symmetric=True, loss="triplet")
 
 
 def test_one_text_is_no_pair() -> None:

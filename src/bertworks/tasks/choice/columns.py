@@ -90,7 +90,7 @@ def choices_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
 
 
 def first_number(rows: Rows, label: str, choices: Sequence[str]) -> int:
-    """What a table's numbers count from: 0 if one is 0, 1 if one is that of all choices together.
+    """What a table's numbers count from: 0 if one is 0, 1 if one is too high to count from 0.
 
     Raises:
         DataError: no number tells; or a row has no label, or no choices.
@@ -103,14 +103,7 @@ def first_number(rows: Rows, label: str, choices: Sequence[str]) -> int:
         counted = True
         if int(name) == 0:
             return 0
-        count = len(choices_of(row, choices, where))
-        if int(name) > count:
-            raise DataError(
-                f"the label {name!r} (column {label!r}) is the number of none of the {count} "
-                "choices",
-                where=where,
-            )
-        if int(name) == count:
+        if int(name) >= len(choices_of(row, choices, where)):
             return 1
     if counted:
         raise DataError(

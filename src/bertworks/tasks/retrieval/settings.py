@@ -65,8 +65,6 @@ class RetrievalOptions(TaskOptions, _Shared):
     def _fit_together(self) -> Self:
         if self.dropout is not None:
             raise ValueError(f"dropout={self.dropout}: retrieval has no output layer")
-        if self.symmetric and self.loss not in {None, "in-batch"}:
-            raise ValueError(f"symmetric=true is not for loss={self.loss}")
         if self.score_column is not None and self.loss not in {None, "cosine"}:
             raise ValueError(f"score_column={self.score_column!r} is not for loss={self.loss}")
         return self
