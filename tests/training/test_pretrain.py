@@ -16,7 +16,7 @@ from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import load_newest
 from bertworks.training.journal import read_run
-from bertworks.training.pretrain import pretrain
+from bertworks.training.pretrain import PretrainingData, pretrain
 from bertworks.training.recipe import PretrainSettings, find_recipe, read_recipe
 
 from .tiny_run import STEPS, tiny_run
@@ -140,6 +140,23 @@ def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Pat
     with pytest.raises(DataError, match="nowhere"):
         pretrain("tiny", data=str(tmp_path / "nowhere"), out=tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_runs_of_different_seeds_can_share_what_is_held_out(prepared: Path) -> None:
+    def opened(seed: int, held_out: int | None) -> PretrainingData:
+        settings = {"data": str(prepared), "steps": 1, "seed": seed, "batch_size": 8}
+        return PretrainingData.open(
+            PretrainSettings.parse({**settings, "held_out": {"documents": 5, "seed": held_out}})
+        )
+
+    def sequences(data: PretrainingData) -> list[list[int]]:
+        return [one.input_ids.tolist() for one in data.held_out.examples(limit=20)]
+
+    first, second, other = opened(1, 7), opened(2, 7), opened(2, None)
+    assert sequences(first) == sequences(second) != sequences(other)
+    assert opened(7, None).held_out_documents.tolist() == first.held_out_documents.tolist()
+    blocks = [data.phases[0].source.block(0, 0).tokens.tolist() for data in (first, second)]
+    assert blocks[0] != blocks[1]
 
 
 @pytest.mark.long

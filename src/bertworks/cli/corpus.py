@@ -62,6 +62,15 @@ DropDuplicates = Annotated[
     bool, typer.Option("--drop-duplicates", help="Drop documents whose text has come before.")
 ]
 
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Leave out documents that share 13 words in a row with this evaluation data (a "
+        "table, SQuAD's JSON, CoNLL, text); may be given again.",
+    ),
+]
+
 
 @verb("vocab", "bertworks vocab 'wiki/*.txt' --out vocab --size 8000")
 def vocab(
@@ -83,11 +92,13 @@ def vocab(
     column: Column = None,
     skip_bad: SkipBad = False,
     drop_duplicates: DropDuplicates = False,
+    exclude: Exclude = None,
 ) -> None:
     """Train a WordPiece vocabulary from a corpus.
 
     The same corpus gives the same vocabulary, byte for byte.
     """
+    from ..corpus.overlap import SharedSequences
     from ..corpus.readers import ReadCounts, read_documents
     from ..text.vocabulary import train_vocabulary
 
@@ -99,6 +110,7 @@ def vocab(
         column=column,
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
+        exclude=SharedSequences(exclude) if exclude else None,
         counts=counts,
     )
 
@@ -159,6 +171,7 @@ def prepare(
     column: Column = None,
     skip_bad: SkipBad = False,
     drop_duplicates: DropDuplicates = False,
+    exclude: Exclude = None,
     seed: Annotated[
         int, typer.Option(metavar="N", help="Draws what a corpus weight's fraction takes.")
     ] = 0,
@@ -195,6 +208,7 @@ def prepare(
             spans=spans.value,
             skip_bad=skip_bad,
             drop_duplicates=drop_duplicates,
+            exclude=exclude or (),
             seed=seed,
             progress=told,
         )

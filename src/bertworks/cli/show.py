@@ -138,8 +138,10 @@ def must_hold_text(text: str) -> None:
 
 def read_counts(counts: ReadCounts) -> None:
     """What reading a corpus met that its user should know of."""
+    excluded = len(counts.excluded)
     rows = [
         ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
+        ("excluded", f"{excluded:,} documents share text with --exclude's files", excluded),
         ("left out", f"{counts.left_out:,} documents, by weight", counts.left_out),
         ("empty", f"{counts.empty:,} documents", counts.empty),
         ("cut", f"{counts.cut:,} times: a very long document was cut in two", counts.cut),

@@ -19,6 +19,23 @@ _MAGIC: dict[bytes, _Codec] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _SUFFIXES: dict[str, _Codec] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
 
+@dataclass(frozen=True, slots=True)
+class ExcludedDocument:
+    """A document that was dropped because it shares text with evaluation data.
+
+    Attributes:
+        where: where it begins.
+        beginning: its first line, at most 80 characters.
+        shared_sequences: how many of its word sequences the evaluation data has too.
+        first_shared: the words of the first of them.
+    """
+
+    where: str
+    beginning: str
+    shared_sequences: int
+    first_shared: str
+
+
 @dataclass(slots=True)
 class ReadCounts:
     """What a read of a corpus has met so far.
@@ -26,6 +43,7 @@ class ReadCounts:
     Attributes:
         documents: documents handed out, copies by weight included.
         duplicates: documents dropped because their text had come before.
+        excluded: documents dropped because they share text with evaluation data.
         left_out: documents that a weight below 1 (or its fraction) did not draw.
         empty: documents without any text.
         cut: how often a document was cut at a paragraph because it had grown too long.
@@ -37,6 +55,7 @@ class ReadCounts:
 
     documents: int = 0
     duplicates: int = 0
+    excluded: list[ExcludedDocument] = field(default_factory=list)
     left_out: int = 0
     empty: int = 0
     cut: int = 0

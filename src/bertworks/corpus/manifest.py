@@ -19,6 +19,7 @@ from .spans import SpanSource
 FORMAT_VERSION = 2
 _READ_VERSIONS = (1, 2)  # the first has neither spans nor sentences in context
 MANIFEST = "manifest.json"
+EXCLUDED = "excluded.jsonl"
 TOKENIZER = "tokenizer"
 
 Sentences = Literal["split", "lines"]
@@ -43,8 +44,9 @@ class SourceRecord(_Record):
 class Job(_Record):
     """Everything that decides the bytes of a prepared corpus, but for the text itself.
 
-    `in_context` is whether sentences have the pieces that they have within their document; it makes
-    no difference to a tokenizer whose pieces do not depend on that.
+    `exclude` is the digest of the word sequences that no document may share; None if none are
+    excluded. `in_context` is whether sentences have the pieces that they have within their
+    document; it makes no difference to a tokenizer whose pieces do not depend on that.
     """
 
     sources: tuple[SourceRecord, ...]
@@ -55,6 +57,7 @@ class Job(_Record):
     in_context: bool = False
     skip_bad: bool
     drop_duplicates: bool
+    exclude: str | None = None
     seed: int
     shard_bytes: int
     versions: dict[str, str]
@@ -73,6 +76,8 @@ class Job(_Record):
                     return "the corpus differs (its parts, their weights or their sizes)"
                 if key == "vocabulary_hash":
                     return "the tokenizer differs"
+                if key == "exclude":
+                    return "the text of the files to exclude differs"
                 if key == "in_context":
                     return "its sentences were tokenised apart, by an earlier release"
                 return f"{key} was {value!r} and is now {others[key]!r}"
@@ -107,6 +112,7 @@ class Manifest(_Record):
         spans: how many spans of tokens are marked as units.
         empty_documents, empty_sentences: dropped, as nothing of them was left as tokens.
         duplicate_documents: dropped, as their text had come before.
+        excluded_documents: dropped, as they share text with evaluation data.
         left_out_documents: not drawn, by a weight with a fraction.
         cut_documents: how often a very long document was cut at a paragraph.
         skipped: bad things skipped, by kind.
@@ -123,6 +129,7 @@ class Manifest(_Record):
     empty_documents: int
     empty_sentences: int
     duplicate_documents: int
+    excluded_documents: int = 0
     left_out_documents: int
     cut_documents: int
     skipped: dict[str, int]

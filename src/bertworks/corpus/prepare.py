@@ -10,12 +10,14 @@ and leaves out what the journal says is done with the same text.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ from ..errors import BertworksError, DataError, SettingsError
 from .lines import ReadCounts, reason
 from .making import ShardMaker, TextBatch, batches
 from .manifest import (
+    EXCLUDED,
     FORMAT_VERSION,
     MANIFEST,
     TOKENIZER,
@@ -34,7 +37,9 @@ from .manifest import (
     ShardRecord,
     SourceRecord,
     remove_unfinished,
+    write_atomically,
 )
+from .overlap import SharedSequences
 from .progress import PrepareProgress
 from .readers import read_documents
 from .shards import sha256_of, token_type
@@ -66,6 +71,7 @@ def prepare(
     spans: SpanSource = "none",
     skip_bad: bool = False,
     drop_duplicates: bool = False,
+    exclude: Sequence[str | os.PathLike[str]] = (),
     seed: int = 0,
     shard_bytes: int = 1 << 23,
     progress: Callable[[PrepareProgress], None] | None = None,
@@ -88,6 +94,8 @@ def prepare(
         spans: which spans of text are marked as units for `masking.unit=knowledge`: "given", those
             that documents carry as `spans`, see `corpus.spans`; "rules", and those that rules find
             in documents that carry none, see `corpus.chunks`; "none".
+        exclude: files of evaluation data: documents that share 13 words in a row with them are left
+            out, and listed in `excluded.jsonl`; see `corpus.overlap`.
         shard_bytes: a shard is full when its text, in UTF-8, reaches this.
         progress: called after every shard and at the end.
 
@@ -107,6 +115,7 @@ def prepare(
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(Path(tokenizer))
     parsed = parse_sources(sources, format=format, column=column)
+    shared = SharedSequences(exclude) if exclude else None
     job = Job(
         sources=tuple(map(_source_record, parsed)),
         vocabulary_hash=tokenizer.fingerprint,
@@ -116,6 +125,7 @@ def prepare(
         in_context=not tokenizer.definition.context_free,
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
+        exclude=shared.digest if shared else None,
         seed=seed,
         shard_bytes=shard_bytes,
         versions={name: importlib.metadata.version(name) for name in _LIBRARIES},
@@ -125,6 +135,7 @@ def prepare(
         parsed,
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
+        exclude=shared,
         seed=seed,
         spans=spans != "none",
         counts=counts,
@@ -272,6 +283,7 @@ class _Run:
             empty_documents=total["empty_documents"] + self._counts.empty,
             empty_sentences=total["empty_sentences"],
             duplicate_documents=self._counts.duplicates,
+            excluded_documents=len(self._counts.excluded),
             left_out_documents=self._counts.left_out,
             cut_documents=self._counts.cut,
             skipped=dict(sorted(self._counts.skipped.items())),
@@ -280,6 +292,10 @@ class _Run:
             job=self._job,
             shards=tuple(shards),
         )
+        if self._job.exclude is not None:
+            lines = [json.dumps(asdict(one), ensure_ascii=False) for one in self._counts.excluded]
+            content = "".join(f"{line}\n" for line in lines).encode()
+            write_atomically(self._directory / EXCLUDED, content)
         manifest.write(self._directory)
         self._journal.remove()
         self._progress.bytes_read = self._counts.bytes_read

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from ..errors import DataError
 from .duplicates import SeenTexts
 from .formats import Found, detect_format, read_json_lines, read_text, read_wiki
-from .lines import ReadCounts, Reading
+from .lines import ExcludedDocument, ReadCounts, Reading
+from .overlap import SharedSequences
 from .sources import CorpusSource, Format, parse_sources
 from .spans import Spans
 from .tables import read_dataset, read_parquet
@@ -60,6 +61,7 @@ def read_documents(
     column: str | None = None,
     skip_bad: bool = False,
     drop_duplicates: bool = False,
+    exclude: SharedSequences | None = None,
     seed: int = 0,
     spans: bool = False,
     counts: ReadCounts | None = None,
@@ -73,6 +75,7 @@ def read_documents(
         column: the column of the text, for JSON Lines, Parquet and data sets.
         skip_bad: skip and count what cannot be read, rather than stop at it.
         drop_duplicates: drop and count documents whose whole text has come before.
+        exclude: drop and record documents that share word sequences with this evaluation data.
         seed: draws the documents that a weight's fraction takes.
         spans: whether to read the spans that documents carry (JSON Lines, Parquet, data sets).
         counts: filled in as documents are read.
@@ -85,7 +88,7 @@ def read_documents(
     files = [source.files() for source in parsed]
     counts = counts if counts is not None else ReadCounts()
     counts.bytes_total += sum(os.path.getsize(file) for some in files for file in some)
-    return _read(parsed, files, skip_bad, drop_duplicates, seed, spans, counts)
+    return _read(parsed, files, skip_bad, drop_duplicates, exclude, seed, spans, counts)
 
 
 def _read(
@@ -93,6 +96,7 @@ def _read(
     files: list[list[str]],
     skip_bad: bool,
     drop_duplicates: bool,
+    exclude: SharedSequences | None,
     seed: int,
     spans: bool,
     counts: ReadCounts,
@@ -109,6 +113,12 @@ def _read(
             document = Document(tuple(found.paragraphs), found.where, spans=found.spans)
             if seen is not None and not seen.add(document.text):
                 counts.duplicates += 1
+                continue
+            if exclude is not None and (overlap := exclude.find(document.text)) is not None:
+                beginning = document.paragraphs[0][:80]
+                counts.excluded.append(
+                    ExcludedDocument(document.where, beginning, overlap.sequences, overlap.words)
+                )
                 continue
             copies = _copies(source.weight, f"{seed}:{index}:{number}")
             counts.left_out += not copies

@@ -114,7 +114,8 @@ class PretrainingData:
         corpus = Corpus.open(settings.data)
         tokenizer = corpus.load_tokenizer()
         masked = settings.model.attention != "causal"
-        parts = split_held_out(corpus, settings.held_out.documents, seed=settings.seed)
+        seed = settings.seed if settings.held_out.seed is None else settings.held_out.seed
+        parts = split_held_out(corpus, settings.held_out.documents, seed=seed)
 
         def source(documents: np.ndarray, length: int, seed: int) -> PretrainingSource:
             return PretrainingSource(
@@ -140,7 +141,7 @@ class PretrainingData:
             )
         ]
         # Measured at one length throughout, so that the run's evaluations compare.
-        held_out = source(parts[1], settings.phases[0].max_seq_length, settings.seed)
+        held_out = source(parts[1], settings.phases[0].max_seq_length, seed)
         return cls(corpus, tokenizer, phases, held_out, parts[1])
 
     def note_in(self, run: RunDirectory) -> None:

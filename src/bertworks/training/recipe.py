@@ -113,6 +113,12 @@ class HeldOutSettings(Settings):
 
     documents: int | float = Field(0.01, gt=0, description="how many; below 1: which share")
     sequences: int = Field(1024, ge=1, description="how many of them an evaluation takes")
+    seed: int | None = Field(
+        None,
+        ge=0,
+        description="which documents, and how their tokens are masked; the run's seed if left out. "
+        "Runs of different seeds compare only with the same one here",
+    )
 
 
 class PretrainSettings(FitSettings):

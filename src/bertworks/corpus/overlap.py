@@ -1,0 +1,184 @@
+"""Documents that share word sequences with evaluation data, so that they can be left out.
+
+A network that was pre-trained on the passages of a test set is measured too well on it. Overlap is
+defined as by Brown et al. (2020), appendix C: a document that shares 13 words in a row with the
+evaluation data counts as seen. Case, punctuation and the way of tokenising do not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import DataError
+from .lines import ReadCounts, Reading, open_stream, read_head, read_lines, reason
+
+SEQUENCE_WORDS = 13
+"""How many words in a row two texts must share."""
+
+_WORD = re.compile(r"[^\W_]+")
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of a word's hash is lost
+_MOST_WORDS = 1 << 21  # whose hashes are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What a document shares with the evaluation data.
+
+    Attributes:
+        sequences: how many of its sequences of 13 words.
+        words: the first of them.
+    """
+
+    sequences: int
+    words: str
+
+
+class SharedSequences:
+    """The sequences of 13 words of some evaluation files, to compare documents with.
+
+    Files may be tables (TSV, CSV, JSON Lines, Parquet), SQuAD's JSON, CoNLL's columns or plain
+    text, also compressed: every text in them counts, cell by cell, and column by column down to the
+    next empty line. Texts of fewer than 13 words cannot be recognised.
+
+    Args:
+        files: the evaluation files.
+
+    Attributes:
+        digest: identifies the set of sequences.
+
+    Raises:
+        DataError: a file cannot be read, or has no text of 13 words.
+    """
+
+    def __init__(self, files: Sequence[str | os.PathLike[str]]) -> None:
+        self._words = _WordHashes()
+        parts = []
+        for path in files:
+            file = os.fspath(path)
+            some = [self._sequences(_WORD.findall(text.lower())) for text in _texts(file)]
+            if not any(map(len, some)):
+                raise DataError(
+                    f"no text of {SEQUENCE_WORDS} words to compare documents with", where=file
+                )
+            parts.append(np.unique(np.concatenate(some)))
+        self._hashes = np.unique(np.concatenate(parts))
+        self.digest = hashlib.blake2b(self._hashes.tobytes(), digest_size=16).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def find(self, text: str) -> Overlap | None:
+        """Compare a document; None if it shares no sequence."""
+        words = _WORD.findall(text.lower())
+        hashes = self._sequences(words)
+        at = np.searchsorted(self._hashes, hashes)
+        shared = np.flatnonzero(self._hashes[np.minimum(at, len(self) - 1)] == hashes)
+        if not len(shared):
+            return None
+        start = int(shared[0])
+        return Overlap(len(shared), " ".join(words[start : start + SEQUENCE_WORDS]))
+
+    def _sequences(self, words: list[str]) -> np.ndarray:
+        """A hash of each 13 words in a row, `[words - 12]` uint64."""
+        count = len(words) - SEQUENCE_WORDS + 1
+        if count < 1:
+            return np.empty(0, np.uint64)
+        hashes = self._words.of(words)
+        total = np.zeros(count, np.uint64)
+        for start in range(SEQUENCE_WORDS):
+            total = total * _FACTOR + hashes[start : start + count]
+        return total
+
+
+class _WordHashes(dict[str, int]):
+    """Words' hashes of 64 bits, the same in every process; a cache of bounded size."""
+
+    def of(self, words: list[str]) -> np.ndarray:
+        if len(self) > _MOST_WORDS:
+            self.clear()
+        return np.fromiter(map(self.__getitem__, words), np.uint64, len(words))
+
+    def __missing__(self, word: str) -> int:
+        digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        self[word] = value = int.from_bytes(digest, "little")
+        return value
+
+
+def _texts(file: str) -> Iterator[str]:
+    """Every text of a file."""
+    head = read_head(file)
+    if head.startswith(b"PAR1"):
+        yield from _parquet_texts(file)
+    elif head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        yield from _json_texts(file)
+    else:
+        yield from _line_texts(file)
+
+
+def _parquet_texts(file: str) -> Iterator[str]:
+    import pyarrow.parquet as pq
+
+    try:
+        for batch in pq.ParquetFile(file).iter_batches():
+            for row in batch.to_pylist():
+                yield from _strings(row)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"cannot be read ({reason(error)})", where=file) from None
+
+
+def _json_texts(file: str) -> Iterator[str]:
+    """One JSON value, or one a line."""
+    with open_stream(file, ReadCounts()) as stream:
+        content = stream.read()
+    try:
+        yield from _strings(json.loads(content))
+        return
+    except (ValueError, RecursionError):
+        pass  # more than one value: one a line
+    for number, line in enumerate(content.splitlines(), start=1):
+        try:
+            value = json.loads(line) if line.strip() else None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"not JSON ({error})", where=f"{file}:{number}") from None
+        yield from _strings(value)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        if value and all(isinstance(item, str) for item in value):
+            yield " ".join(value)  # a sentence as a list of words
+        for item in value:
+            yield from _strings(item)
+
+
+def _line_texts(file: str) -> Iterator[str]:
+    """The cells of each line, and what each column reads downwards to the next empty line."""
+    columns: list[list[str]] = []
+    for _, line in read_lines(file, Reading(ReadCounts())):
+        cells = line.rstrip("\r\n").split("\t")
+        if not line.strip():
+            yield from map(" ".join, columns)
+            columns = []
+            continue
+        if len(cells) == 1 and len(words := line.split()) in range(2, 6):
+            cells = words  # CoNLL's columns, parted by spaces; if not, the column is the line
+            yield line
+        yield from cells
+        columns += [[] for _ in cells[len(columns) :]]
+        for column, cell in zip(columns, cells, strict=False):
+            column.append(cell)
+    yield from map(" ".join, columns)
