@@ -29,14 +29,14 @@ from .engine import EngineSettings, by_tokens, inference
 class GenerationSettings(Settings):
     """How the next token is chosen."""
 
-    max_new_tokens: int = Field(40, ge=1)
+    max_new_tokens: int = Field(40, ge=1, description="the most tokens that are added")
     temperature: float = Field(0.0, ge=0, description="0: always the likeliest token")
     top_k: int | None = Field(None, ge=1, description="only so many of the likeliest are drawn")
     top_p: float | None = Field(
         None, gt=0, le=1, description="only the likeliest that make up this share are drawn"
     )
     stop_ids: tuple[int, ...] = Field((), description="tokens that end a text")
-    seed: int = 0
+    seed: int = Field(0, description="of the draws")
 
     @model_validator(mode="after")
     def _draws_are_drawn(self) -> Self:

@@ -25,41 +25,53 @@ _ACTION, _PIECE, _SPAN = (np.uint64(n << 60) for n in (1, 2, 3))
 class MaskingSettings(Settings):
     """How tokens are masked.
 
-    Attributes:
-        mlm_probability: the share of a sequence's tokens to be guessed. `[CLS]` and `[SEP]` count
-            towards its length, as in the original, and are never chosen.
-        mask_ratio: the share of the chosen tokens that `[MASK]` replaces.
-        random_ratio: the share that a random piece of the whole vocabulary replaces; the rest
-            stand as they are.
-        max_predictions_per_sequence: the most tokens chosen in a sequence; no limit if None. The
-            original's 20 at length 128 and 80 at 512 are the width of its files: 15 % are 19 and
-            77 tokens, so they never bind.
-        unit: what is chosen at a time: `token`; `whole-word`, all pieces of a word; `span`, some
-            consecutive words; `knowledge` (ERNIE), a phrase or an entity that the corpus was given
-            a span for (`prepare --spans`), and elsewhere a word.
-        span_lengths: how the words of a span are drawn: `harmonic`, with odds of 1/n (ALBERT), or
-            `geometric` (SpanBERT). Odds are scaled to the lengths up to `max_span_words` that the
-            segment has room for.
-        max_span_words: the most words of a span: 3 in ALBERT, 10 in SpanBERT.
-        span_geometric_p: the geometric distribution's p, the odds that a span ends with each word.
-        replace: what becomes of a chosen token is drawn for each `token`, or once for the `span`
-            (SpanBERT), word, phrase or entity.
-        static: the same instances with the same masks again and again (BERT's files), rather than
-            new ones every epoch (RoBERTa §4.1).
-        dupe_factor: with `static`, how many versions are made before they come again.
+    `[CLS]` and `[SEP]` count towards a sequence's length, as in the original, and are never chosen.
+    The original's limits of 20 predictions at length 128 and 80 at 512 are the width of its files:
+    15 % are 19 and 77 tokens, so they never bind.
     """
 
-    mlm_probability: float = Field(default=0.15, gt=0, le=1)
-    mask_ratio: float = Field(default=0.8, ge=0, le=1)
-    random_ratio: float = Field(default=0.1, ge=0, le=1)
-    max_predictions_per_sequence: int | None = Field(default=None, ge=1)
-    unit: Literal["token", "whole-word", "span", "knowledge"] = "token"
-    span_lengths: Literal["harmonic", "geometric"] = "harmonic"
-    max_span_words: int = Field(default=3, ge=1)
-    span_geometric_p: float = Field(default=0.2, gt=0, lt=1)
-    replace: Literal["token", "span"] = "token"
-    static: bool = False
-    dupe_factor: int = Field(default=10, ge=1)
+    mlm_probability: float = Field(
+        0.15, gt=0, le=1, description="the share of a sequence's tokens that are predicted"
+    )
+    mask_ratio: float = Field(
+        0.8, ge=0, le=1, description="the share of the chosen tokens that `[MASK]` replaces"
+    )
+    random_ratio: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="the share of them that a random piece replaces; the rest are kept",
+    )
+    max_predictions_per_sequence: int | None = Field(
+        None, ge=1, description="the most tokens chosen in a sequence"
+    )
+    unit: Literal["token", "whole-word", "span", "knowledge"] = Field(
+        "token",
+        description="what is chosen at a time: a token; all pieces of a word; some consecutive "
+        "words; or (ERNIE) a phrase or entity that `prepare --spans` marked, elsewhere a word",
+    )
+    span_lengths: Literal["harmonic", "geometric"] = Field(
+        "harmonic",
+        description="how the number of words of a span is drawn: with odds of 1/n (ALBERT), or "
+        "geometric (SpanBERT), among the lengths that the segment has room for",
+    )
+    max_span_words: int = Field(3, ge=1, description="the most words of a span; 10 in SpanBERT")
+    span_geometric_p: float = Field(
+        0.2, gt=0, lt=1, description="the odds that a geometric span ends with each word"
+    )
+    replace: Literal["token", "span"] = Field(
+        "token",
+        description="whether mask, random piece or keeping is drawn for each token, or once for a "
+        "span, word, phrase or entity (SpanBERT)",
+    )
+    static: bool = Field(
+        False,
+        description="the same instances and masks again and again, as in BERT's files; else new ones "
+        "in each epoch (RoBERTa §4.1)",
+    )
+    dupe_factor: int = Field(
+        10, ge=1, description="with static: how many versions are made before they repeat"
+    )
 
     @model_validator(mode="after")
     def _ratios_fit(self) -> Self:

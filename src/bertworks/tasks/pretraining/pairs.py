@@ -28,28 +28,33 @@ DRAWS = 10
 
 
 class InstanceSettings(Settings):
-    """How documents are cut into training sequences.
+    """How documents are cut into training sequences."""
 
-    Attributes:
-        format: `segment-pair` is BERT's: two runs of sentences and whether the second follows the
-            first. `sentence-pair` takes single sentences. `sentence-order` (ALBERT) takes two
-            consecutive runs and asks whether they were swapped. `full-sentences` and
-            `doc-sentences` (RoBERTa) fill a sequence with consecutive sentences, across documents
-            (with an extra `[SEP]` between them) or not, and ask nothing.
-        max_seq_length: the most tokens a sequence has, `[CLS]` and `[SEP]`s included.
-        short_seq_prob: the share of documents that are cut into shorter sequences, of a length
-            drawn for the document (segment-pair and sentence-order only).
-        next_sentence_balance: `original` does as the original generators do: a chunk that is a
-            single sentence always takes a random B, so that more than half of the pairs are
-            not-next, and a long A gives it away. `exact` makes each pair's label the toss of a
-            fair coin, whatever A is: a chunk is two sentences at least, and a document's last
-            sentence, if left alone, is itself cut in two at a random token.
-    """
-
-    format: Format = "segment-pair"
-    max_seq_length: int = Field(default=128, ge=8)
-    short_seq_prob: float = Field(default=0.1, ge=0, le=1)
-    next_sentence_balance: Literal["original", "exact"] = "original"
+    format: Format = Field(
+        "segment-pair",
+        description="segment-pair is BERT's: two runs of sentences, and whether the second follows "
+        "the first. sentence-pair takes single sentences. sentence-order (ALBERT) takes two "
+        "consecutive runs and asks whether they were swapped. full-sentences and doc-sentences "
+        "(RoBERTa) fill a sequence with consecutive sentences, across documents (a [SEP] between "
+        "them) or not, and ask nothing",
+    )
+    max_seq_length: int = Field(
+        128, ge=8, description="the most tokens of a sequence, [CLS] and [SEP] included"
+    )
+    short_seq_prob: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="the share of documents that are cut into shorter sequences, of a length drawn "
+        "for the document (segment-pair and sentence-order only)",
+    )
+    next_sentence_balance: Literal["original", "exact"] = Field(
+        "original",
+        description="original: a chunk of a single sentence always takes a random second segment, "
+        "as in the original generator, so more than half of the pairs are not-next, and a long "
+        "first segment reveals it. exact: a fair coin for each pair; a chunk has two sentences at "
+        "least, and a last sentence left alone is cut in two at a random token",
+    )
 
     @property
     def next_sentence(self) -> bool:

@@ -1,0 +1,244 @@
+"""What settings there are: each one's key, type, default, allowed values and meaning.
+
+All of it comes from the fields of the settings classes, so that help cannot disagree with what is
+accepted. `bertworks settings` prints it as a table or as a commented YAML file.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+_TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
+_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SettingHelp:
+    """One setting.
+
+    Attributes:
+        key: its name; a nested group's settings are joined to it with a dot, and those of the
+            members of a list with `[]`.
+        type: of its values.
+        allowed: their bounds; empty if there are none.
+        default: None also where there is none, see `required`.
+        required: whether it must be given.
+        description: what it does.
+        group: the title of the settings that it belongs with.
+    """
+
+    key: str
+    type: str
+    allowed: str
+    default: Any
+    required: bool
+    description: str
+    group: str
+
+    @property
+    def default_text(self) -> str:
+        """The default as it would be typed."""
+        return "required" if self.required else _in_yaml(self.default)
+
+    @property
+    def kind(self) -> str:
+        """Type and bounds as one phrase."""
+        return f"{self.type}, {self.allowed}" if self.allowed else self.type
+
+
+def describe(settings: type[BaseModel]) -> list[SettingHelp]:
+    """Describe all settings of a class, nested groups included, group by group.
+
+    Settings are grouped by the class that declares them; the first line of its docstring is the
+    group's title.
+    """
+    return sorted_by_group(_described(settings, "", {}))
+
+
+def sorted_by_group(settings: Iterator[SettingHelp]) -> list[SettingHelp]:
+    """Bring the settings of a group together; groups keep the order of their first settings."""
+    groups: dict[str, list[SettingHelp]] = {}
+    for setting in settings:
+        groups.setdefault(setting.group, []).append(setting)
+    return [setting for group in groups.values() for setting in group]
+
+
+def commented_yaml(settings: type[BaseModel], given: Mapping[str, Any] | None = None) -> str:
+    """Write a YAML file of all settings, each with its meaning; the defaults are commented out.
+
+    Args:
+        settings: the class that accepts the file.
+        given: values that are written as they are, not commented out, such as a recipe's.
+    """
+    lines: list[str] = []
+    group = None
+    for field in _top_level(settings):
+        if field.group != group:
+            lines += ["", f"# --- {field.group}"]
+            group = field.group
+        lines += _yaml_of(field, given or {})
+    return "\n".join(lines).strip() + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A setting of the top level, with the group of settings that it holds, if it holds one."""
+
+    name: str
+    info: FieldInfo
+    group: str
+    help: SettingHelp
+    inner: type[BaseModel] | None
+
+
+def _top_level(settings: type[BaseModel]) -> list[_Field]:
+    found = []
+    for name, info in settings.model_fields.items():
+        own = _help(settings, name, info, "", {})
+        found.append(_Field(name, info, own.group, own, _settings_in(info.annotation)))
+    order = list(dict.fromkeys(field.group for field in found))
+    return sorted(found, key=lambda field: order.index(field.group))
+
+
+def _yaml_of(field: _Field, given: Mapping[str, Any]) -> list[str]:
+    name = field.name
+    if name in given:
+        value = yaml.safe_dump({name: given[name]}, sort_keys=False, allow_unicode=True)
+        return [*_comment(_sentence(field.help)), *value.rstrip().splitlines()]
+    if field.inner is None:
+        line = f"{name}: " + ("REQUIRED" if field.help.required else field.help.default_text)
+        return [*_comment(_sentence(field.help)), f"# {line}"]
+    lines = [*_comment(field.help.description or field.help.group)]
+    if _is_list(field.info.annotation):
+        return [*lines, f"# {name}: {field.help.default_text}"]
+    lines.append(f"# {name}:")
+    for setting in _described(field.inner, "", {}):
+        if "." not in setting.key:
+            lines += _comment(_sentence(setting), indent="  ")
+            lines.append(f"#   {setting.key}: {setting.default_text}")
+    return lines
+
+
+def _sentence(setting: SettingHelp) -> str:
+    return f"{setting.kind}; {setting.description}" if setting.description else setting.kind
+
+
+def _comment(text: str, indent: str = "") -> list[str]:
+    prefix = f"# {indent}# " if indent else "## "
+    return textwrap.wrap(text, _WIDTH, initial_indent=prefix, subsequent_indent=prefix)
+
+
+def _described(
+    settings: type[BaseModel], prefix: str, seen: Mapping[type, str]
+) -> Iterator[SettingHelp]:
+    for name, info in settings.model_fields.items():
+        own = _help(settings, name, info, prefix, seen)
+        inner = _settings_in(info.annotation)
+        if inner is None:
+            yield own
+            continue
+        dots = "[]." if _is_list(info.annotation) else "."
+        if info.default is None:  # a group that is left out as a whole
+            yield own
+        title = f"{prefix}{name}: {info.description or _title(inner)}"
+        groups = dict.fromkeys(inner.__mro__, title)
+        yield from _described(inner, f"{prefix}{name}{dots}", groups)
+
+
+def _help(
+    settings: type[BaseModel], name: str, info: FieldInfo, prefix: str, groups: Mapping[type, str]
+) -> SettingHelp:
+    owner = _owner(settings, name)
+    kind, allowed = _type_text(info)
+    return SettingHelp(
+        key=f"{prefix}{name}",
+        type=kind,
+        allowed=allowed,
+        default=None if info.is_required() else info.get_default(call_default_factory=True),
+        required=info.is_required(),
+        description=info.description or "",
+        group=groups.get(owner) or _title(owner),
+    )
+
+
+def _owner(settings: type[BaseModel], name: str) -> type[BaseModel]:
+    """The class that declares a field: the most basic one, so that a new default moves nothing."""
+    owners = [
+        cls
+        for cls in settings.__mro__
+        if issubclass(cls, BaseModel) and name in cls.__annotations__
+    ]
+    return owners[-1]
+
+
+def _title(settings: type[BaseModel]) -> str:
+    """The first sentence of a class's docstring."""
+    text = (inspect.getdoc(settings) or settings.__name__).splitlines()[0]
+    return text.removesuffix(".")
+
+
+def _settings_in(annotation: Any) -> type[BaseModel] | None:
+    """The settings class that an annotation holds, alone, optionally or as a list."""
+    kinds = [annotation, *_members(annotation)]
+    found = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return found[0] if found else None
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is not Literal else ()
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is tuple
+
+
+def _type_text(info: FieldInfo) -> tuple[str, str]:
+    """A field's type, and the bounds of its values."""
+    bounds, length = [], []
+    for rule in info.metadata:
+        for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
+            if getattr(rule, name, None) is not None:
+                bounds.append(f"{sign} {getattr(rule, name)}")
+        if isinstance(rule, annotated_types.MinLen) and rule.min_length:
+            length.append("not empty")
+    return _named(info.annotation), ", ".join([*bounds, *length])
+
+
+def _named(annotation: Any) -> str:
+    """A type in words."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(map(str, inner))
+    if origin in (Union, UnionType):
+        kinds = [_named(kind) for kind in inner if kind is not NoneType]
+        return " or ".join([*kinds, *(["null"] if NoneType in inner else [])])
+    if origin is tuple and inner[-1] is Ellipsis:
+        return f"list of {_named(inner[0])}"
+    if origin is tuple:
+        return f"[{', '.join(map(_named, inner))}]"
+    assert isinstance(annotation, type), annotation
+    is_group = issubclass(annotation, BaseModel)
+    return "group" if is_group else _TYPES.get(annotation, annotation.__name__)
+
+
+def _in_yaml(value: Any) -> str:
+    """A value on one line of YAML."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_unset=True)
+    elif isinstance(value, tuple):
+        value = [
+            one.model_dump(mode="json", exclude_unset=True) if isinstance(one, BaseModel) else one
+            for one in value
+        ]
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
