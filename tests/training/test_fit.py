@@ -75,6 +75,16 @@ def journal(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def rewrite_state(checkpoint: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a checkpoint's state as if it had been written so."""
+    state, manifest = checkpoint / "state.json", checkpoint / "manifest.json"
+    tree, sums = json.loads(state.read_text()), json.loads(manifest.read_text())
+    change(tree)
+    state.write_text(json.dumps(tree))
+    sums["state.json"] = hashlib.sha256(state.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(sums))
+
+
 def test_updates_are_those_of_the_plainest_loop(tmp_path: Path) -> None:
     network, result = train(tmp_path / "run", network=toy_network(dropout=0.0))
 
@@ -380,15 +390,9 @@ def test_evaluation_can_come_first(tmp_path: Path) -> None:
 
 
 def test_other_conditions_warn(tmp_path: Path) -> None:
-    train(tmp_path / "run", phases=PHASES[:1])
-    state = list_checkpoints(tmp_path / "run" / "checkpoints")[-1] / "state.json"
-    tree = json.loads(state.read_text())
-    tree["facts"]["threads"] = 99
-    state.write_text(json.dumps(tree))
-    manifest = state.with_name("manifest.json")
-    sums = json.loads(manifest.read_text())
-    sums["state.json"] = hashlib.sha256(state.read_bytes()).hexdigest()
-    manifest.write_text(json.dumps(sums))
+    train(tmp_path / "run")
+    newest = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    rewrite_state(newest, lambda tree: tree["facts"].update(threads=99))
     with pytest.warns(ResumeWarning, match=r"threads 99 → \d+: it will not be the same"):
         train(tmp_path / "run")
 

@@ -17,7 +17,8 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,18 @@ def save_checkpoint(
     state: Mapping[str, Any],
     *,
     keep: int,
+    keep_step: int | None = None,
 ) -> Path:
-    """Write the checkpoint of a step, then delete all but the newest `keep`.
+    """Write the checkpoint of a step, then delete all but the newest `keep` and one more.
+
+    Args:
+        directory: that of the checkpoints.
+        step: the updates done.
+        network: its parameters and buffers are saved,
+        optimizer: and its state.
+        state: the rest, as JSON can hold it.
+        keep: how many of the newest are kept.
+        keep_step: the step whose checkpoint is kept however old it is.
 
     Raises:
         TrainingError: the disk is full or not writable; earlier checkpoints are untouched.
@@ -95,8 +106,8 @@ def save_checkpoint(
             fix="Make room, and run the same command again: it goes on from the last checkpoint.",
         ) from None
     for old in list_checkpoints(directory)[:-keep]:
-        # Renamed first, so that a kill in the middle leaves no half of a checkpoint.
-        shutil.rmtree(old.rename(directory / f".{old.name}.old"))
+        if step_of(old) != keep_step:
+            _remove(old)
     return target
 
 
@@ -105,18 +116,39 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("step-*") if path.is_dir())
 
 
-def load_newest(directory: Path) -> Checkpoint | None:
+def step_of(checkpoint: Path) -> int:
+    """The step of a checkpoint's directory."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def load_newest(
+    directory: Path, accepts: Callable[[Mapping[str, Any]], bool] | None = None
+) -> Checkpoint | None:
     """The newest checkpoint that is whole; None where there is none at all.
 
+    Args:
+        directory: that of the checkpoints.
+        accepts: whether a checkpoint with this state is wanted; all are, if left out.
+
     Raises:
-        CheckpointError: there are checkpoints, and all are damaged.
+        CheckpointError: there are checkpoints, and all are damaged or not accepted.
     """
     paths = list_checkpoints(directory)
+    is_damaged = True
     for path in reversed(paths):
         try:
-            return _load(path)
+            found = _load(path)
+            if accepts is None or accepts(found.state):
+                return found
+            is_damaged = False
         except CheckpointError as error:
             warnings.warn(f"{error} Falling back to the one before.", ResumeWarning, stacklevel=2)
+    if not is_damaged:
+        raise CheckpointError(
+            "no checkpoint fits the number of steps",
+            where=str(directory),
+            fix="Resume with the number of steps that the run was begun with.",
+        )
     if paths:
         raise CheckpointError(
             "every checkpoint is damaged",
@@ -124,6 +156,20 @@ def load_newest(directory: Path) -> Checkpoint | None:
             fix="Restore one from a backup, or begin a new run.",
         )
     return None
+
+
+def checkpoint_states(directory: Path) -> Iterator[Mapping[str, Any]]:
+    """The states of all checkpoints that are whole, without their tensors; the newest first."""
+    for path in reversed(list_checkpoints(directory)):
+        with suppress(CheckpointError):
+            yield _load_state(path)
+
+
+def remove_after(directory: Path, step: int) -> None:
+    """Delete the checkpoints of later steps, which the run will do again."""
+    for path in list_checkpoints(directory):
+        if step_of(path) > step:
+            _remove(path)
 
 
 def network_tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -212,16 +258,27 @@ def load_weights(file: Path, network: nn.Module) -> None:
 
 
 def _load(path: Path) -> Checkpoint:
+    state = _load_state(path)
+    weights, optimizer = (_read_tensors(path / name) for name in _FILES[:2])
+    return Checkpoint(weights, optimizer, state, path)
+
+
+def _load_state(path: Path) -> dict[str, Any]:
+    """A checkpoint's state, after all of its files were compared with their checksums."""
     try:
         sums = json.loads((path / "manifest.json").read_text())
         for name in _FILES:
             if _sha256(path / name) != sums[name]:
                 raise CheckpointError(f"{name} is damaged", where=str(path))
-        state = json.loads((path / "state.json").read_text())
+        state: dict[str, Any] = json.loads((path / "state.json").read_text())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"damaged ({error})", where=str(path)) from None
-    weights, optimizer = (_read_tensors(path / name) for name in _FILES[:2])
-    return Checkpoint(weights, optimizer, state, path)
+    return state
+
+
+def _remove(checkpoint: Path) -> None:
+    """Delete a checkpoint; renamed first, so that a kill in the middle leaves no half of one."""
+    shutil.rmtree(checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.old")))
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:

@@ -34,12 +34,13 @@ from .fit import fit
 from .instability import failures, no_better_than_guessing
 from .journal import RunDirectory, write_atomically
 from .labelled_data import LabelledData
-from .plan import Best, Phase
+from .plan import Best, FitSettings, Phase, Plan
 from .progress import Progress, say
 from .random_state import seed_everything
 from .report import write_report
 from .row_source import RowSource
 from .start import Start
+from .state import refusal
 
 __all__ = ["FinetuneResult", "FinetuneSettings", "finetune"]
 
@@ -128,9 +129,16 @@ def finetune(
         }
         seed_everything(resolved.seed)  # every rank begins with the same weights
         start = Start.of(given, data.task, resolved)
-        run = RunDirectory.open(out, description, is_main=members.is_main)
+        phase, fit_settings = _training(data, resolved)
+        plan = Plan.of([phase], fit_settings.optimizer)
+        run = RunDirectory.open(
+            out,
+            description,
+            refusals={"epochs": lambda run: refusal(run, plan)},
+            is_main=members.is_main,
+        )
         try:
-            return _finetune(start, data, resolved, run, members, progress)
+            return _finetune(start, data, phase, resolved, fit_settings, run, members, progress)
         finally:
             run.close()
 
@@ -139,10 +147,25 @@ def _name_of(table: Table) -> str:
     return os.fspath(table) if isinstance(table, str | os.PathLike) else "rows in memory"
 
 
+def _training(data: LabelledData, settings: FinetuneSettings) -> tuple[Phase, FitSettings]:
+    """The examples and the number of steps, and how they are learned."""
+    pieces = [piece for example in data.train for piece in data.task.training_examples(example)]
+    if not pieces:
+        raise DataError("no row teaches anything", where=data.summary.train.name)
+    size = settings.batch_size
+    source = RowSource(
+        pieces, seed=settings.seed, batch_size=size, bucket_batches=settings.bucket_batches
+    )
+    phase = Phase(source, steps=math.ceil(settings.epochs * len(pieces) / size))
+    return phase, settings.fit_settings(math.ceil(len(pieces) / size))
+
+
 def _finetune(
     start: Start,
     data: LabelledData,
+    phase: Phase,
     settings: FinetuneSettings,
+    fit_settings: FitSettings,
     run: RunDirectory,
     members: Team,
     progress: Progress | None,
@@ -155,19 +178,7 @@ def _finetune(
         if start.initialized:
             say(progress, f"newly initialised: {', '.join(start.fresh)}")
 
-    pieces = [piece for example in data.train for piece in task.training_examples(example)]
-    if not pieces:
-        raise DataError("no row teaches anything", where=data.summary.train.name)
-    examples = len(pieces)
-    fit_settings = settings.fit_settings(math.ceil(examples / settings.batch_size))
-    steps = math.ceil(settings.epochs * examples / settings.batch_size)
-    source = RowSource(
-        pieces,
-        seed=settings.seed,
-        batch_size=settings.batch_size,
-        bucket_batches=settings.bucket_batches,
-    )
-    thaw = fit_settings.freezing.shortfall(len(network.encoder.layers), steps)
+    thaw = fit_settings.freezing.shortfall(len(network.encoder.layers), phase.steps)
     if members.is_main and thaw is not None:
         say(progress, thaw)
     metric = settings.best_metric or data.reader.best_metric
@@ -176,7 +187,7 @@ def _finetune(
     result = fit(
         network,
         task,
-        [Phase(source, steps)],
+        [phase],
         settings=fit_settings,
         run=run,
         evaluate=measure if data.dev is not None else None,

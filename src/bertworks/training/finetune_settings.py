@@ -12,7 +12,7 @@ from ..settings import Settings
 from ..tasks.labelled import LabelledTask
 from .adapters import AdapterSettings
 from .freezing import FreezingSettings
-from .optimizer import OptimizerSettings, Schedule
+from .optimizer import OptimizerSettings, Schedule, check_decay_share
 from .plan import FitSettings
 
 _NEEDED = {
@@ -33,7 +33,10 @@ class FinetuneSettings(Settings):
     batch_size: int = Field(32, ge=1)
     learning_rate: float = Field(2e-5, gt=0)
     warmup: float = Field(0.1, ge=0, description="steps; below 1: share of all steps")
-    schedule: Schedule = "linear"
+    schedule: Schedule = Field("linear", description="see `OptimizerSettings`")
+    decay_share: float | None = Field(
+        None, gt=0, le=1, description="of warmup-stable-decay (see `OptimizerSettings`)"
+    )
     weight_decay: float = Field(0.01, ge=0)
     layer_decay: float = Field(
         1.0, gt=0, le=1, description="each layer learns at this share of the rate of the one above"
@@ -116,6 +119,10 @@ class FinetuneSettings(Settings):
         Raises:
             SettingsError: one does.
         """
+        try:
+            check_decay_share(self.decay_share, self.schedule)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
         for key, others in _NEEDED.items():
             for other in others:
                 value = getattr(self, other)
@@ -152,6 +159,7 @@ class FinetuneSettings(Settings):
                 layer_decay=self.layer_decay,
                 warmup=self.warmup,
                 schedule=self.schedule,
+                decay_share=self.decay_share,
                 bias_correction=self.bias_correction,
             ),
             freezing=FreezingSettings(

@@ -39,7 +39,7 @@ from .distributed import Team, team
 from .freezing import Thaw, frozen
 from .journal import RunDirectory
 from .optimizer import build_optimizer, set_step
-from .plan import Best, FitSettings, Phase
+from .plan import Best, FitSettings, Phase, Plan
 from .progress import Progress
 from .random_state import unchanged_random_state
 from .signals import Interrupted, StopRequest, stop_request
@@ -123,7 +123,8 @@ class _Loop:
         self.network, self.task, self.phases = network, task, phases
         self.settings, self.team, self.teller, self.run = settings, members, teller, teller.run
         self.thaw, self.evaluate, self.best = thaw, evaluate, best
-        self.total = sum(phase.steps for phase in phases)
+        self.plan = Plan.of(phases, settings.optimizer)
+        self.total = self.plan.total
         thaws = (start for start in thaw.starts.values() if start < self.total)
         self.last_thaw = max(thaws, default=0)  # what has yet to learn may still help
         self.trained = [p for p in network.parameters() if p.requires_grad]
@@ -143,7 +144,13 @@ class _Loop:
     def begin(self) -> int | None:
         """Begin, or go on from the newest checkpoint and return its step."""
         state = resume_state(
-            self.run, self.network, self.optimizer, self.team, self.facts, seed=self.settings.seed
+            self.run,
+            self.network,
+            self.optimizer,
+            self.team,
+            self.facts,
+            self.plan,
+            seed=self.settings.seed,
         )
         if state is not None:
             self.state, self.saved_step = state, state.step
@@ -225,7 +232,8 @@ class _Loop:
             if state.recent:
                 self.log(lr)
             self.teller.write_stop(state.step, self.early_end())
-        if is_last or self.is_over or state.step % settings.checkpoint_every == 0:
+        is_due = state.step % settings.checkpoint_every == 0 or state.step == self.plan.decay_start
+        if is_last or self.is_over or is_due:
             self.save()
 
     def gradients(
@@ -328,6 +336,7 @@ class _Loop:
             self.optimizer,
             self.team,
             self.facts,
+            self.plan,
             keep=self.settings.keep_checkpoints,
         )
         self.saved_step = self.state.step

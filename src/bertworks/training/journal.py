@@ -20,7 +20,7 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from io import FileIO
@@ -107,6 +107,7 @@ class RunDirectory:
         settings: Settings | Mapping[str, Any] | None = None,
         *,
         may_change: frozenset[str] = MAY_CHANGE,
+        refusals: Mapping[str, Callable[[RunDirectory], str | None]] | None = None,
         is_main: bool = True,
     ) -> RunDirectory:
         """Begin a run, or go on with one that was made with the same settings.
@@ -118,6 +119,8 @@ class RunDirectory:
             path: the directory; made if absent.
             settings: the resolved settings, written down.
             may_change: the settings in which the run may be gone on with differently.
+            refusals: for settings that may change in some runs: says why a run cannot be resumed
+                with the new value, or None if it can.
             is_main: false for the ranks that leave the writing to rank 0: they may write lines,
                 which go nowhere.
 
@@ -139,7 +142,7 @@ class RunDirectory:
         run._take_lock()
         tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
         if run.is_begun:
-            run._check_settings(tree or {}, may_change)
+            run._check_settings(tree or {}, may_change, refusals or {})
         text = yaml.safe_dump(dict(tree or {}), sort_keys=False, allow_unicode=True)
         write_atomically(run.settings_file, text.encode())
         run._journal = run.journal_file.open("a+b", buffering=0)
@@ -233,12 +236,22 @@ class RunDirectory:
                 "another process is training here", where=str(self.path), fix="Wait or stop it."
             ) from None
 
-    def _check_settings(self, tree: Mapping[str, Any], may_change: frozenset[str]) -> None:
+    def _check_settings(
+        self,
+        tree: Mapping[str, Any],
+        may_change: frozenset[str],
+        refusals: Mapping[str, Callable[[RunDirectory], str | None]],
+    ) -> None:
         before, now = _flatten(self.settings()), _flatten(tree)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key) and key.split(".")[0] not in may_change:
-                self.close()
                 was = f"{key}={before.get(key)}, not {now.get(key)}"
+                if key in refusals:
+                    reason = refusals[key](self)
+                    if reason is None:
+                        continue
+                    was += f", and {reason}"
+                self.close()
                 *parents, name = key.split(".")
                 if name == "fingerprint" and key in before:
                     was = "another model: its weights or its vocabulary are not the same"

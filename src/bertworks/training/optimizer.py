@@ -17,8 +17,11 @@ from torch import Tensor, nn
 from ..model.encoder import Encoder
 from ..settings import Settings
 
-Schedule = Literal["linear", "linear-from-peak", "constant", "slanted-triangular"]
+Schedule = Literal[
+    "linear", "linear-from-peak", "constant", "slanted-triangular", "warmup-stable-decay"
+]
 
+_DECAY_SHARE = 0.2  # of warmup-stable-decay
 _RATIO = 32  # of the highest rate of a slanted triangle to the lowest
 
 
@@ -45,21 +48,35 @@ class OptimizerSettings(Settings):
         description="after the warm-up: `linear` follows the line from lr at step 0 to zero at the "
         "last step, as the original code does; `linear-from-peak` goes from lr at the end of the "
         "warm-up to zero, as Hugging Face does; `constant` stays at lr; `slanted-triangular` is "
-        "ULMFiT's (Howard and Ruder 2018, equation 3), from lr / 32 up to lr and down again",
+        "ULMFiT's (Howard and Ruder 2018, equation 3), from lr / 32 up to lr and down again; "
+        "`warmup-stable-decay` stays at lr, then falls linearly to zero over the last steps "
+        "(Hu et al. 2024, §4), and with warmup in steps such a run can be extended: its steps may "
+        "be raised later",
     )
     warmup: float = Field(
         0.01, ge=0, description="steps of linear warm-up; below 1: their share of all steps"
+    )
+    decay_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="the share of all steps in which the rate of warmup-stable-decay falls; "
+        f"{_DECAY_SHARE}, if left out",
     )
 
     @model_validator(mode="after")
     def _check(self) -> OptimizerSettings:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={self.betas}: both must lie in [0, 1)")
+        check_decay_share(self.decay_share, self.schedule)
         return self
 
     def learning_rate(self, step: int, total: int) -> float:
         """The learning rate of update number `step`, counted from 0, of `total`."""
         warmup = self.warmup if self.warmup >= 1 else self.warmup * total
+        if (decay_start := self.decay_start(total)) is not None:
+            rise = step / warmup if step < warmup else 1.0
+            return self.lr * min(rise, max(0.0, (total - step) / (total - decay_start)))
         if self.schedule == "slanted-triangular":
             return self.lr * _slanted_triangle(step, math.floor(warmup), total)
         if step < warmup:
@@ -69,6 +86,27 @@ class OptimizerSettings(Settings):
         if self.schedule == "linear":
             return self.lr * max(0.0, 1 - step / total)
         return self.lr * max(0.0, (total - step) / max(1.0, total - warmup))
+
+    def decay_start(self, total: int) -> int | None:
+        """The steps before the decay of `warmup-stable-decay`, of `total`; None of other schedules.
+
+        The update after them is the last one at the full rate.
+        """
+        if self.schedule != "warmup-stable-decay":
+            return None
+        return total - max(1, round((self.decay_share or _DECAY_SHARE) * total))
+
+
+def check_decay_share(decay_share: float | None, schedule: Schedule) -> None:
+    """See that `decay_share` is given only where there is a decay.
+
+    Raises:
+        ValueError: it is given with another schedule.
+    """
+    if decay_share is not None and schedule != "warmup-stable-decay":
+        raise ValueError(
+            f"decay_share={decay_share} does nothing without schedule=warmup-stable-decay"
+        )
 
 
 def _slanted_triangle(step: int, cut: int, total: int) -> float:

@@ -26,12 +26,13 @@ from .distributed import Team, team
 from .fit import fit
 from .journal import MAY_CHANGE, RunDirectory, write_atomically
 from .objective import Objective
-from .plan import Phase
+from .plan import Phase, Plan
 from .progress import Progress, say
 from .random_state import seed_everything
 from .recipe import PretrainSettings, read_recipe
 from .report import write_report
 from .samples import sample_fill_ins
+from .state import refusal
 
 # Where the data lie is told by their checksum, not by their path.
 _MAY_CHANGE = MAY_CHANGE | {"data"}
@@ -89,8 +90,15 @@ def pretrain(
     settings = initial.with_geometry(read_recipe(recipe, overrides, **values))
     data = PretrainingData.open(settings)
     initial.check_vocabulary(settings, data.tokenizer)
+    plan = Plan.of(data.phases, settings.optimizer)
     with team(device) as members:
-        run = RunDirectory.open(out, settings, may_change=_MAY_CHANGE, is_main=members.is_main)
+        run = RunDirectory.open(
+            out,
+            settings,
+            may_change=_MAY_CHANGE,
+            refusals={"steps": lambda run: refusal(run, plan)},
+            is_main=members.is_main,
+        )
         try:
             if members.is_main:
                 data.note_in(run)

@@ -132,7 +132,9 @@ class PretrainSettings(FitSettings):
     init_generator: str | None = Field(
         None, description="what replaced_tokens' generator begins as, beside init_checkpoint"
     )
-    steps: int = Field(ge=1)
+    steps: int = Field(
+        ge=1, description="all updates; a run can be resumed with more if no past step changes"
+    )
     phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
     instances: InstanceSettings = InstanceSettings()
     masking: MaskingSettings = MaskingSettings()

@@ -10,9 +10,17 @@ from typing import Any
 import torch
 
 from ..tasks.task import Network
-from .checkpoint import ResumeWarning, load_newest, restore, save_checkpoint
+from .checkpoint import (
+    ResumeWarning,
+    checkpoint_states,
+    load_newest,
+    remove_after,
+    restore,
+    save_checkpoint,
+)
 from .distributed import Team
 from .journal import RunDirectory
+from .plan import Plan
 from .random_state import get_random_state, seed_everything, set_random_state
 from .stream import Position
 
@@ -64,12 +72,14 @@ def save_state(
     optimizer: torch.optim.Optimizer,
     team: Team,
     facts: Mapping[str, Any],
+    plan: Plan,
     *,
     keep: int,
 ) -> None:
     """Write a checkpoint of everything that the next step depends on.
 
-    Every rank calls it; rank 0 writes.
+    Every rank calls it; rank 0 writes. The newest `keep` checkpoints are kept, and the one before
+    the learning rate decays, from which the run can be extended.
 
     Raises:
         TrainingError: the disk is full or not writable; earlier checkpoints are untouched.
@@ -81,8 +91,17 @@ def save_state(
             "random": random,
             "journal_bytes": run.sync_journal(),
             "facts": dict(facts),
+            "plan": plan.to_dict(),
         }
-        save_checkpoint(run.checkpoints, state.step, network, optimizer, rest, keep=keep)
+        save_checkpoint(
+            run.checkpoints,
+            state.step,
+            network,
+            optimizer,
+            rest,
+            keep=keep,
+            keep_step=plan.decay_start,
+        )
 
 
 def resume_state(
@@ -91,15 +110,22 @@ def resume_state(
     optimizer: torch.optim.Optimizer,
     team: Team,
     facts: Mapping[str, Any],
+    plan: Plan,
     *,
     seed: int,
 ) -> TrainState | None:
-    """Go back to the newest checkpoint; None if there is none, and everything begins afresh.
+    """Go back to the newest checkpoint whose steps are those of the plan.
+
+    Later checkpoints, which are damaged or of a plan that was changed, are deleted.
+
+    Returns:
+        The checkpoint's state; None if there is none, and everything begins afresh.
 
     Raises:
-        CheckpointError: there are checkpoints, but all are damaged or of another network.
+        CheckpointError: there are checkpoints, but all are damaged, of another network, or do not
+            fit the plan.
     """
-    checkpoint = load_newest(run.checkpoints)
+    checkpoint = load_newest(run.checkpoints, lambda state: plan.difference(state) is None)
     if checkpoint is None:
         seed_everything(seed, team.rank)
         if team.is_main:  # an earlier run's; this one is not finished
@@ -116,8 +142,24 @@ def resume_state(
         set_random_state(saved["random"][team.rank], team.device)
     else:
         seed_everything(seed + state.step, team.rank)
+    team.gather(None)  # every rank has read its checkpoint
+    if team.is_main:
+        remove_after(run.checkpoints, state.step)
+        if state.step < plan.total:  # it was finished, and is extended
+            run.outcome_file.unlink(missing_ok=True)
     run.cut_journal(saved["journal_bytes"])
     return state
+
+
+def refusal(run: RunDirectory, plan: Plan) -> str | None:
+    """Why a run cannot be resumed with a plan that has other steps; None if it can."""
+    differences = [
+        plan.difference(state) if "plan" in state else "it was written by an older version"
+        for state in checkpoint_states(run.checkpoints)
+    ]
+    if not differences or None in differences:
+        return None
+    return f"no checkpoint fits: of the earliest, {differences[-1]}"
 
 
 def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

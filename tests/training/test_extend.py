@@ -1,0 +1,213 @@
+"""A run resumed with more steps is, to the bit, the one planned with them from the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertworks.api import Model
+from bertworks.errors import CheckpointError, SettingsError, TrainingError
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.checkpoint import list_checkpoints, step_of
+from bertworks.training.finetune import FinetuneSettings
+from bertworks.training.fit import FitSettings, Phase
+from bertworks.training.journal import read_run
+from bertworks.training.optimizer import OptimizerSettings
+from bertworks.training.plan import Plan
+
+from .letters import CONFIG, PIECES, run
+from .test_fit import SETTINGS, StopError, StoppingSource, journal, rewrite_state, train, weights
+from .tiny_run import tiny_run
+from .toy import ToySource, measure
+
+STABLE = {"lr": 0.01, "warmup": 2, "schedule": "warmup-stable-decay", "decay_share": 0.25}
+
+
+def settings(**optimizer: Any) -> FitSettings:
+    return SETTINGS.with_values(optimizer={**STABLE, **optimizer})
+
+
+def phases(*steps: int) -> list[Phase]:
+    return [Phase(ToySource(number), count, f"{number}") for number, count in enumerate(steps, 1)]
+
+
+def kept(path: Path) -> list[int]:
+    return [step_of(checkpoint) for checkpoint in list_checkpoints(path / "checkpoints")]
+
+
+@pytest.mark.parametrize(
+    ("warmup", "total", "expected"),
+    [
+        (2, 8, [0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5]),
+        (2, 16, [0.0, 0.5, *[1.0] * 10, 1.0, 0.75, 0.5, 0.25]),
+        (0.25, 8, [0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5]),
+        (6, 4, [0.0, 1 / 6, 2 / 6, 3 / 6]),  # the warm-up does not end
+        (0, 1, [1.0]),
+    ],
+)
+def test_the_rate_is_constant_and_then_falls(
+    warmup: float, total: int, expected: list[float]
+) -> None:
+    optimizer = OptimizerSettings.parse({**STABLE, "lr": 1.0, "warmup": warmup})
+    rates = [optimizer.learning_rate(step, total) for step in range(total)]
+    assert rates == pytest.approx(expected)
+    assert optimizer.learning_rate(total, total) == 0
+
+
+def test_the_share_needs_its_schedule() -> None:
+    with pytest.raises(SettingsError, match=r"decay_share=0\.1 does nothing without schedule="):
+        OptimizerSettings.parse({"decay_share": 0.1})
+    with pytest.raises(SettingsError, match=r"decay_share=0\.1 does nothing without schedule="):
+        FinetuneSettings.parse({"decay_share": 0.1}).check_needed()
+    optimizer = OptimizerSettings.parse({"schedule": "warmup-stable-decay"})
+    assert optimizer.decay_start(100) == 80
+    assert OptimizerSettings().decay_start(100) is None
+
+
+def test_an_extended_run_is_the_one_planned_longer(tmp_path: Path) -> None:
+    whole, _ = train(tmp_path / "whole", settings(), phases=phases(40), evaluate=measure)
+    path = tmp_path / "run"
+    short, _ = train(path, settings(), phases=phases(20), evaluate=measure)
+    assert kept(path) == [15, 16, 20], "two are kept, and that before the decay"
+    assert not torch.equal(weights(short), weights(whole))
+    long, result = train(path, settings(), phases=phases(40), evaluate=measure)
+    assert result.resumed_from == 16, "the newest that no decay has touched"
+    assert torch.equal(weights(long), weights(whole))
+    assert journal(path) == journal(tmp_path / "whole")
+    assert kept(path) == kept(tmp_path / "whole") == [30, 36, 40]
+
+
+def test_a_run_stopped_before_its_decay_is_extended(tmp_path: Path) -> None:
+    whole, _ = train(tmp_path / "whole", settings(), phases=phases(40))
+    path = tmp_path / "run"
+    with pytest.raises(StopError):
+        train(path, settings(), phases=[Phase(StoppingSource(1, 10), 24, "1")])
+    long, result = train(path, settings(), phases=phases(40))
+    assert result.resumed_from == 12
+    assert torch.equal(weights(long), weights(whole))
+    assert journal(path) == journal(tmp_path / "whole")
+
+
+def test_an_extended_run_that_is_killed_is_still_the_same(tmp_path: Path) -> None:
+    whole, _ = train(tmp_path / "whole", settings(), phases=phases(40))
+    path = tmp_path / "run"
+    train(path, settings(), phases=phases(20))
+    with pytest.raises(StopError):
+        train(path, settings(), phases=[Phase(StoppingSource(1, 1), 40, "1")])
+    assert kept(path) == [15, 16], "the decayed ones are gone: they belong to another plan"
+    back, _ = train(path, settings(), phases=phases(20))
+    short, _ = train(tmp_path / "short", settings(), phases=phases(20))
+    assert torch.equal(weights(back), weights(short)), "the first plan can be taken up again"
+    long, _ = train(path, settings(), phases=phases(40))
+    assert torch.equal(weights(long), weights(whole))
+
+
+def test_a_constant_rate_goes_on_from_the_end(tmp_path: Path) -> None:
+    constant = SETTINGS.with_values(optimizer={"lr": 0.01, "warmup": 2, "schedule": "constant"})
+    whole, _ = train(tmp_path / "whole", constant, phases=phases(40))
+    train(tmp_path / "run", constant, phases=phases(15))
+    long, result = train(tmp_path / "run", constant, phases=phases(40))
+    assert result.resumed_from == 15
+    assert torch.equal(weights(long), weights(whole))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "before", "after"),
+    [
+        ({"schedule": "linear", "decay_share": None}, (20,), (40,)),
+        ({"warmup": 0.1}, (20,), (40,)),
+        ({}, (10, 10), (20, 20)),
+        ({}, (20,), (12,)),  # step 15 was done already
+    ],
+)
+def test_a_plan_that_changes_the_past_is_refused(
+    tmp_path: Path, optimizer: dict[str, Any], before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    path = tmp_path / "run"
+    train(path, settings(**optimizer), phases=phases(*before))
+    files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with pytest.raises(CheckpointError, match="no checkpoint fits the number of steps"):
+        train(path, settings(**optimizer), phases=phases(*after))
+    changed = {file for file, content in files.items() if file.read_bytes() != content}
+    assert changed <= {path / "sessions.jsonl"}
+    _, result = train(path, settings(**optimizer), phases=phases(*before))
+    assert result.resumed_from == sum(before)
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "now", "expected"),
+    [
+        (15, (20,), (40,), None),
+        (16, (20,), (40,), None),  # update 16 has the full rate under both plans
+        (17, (20,), (40,), "the learning rate of step 17 was 0.008, and would be 0.01"),
+        (10, (10, 10), (20, 20), None),  # the first phase is longer
+        (11, (10, 10), (20, 20), "step 11 was in another phase"),
+        (11, (20, 20), (10, 10), "step 11 was in another phase"),
+        (50, (60,), (40,), "step 50 was done already"),
+        (20, (20,), (20,), None),
+    ],
+)
+def test_what_differs_is_said(
+    step: int, before: tuple[int, ...], now: tuple[int, ...], expected: str | None
+) -> None:
+    optimizer = OptimizerSettings.parse(STABLE)
+    state = {"train": {"step": step}, "plan": Plan(before, optimizer).to_dict()}
+    assert Plan(now, optimizer).difference(state) == expected
+
+
+SHORT = {"eval_every": 10, "optimizer": {**STABLE, "lr": 1e-3}, "eval_first": False}
+ONE = [{"max_seq_length": 24}]
+
+
+@pytest.mark.long
+def test_a_finished_pre_training_is_extended(prepared: Path, tmp_path: Path) -> None:
+    tiny_run(prepared, tmp_path / "whole", steps=40, phases=ONE, **SHORT)
+    path = tmp_path / "run"
+    tiny_run(prepared, path, steps=20, phases=ONE, **SHORT)
+    result = tiny_run(prepared, path, steps=40, phases=ONE, **SHORT)
+    assert (result.resumed_from, result.steps) == (15, 40)
+    models = [out / "model" / "model.safetensors" for out in (path, tmp_path / "whole")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    assert journal(path) == journal(tmp_path / "whole")
+    assert read_run(path).settings()["steps"] == 40
+
+
+def test_a_refused_plan_leaves_the_settings(prepared: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    values = {**SHORT, "phases": ONE, "optimizer": {**STABLE, "warmup": 0.5}}
+    tiny_run(prepared, path, steps=4, **values)
+    with pytest.raises(
+        TrainingError,
+        match=r"run: the run was begun with steps=4, not 8, and no checkpoint fits: of the "
+        r"earliest, the learning rate of step 2 was 0\.005, and would be 0\.0025\. Go on with",
+    ):
+        tiny_run(prepared, path, steps=8, **values)
+    assert read_run(path).settings()["steps"] == 4
+    assert tiny_run(prepared, path, steps=4, **values).resumed_from == 4
+
+
+def test_a_checkpoint_without_a_plan_cannot_be_extended(prepared: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    tiny_run(prepared, path, steps=4, phases=ONE, **SHORT)
+    for checkpoint in list_checkpoints(path / "checkpoints"):
+        rewrite_state(checkpoint, lambda tree: tree.pop("plan"))
+    with pytest.raises(TrainingError, match="of the earliest, it was written by an older version"):
+        tiny_run(prepared, path, steps=8, phases=ONE, **SHORT)
+    assert tiny_run(prepared, path, steps=4, phases=ONE, **SHORT).resumed_from == 4
+
+
+def test_more_epochs_extend_a_fine_tuning(tmp_path: Path) -> None:
+    model = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
+    values = {"warmup": 2, "schedule": "warmup-stable-decay", "decay_share": 0.5, "dev": None}
+    whole = run(model, tmp_path / "whole", epochs=2, **values)
+    short = run(model, tmp_path / "run", epochs=1, **values)
+    long = run(model, tmp_path / "run", epochs=2, **values)
+    files = [result.run.model / "model.safetensors" for result in (whole, long)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert long.run.outcome() == whole.run.outcome()
+    with pytest.raises(TrainingError, match=r"epochs=2\.0, not 1\.0, and no checkpoint fits"):
+        run(model, tmp_path / "run", epochs=1, **values)
+    assert short.run.path == long.run.path
