@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 
 _TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
 _WIDTH = 100
+_INDENT = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,30 @@ def sorted_by_group(settings: Iterator[SettingHelp]) -> list[SettingHelp]:
     for setting in settings:
         groups.setdefault(setting.group, []).append(setting)
     return [setting for group in groups.values() for setting in group]
+
+
+def help_text(settings: Sequence[SettingHelp], width: int = 80) -> str:
+    """Lay settings out as help: `key=default`, its type and meaning, under the groups' titles."""
+    lines: list[str] = []
+    group = None
+    for setting in settings:
+        if setting.group != group:
+            lines += ["", *textwrap.wrap(f"{setting.group}:", width)]
+            group = setting.group
+        default = "…" if setting.required else setting.default_text
+        left = f"  {setting.key}={default}"
+        if len(left) >= _INDENT:
+            lines.append(left)
+            left = ""
+        indent = " " * _INDENT
+        lines += textwrap.wrap(
+            _sentence(setting),
+            width,
+            initial_indent=left.ljust(_INDENT),
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines).strip("\n")
 
 
 def commented_yaml(settings: type[BaseModel], given: Mapping[str, Any] | None = None) -> str:

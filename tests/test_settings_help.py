@@ -1,0 +1,103 @@
+"""Help on settings says what the classes accept, and a written file is accepted back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import yaml
+from pydantic import Field
+
+from bertworks.settings import Settings
+from bertworks.settings_help import commented_yaml, describe, help_text
+from bertworks.tasks import labelled_task
+from bertworks.training.finetune_settings import settings_of
+from bertworks.training.recipe import PretrainSettings, read_recipe
+
+TASKS = ("classification", "regression", "tagging", "answering", "choice", "retrieval")
+
+
+class Basic(Settings):
+    """What all of them have."""
+
+    seed: int = Field(0, ge=0, description="of all draws")
+
+
+class Inner(Settings):
+    """How long it takes."""
+
+    length: int = Field(8, ge=1)
+
+
+class Outer(Basic):
+    """What one of them has. More is said of it here."""
+
+    name: str
+    seed: int = Field(1, ge=0, description="of all draws")
+    kind: Literal["old", "new"] = "old"
+    rates: tuple[float, float] = Field((0.5, 0.25), description="first and last")
+    inner: Inner = Inner()
+    parts: tuple[Inner, ...] = Field((Inner(length=2),), min_length=1)
+    other: Inner | None = Field(None, description="instead of inner")
+
+
+def test_each_setting_is_described_by_its_field() -> None:
+    found = {setting.key: setting for setting in describe(Outer)}
+    assert list(found) == [
+        *("seed", "name", "kind", "rates", "other"),
+        *("inner.length", "parts[].length", "other.length"),
+    ]
+    kinds = {key: setting.kind for key, setting in found.items()}
+    assert kinds["seed"] == "integer, ≥ 0"
+    assert kinds["kind"] == "old | new"
+    assert kinds["rates"] == "[number, number]"
+    assert kinds["other"] == "group or null"
+    assert found["name"].required
+    assert found["name"].default_text == "required"
+    assert found["seed"].default_text == "1"
+    assert found["rates"].default_text == "[0.5, 0.25]"
+    assert found["rates"].description == "first and last"
+    assert found["seed"].group == "What all of them have", "where it was declared first"
+    assert found["name"].group == "What one of them has. More is said of it here"
+    assert found["inner.length"].group == "inner: How long it takes"
+    assert found["other.length"].group == "other: instead of inner"
+
+
+def test_help_fits_its_width_and_names_every_setting() -> None:
+    for width in (60, 80, 120):
+        for kind in (Outer, PretrainSettings, *(settings_of(labelled_task(t)) for t in TASKS)):
+            text = help_text(describe(kind), width)
+            assert max(map(len, text.splitlines())) <= width
+            keys = {line.split("=")[0].strip() for line in text.splitlines() if "=" in line}
+            assert {setting.key for setting in describe(kind)} <= keys
+
+
+def uncommented(text: str) -> str:
+    """The file with every setting uncommented, and what must be given left out."""
+    lines = (line.removeprefix("# ") for line in text.splitlines() if not line.startswith("##"))
+    return "\n".join(line for line in lines if "REQUIRED" not in line and "---" not in line)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_file_of_all_settings_is_accepted_and_changes_nothing(task: str, tmp_path: Path) -> None:
+    kind = settings_of(labelled_task(task))
+    text = commented_yaml(kind)
+    assert yaml.safe_load(text) is None, "defaults are commented out"
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    assert kind.resolve(file) == kind()
+    tree = yaml.safe_load(uncommented(text))
+    assert tree.keys() == kind.model_fields.keys(), "each is there"
+    assert kind.parse(tree) == kind(), "with its default"
+    for key, value in tree.items():
+        assert kind.parse({key: value}) == kind(), key
+
+
+def test_a_recipe_s_values_are_written_as_they_are(tmp_path: Path) -> None:
+    recipe = read_recipe("tiny", data="prepared")
+    given = recipe.model_dump(mode="json", exclude_unset=True)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(commented_yaml(PretrainSettings, given))
+    assert read_recipe(file) == recipe
+    assert PretrainSettings.parse(yaml.safe_load(file.read_text())) == recipe
