@@ -66,8 +66,8 @@ class MaskingSettings(Settings):
     )
     static: bool = Field(
         False,
-        description="the same instances and masks again and again, as in BERT's files; else new ones "
-        "in each epoch (RoBERTa §4.1)",
+        description="the same instances and masks again and again, as in BERT's files; else new "
+        "ones in each epoch (RoBERTa §4.1)",
     )
     dupe_factor: int = Field(
         10, ge=1, description="with static: how many versions are made before they repeat"
