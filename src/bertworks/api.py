@@ -19,6 +19,7 @@ from .checkpoints.locate import locate
 from .checkpoints.sentence import SentenceSettings, is_cross_encoder, read_sentence_settings
 from .checkpoints.store import (
     LoadReport,
+    check_geometry,
     load_weights,
     read_config,
     read_task,
@@ -396,6 +397,7 @@ def load(
     *,
     device: torch.device | str = "auto",
     hidden_act: Activation | None = None,
+    allow_non_finite: bool = False,
 ) -> Model:
     """Load a model.
 
@@ -406,9 +408,12 @@ def load(
         hidden_act: the activation, whatever the files say: the original release's "gelu" was the
             erf form until February 2019 (`gelu`, what it is read as), the tanh form since
             (`gelu_new`).
+        allow_non_finite: load weights that hold NaN or infinity too; `report.non_finite` names the
+            tensors.
 
     Raises:
-        CheckpointError: there is no such model, it is damaged, or of another architecture.
+        CheckpointError: there is no such model, it is damaged, or of another architecture; or a
+            weight is not finite.
     """
     directory = locate(name)
     config, raw = read_config(directory)
@@ -423,6 +428,7 @@ def load(
         )
     family = family_of(config)
     tensors, dropped = read_tensors(directory, family)
+    check_geometry(config, tensors, family, str(name))
     described = read_task(directory)
     if described is not None:
         task: Task[Any] | None = task_class(described[0]).from_dict(described[1], tokenizer)
@@ -440,7 +446,9 @@ def load(
         network = build()
     if any(True for _ in network.buffers()):  # constants of a task's own, which no file has
         network = build()
-    report = load_weights(network, tensors, family, str(name))
+    report = load_weights(
+        network, tensors, family, str(name), allow_non_finite=allow_non_finite
+    )
     report = replace(report, dropped={**report.dropped, **dropped})
     if report.initialized:
         raise CheckpointError(

@@ -11,7 +11,13 @@ from dataclasses import replace
 from ..api import BareEncoder
 from ..checkpoints.families import family_of
 from ..checkpoints.locate import locate
-from ..checkpoints.store import LoadReport, load_weights, read_config, read_tensors
+from ..checkpoints.store import (
+    LoadReport,
+    check_geometry,
+    load_weights,
+    read_config,
+    read_tensors,
+)
 from ..errors import SettingsError
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
@@ -24,11 +30,16 @@ def with_geometry(settings: PretrainSettings) -> PretrainSettings:
 
     Raises:
         SettingsError: the recipe asks for another geometry.
-        CheckpointError: there is no such checkpoint, or it is damaged.
+        CheckpointError: there is no such checkpoint, it is damaged, or its weights are of another
+            geometry than it says.
     """
     if settings.init_checkpoint is None:
         return settings
-    config, _ = read_config(locate(settings.init_checkpoint))
+    directory = locate(settings.init_checkpoint)
+    config, _ = read_config(directory)
+    family = family_of(config)
+    tensors, _ = read_tensors(directory, family)
+    check_geometry(config, tensors, family, settings.init_checkpoint)
     model = settings.model.of_checkpoint(config, where=settings.init_checkpoint)
     return settings.with_values(model=model)
 
