@@ -446,9 +446,7 @@ def load(
         network = build()
     if any(True for _ in network.buffers()):  # constants of a task's own, which no file has
         network = build()
-    report = load_weights(
-        network, tensors, family, str(name), allow_non_finite=allow_non_finite
-    )
+    report = load_weights(network, tensors, family, str(name), allow_non_finite=allow_non_finite)
     report = replace(report, dropped={**report.dropped, **dropped})
     if report.initialized:
         raise CheckpointError(

@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 
 from .errors import SettingsError, nearest
 
-
 _TYPES = {("int",), ("float",), ("str",), ("bool",)}
 
 REQUIRED = "???"

@@ -148,7 +148,7 @@ def check_geometry(
 
 
 def _outline(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Tensors in which all numbers of a geometry are seen that decide its size, and their shapes."""
+    """Tensors that together show every number a geometry's size depends on, and their shapes."""
     width, size, inner = config.embedding_width, config.hidden_size, config.intermediate_size
     embeddings = {
         "word": config.vocab_size,
@@ -252,8 +252,8 @@ def _complaint(non_finite: Mapping[str, int]) -> str:
     """What is wrong with tensors that are not finite, in one line."""
     (name, count), *others = non_finite.items()
     numbers = "a number that is" if count == 1 else f"{count:,} numbers that are"
-    more = f", and so do {len(others):,} other tensors" if others else ""
-    return f"the tensor {name!r} holds {numbers} not finite (NaN or infinity){more}"
+    more = f", the first of {len(non_finite):,} such tensors," if others else ""
+    return f"the tensor {name!r}{more} holds {numbers} not finite (NaN or infinity)"
 
 
 def save_model(

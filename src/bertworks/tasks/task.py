@@ -87,7 +87,10 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """What the task decodes and measures; no targets are needed."""
+        """What the task decodes and measures; no targets are needed.
+
+        All of it is finite, unless the weights are useless: the engine refuses anything else.
+        """
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
         """What other tools' network of this kind puts out for a padded batch, by their names.
