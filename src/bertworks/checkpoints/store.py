@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, SettingsError
 from ..model.config import EncoderConfig
 from ..model.precision import is_finite
+from ..settings import Settings
 from . import tensorflow
 from .families import family_named, family_of
 from .family import Family
@@ -62,19 +64,42 @@ class LoadReport:
     non_finite: Mapping[str, int] = field(default_factory=dict)
 
 
+class PublishedSettings(Settings):
+    """What a `config.json` says of a model beside its geometry, as far as it is read here."""
+
+    architectures: tuple[str, ...] | None = None
+    id2label: dict[int, str] | None = None
+    problem_type: str | None = None
+    classifier_dropout: float | None = Field(None, ge=0, lt=1)
+
+
+class _TaskFile(Settings):
+    """What `bertworks.json` holds."""
+
+    format_version: int
+    task: str
+    task_settings: dict[str, Any]
+
+
 def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
     """The geometry in a directory's `config.json`, and all that stands in the file.
 
     The original release's `bert_config.json` is read where there is no other.
 
     Raises:
-        CheckpointError: the file is missing, no JSON, or describes another architecture.
+        CheckpointError: the file is missing, no JSON, describes another architecture, or holds
+            something of another type than expected.
     """
     file = directory / "config.json"
     if not file.is_file() and (directory / tensorflow.CONFIG).is_file():
         file = directory / tensorflow.CONFIG
     raw = read_json(file)
     family = family_named(raw.get("model_type", "bert"), where=str(file))
+    keys = PublishedSettings.model_fields.keys() & raw.keys()
+    try:
+        PublishedSettings.parse({key: raw[key] for key in keys})
+    except SettingsError as error:
+        raise CheckpointError(error.what, where=str(file)) from None
     return family.read_config(raw, where=str(file)), raw
 
 
@@ -94,7 +119,11 @@ def read_task(directory: Path) -> tuple[str, dict[str, Any]] | None:
             where=str(path),
             fix="Use the version of bertworks that wrote it.",
         )
-    return values["task"], values["task_settings"]
+    try:
+        own = _TaskFile.parse(values)
+    except SettingsError as error:
+        raise CheckpointError(error.what, where=str(path)) from None
+    return own.task, own.task_settings
 
 
 def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -266,6 +295,7 @@ def save_model(
     model_class: str,
     config_entries: Mapping[str, Any],
     tokenizer: Tokenizer,
+    head_dropout: float | None = None,
     sentence: SentenceSettings | None = None,
 ) -> Path:
     """Write a model; one that is there is replaced once the new one is complete.
@@ -280,6 +310,7 @@ def save_model(
         model_class: which class of the family's opens the model: a key of `Family.classes`.
         config_entries: what the task adds to `config.json` (`id2label`).
         tokenizer: the model's tokenizer.
+        head_dropout: before the task's output layer, where it is not the family's usual.
         sentence: how a sentence encoder makes vectors; None if it is none.
 
     Raises:
@@ -300,6 +331,8 @@ def save_model(
         "dtype": "float32",
         **config_entries,
     }
+    if head_dropout is not None and model_class in family.dropouts:
+        raw[family.dropouts[model_class]] = head_dropout
     own = {"format_version": FORMAT_VERSION, "task": task, "task_settings": dict(task_settings)}
     exported = family.keys.export(own_tensors(network))
     non_finite = {

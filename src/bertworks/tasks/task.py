@@ -250,6 +250,11 @@ class Task(ABC, Generic[ExampleT]):
         """How `embed` makes vectors of a model of this task; None if the task does not say."""
         return None
 
+    @property
+    def head_dropout(self) -> float | None:
+        """The dropout before the output layer, where it is not the encoder's usual."""
+        return None
+
     def config_entries(self) -> dict[str, Any]:
         """What the task adds to a saved model's `config.json`, for other tools to read.
 

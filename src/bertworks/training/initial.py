@@ -30,18 +30,28 @@ def with_geometry(settings: PretrainSettings) -> PretrainSettings:
 
     Raises:
         SettingsError: the recipe asks for another geometry.
-        CheckpointError: there is no such checkpoint, it is damaged, or its weights are of another
-            geometry than it says.
+        CheckpointError: there is no such checkpoint, or it is damaged.
     """
     if settings.init_checkpoint is None:
         return settings
-    directory = locate(settings.init_checkpoint)
+    config, _ = read_config(locate(settings.init_checkpoint))
+    model = settings.model.of_checkpoint(config, where=settings.init_checkpoint)
+    return settings.with_values(model=model)
+
+
+def check_shapes(settings: PretrainSettings) -> None:
+    """See that the checkpoint that a recipe begins as has the geometry that it says it has.
+
+    Raises:
+        CheckpointError: it has another, or is damaged.
+    """
+    if (name := settings.init_checkpoint) is None:
+        return
+    directory = locate(name)
     config, _ = read_config(directory)
     family = family_of(config)
     tensors, _ = read_tensors(directory, family)
-    check_geometry(config, tensors, family, settings.init_checkpoint)
-    model = settings.model.of_checkpoint(config, where=settings.init_checkpoint)
-    return settings.with_values(model=model)
+    check_geometry(config, tensors, family, name)
 
 
 def check_vocabulary(settings: PretrainSettings, tokenizer: Tokenizer) -> None:
