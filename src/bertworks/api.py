@@ -19,6 +19,7 @@ from .checkpoints.locate import locate
 from .checkpoints.sentence import SentenceSettings, is_cross_encoder, read_sentence_settings
 from .checkpoints.store import (
     LoadReport,
+    check_geometry,
     load_weights,
     read_config,
     read_task,
@@ -118,9 +119,18 @@ class Model:
 
         Raises:
             DataError: a row is not one of the task.
-            BertworksError: the model has no task.
+            BertworksError: the model has no task, or was only pre-trained.
         """
         task, network = self._task_and_network()
+        if isinstance(task, PretrainingTask):
+            what_it_does = (
+                "generate" if task.causal else "fill-mask",
+                *(("next-sentence",) if task.instances.next_sentence else ()),
+            )
+            raise BertworksError(
+                "the model was pre-trained for no task whose answers could be predicted",
+                fix=f"Use {', '.join(what_it_does)} or embed; or train it with finetune.",
+            )
         table = read_rows(self._table(rows), columns=task.column_names, header=header)
         task = task.for_table(table, labelled=False)
         return engine.predict(network, task, table, EngineSettings.parse(settings))
@@ -340,6 +350,7 @@ class Model:
             task_settings={} if task is None else task.to_dict(),
             model_class="encoder" if task is None else task.model_class,
             config_entries={} if task is None else task.config_entries(),
+            head_dropout=None if task is None else task.head_dropout,
             tokenizer=self.tokenizer,
             sentence=self.sentence,
         )
@@ -396,6 +407,7 @@ def load(
     *,
     device: torch.device | str = "auto",
     hidden_act: Activation | None = None,
+    allow_non_finite: bool = False,
 ) -> Model:
     """Load a model.
 
@@ -406,9 +418,12 @@ def load(
         hidden_act: the activation, whatever the files say: the original release's "gelu" was the
             erf form until February 2019 (`gelu`, what it is read as), the tanh form since
             (`gelu_new`).
+        allow_non_finite: load weights that hold NaN or infinity too; `report.non_finite` names the
+            tensors.
 
     Raises:
-        CheckpointError: there is no such model, it is damaged, or of another architecture.
+        CheckpointError: there is no such model, it is damaged, or of another architecture; or a
+            weight is not finite.
     """
     directory = locate(name)
     config, raw = read_config(directory)
@@ -423,9 +438,10 @@ def load(
         )
     family = family_of(config)
     tensors, dropped = read_tensors(directory, family)
+    check_geometry(config, tensors, family, str(name))
     described = read_task(directory)
     if described is not None:
-        task: Task[Any] | None = task_class(described[0]).from_dict(described[1], tokenizer)
+        task: Task[Any] | None = _described_task(*described, tokenizer, directory)
     else:
         pairs = is_cross_encoder(directory, raw)
         published = Published(raw, config, family, tensors, tokenizer, pairs)
@@ -440,7 +456,7 @@ def load(
         network = build()
     if any(True for _ in network.buffers()):  # constants of a task's own, which no file has
         network = build()
-    report = load_weights(network, tensors, family, str(name))
+    report = load_weights(network, tensors, family, str(name), allow_non_finite=allow_non_finite)
     report = replace(report, dropped={**report.dropped, **dropped})
     if report.initialized:
         raise CheckpointError(
@@ -450,3 +466,18 @@ def load(
     network = network.to(pick_device(device)).eval()
     sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
     return Model(tokenizer, task, network, report, sentence)
+
+
+def _described_task(
+    name: str, settings: Mapping[str, Any], tokenizer: Tokenizer, directory: Path
+) -> Task[Any]:
+    """The task that a directory's `bertworks.json` describes.
+
+    Raises:
+        CheckpointError: there is no such task, or its settings are not valid.
+    """
+    try:
+        return task_class(name).from_dict(settings, tokenizer)
+    except BertworksError as error:
+        where = str(directory / "bertworks.json")
+        raise CheckpointError(error.what, where=where, fix=error.fix) from None

@@ -44,6 +44,7 @@ class Inspection:
         license: as its README or a file of that name says; None if nothing does.
         used: the network's tensors that were filled.
         dropped: the checkpoint's tensors that were not used, and why.
+        non_finite: those with NaN or infinity, and how many such numbers each has.
     """
 
     family: str
@@ -56,6 +57,7 @@ class Inspection:
     license: str | None
     used: tuple[str, ...]
     dropped: Mapping[str, str]
+    non_finite: Mapping[str, int]
 
 
 def inspect(name: str | Path) -> Inspection:
@@ -68,7 +70,7 @@ def inspect(name: str | Path) -> Inspection:
         CheckpointError: there is no such model, it is damaged, or of another architecture.
     """
     directory = locate(name)
-    model = load(name, device="cpu")
+    model = load(name, device="cpu", allow_non_finite=True)
     tensors, _ = read_tensors(directory, family_of(model.encoder.config))
     dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     assert model.report is not None
@@ -84,6 +86,7 @@ def inspect(name: str | Path) -> Inspection:
         license=_license(directory),
         used=model.report.used,
         dropped=model.report.dropped,
+        non_finite=model.report.non_finite,
     )
 
 

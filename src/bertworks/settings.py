@@ -6,20 +6,28 @@ or an impossible pair is an error that names the key, the value, and the nearest
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from .errors import SettingsError, nearest
 
+_TYPES = {("int",), ("float",), ("str",), ("bool",)}
+
+REQUIRED = "???"
+"""What a file of settings says of one that its user has to give, as in Hydra's files."""
+
 
 class Settings(BaseModel):
-    """A frozen, strictly typed group of settings."""
+    """A frozen, strictly typed group of settings; numbers in it are finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
 
     @classmethod
     def resolve(
@@ -32,10 +40,12 @@ class Settings(BaseModel):
 
         Later sources win. Keys of nested groups are joined with dots, as in `optimizer.lr=1e-4`;
         values are read as YAML, but where a setting is text: that is taken as it is typed, so that
-        a label may be called 1 and a column "#1 String".
+        a label may be called 1 and a column "#1 String". A setting that the file gives as `???`
+        must come from a later source.
 
         Raises:
-            SettingsError: the file is missing or no mapping, or a key or value is not valid.
+            SettingsError: the file is missing or no mapping, or a key or value is not valid, or a
+                setting that the file requires is not given.
         """
         tree: dict[str, Any] = {}
         if file is not None:
@@ -54,7 +64,15 @@ class Settings(BaseModel):
                 branch = branch.setdefault(parent, {})
             branch[leaf] = _as_typed(value) if _is_text(cls, key) else _parse_scalar(value)
             _merge(tree, parsed)
-        return cls.parse(tree, where=str(file) if file is not None else None)
+        where = str(file) if file is not None else None
+        for key, field in _required(cls, tree):
+            meaning = f" ({field.description})" if field.description else ""
+            raise SettingsError(
+                f"the setting {key!r}{meaning} must be given",
+                where=where,
+                fix=f"Give it as {key}=VALUE",
+            )
+        return cls.parse(tree, where=where)
 
     @classmethod
     def parse(cls, tree: Mapping[str, Any], *, where: str | None = None) -> Self:
@@ -84,6 +102,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise SettingsError("no such file", where=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot be read ({error})", where=str(path)) from None
+    except (ValueError, RecursionError) as error:  # 2024-99-99 is no date, [[[… has no end
+        raise SettingsError(f"not valid YAML ({_reason(error)})", where=str(path)) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -99,7 +119,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def _parse_scalar(text: str) -> Any:
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
     if isinstance(value, str):  # YAML 1.1 takes 1e-4, without a point, for text
         try:
@@ -124,7 +144,7 @@ def _as_typed(text: str) -> str | None:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         try:
             return str(yaml.safe_load(text))
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             return text
     return text
 
@@ -137,10 +157,25 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
             tree[key] = dict(value) if isinstance(value, Mapping) else value
 
 
+def _required(
+    cls: type[BaseModel], tree: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, FieldInfo]]:
+    """The settings whose value is `REQUIRED`, under their dotted names."""
+    for name, field in cls.model_fields.items():
+        value = tree.get(name)
+        if isinstance(value, str) and value == REQUIRED:
+            yield f"{prefix}{name}", field
+        owner = _owner(cls, [name])
+        if isinstance(value, Mapping) and owner is not None and owner is not cls:
+            yield from _required(owner, value, f"{prefix}{name}.")
+
+
 def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) -> SettingsError:
     first = error.errors()[0]
     path = [part for part in first["loc"] if isinstance(part, str)]
-    key = ".".join(str(part) for part in first["loc"])
+    # Of a value that may be of several types, the last part is the type that was tried.
+    loc = first["loc"][:-1] if first["loc"][-1:] in _TYPES else first["loc"]
+    key = ".".join(str(part) for part in loc)
     if first["type"] == "extra_forbidden":
         owner = _owner(cls, path[:-1])
         names = list(owner.model_fields) if owner else []
@@ -153,7 +188,20 @@ def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) 
     message = message[:1].lower() + message[1:]
     if not key:
         return SettingsError(message, where=where)
-    return SettingsError(f"{key}={first['input']!r}: {message}", where=where)
+    return SettingsError(f"{key}={_shown(first['input'])}: {message}", where=where)
+
+
+def _shown(value: Any) -> str:
+    """A value as an error shows it, in at most 200 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _reason(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def _owner(cls: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:

@@ -92,7 +92,9 @@ def test_what_is_repacked_is_resident_once(tmp_path, family):
     assert len(mapped) == 1
     resident = re.search(r"Rss: +(\d+) kB", mapped[0])
     assert resident is not None
-    assert int(resident[1]) * 1024 < repacked / 4
+    # What is kept is mapped, and was read once to see that it is finite.
+    kept = (tmp_path / "m" / "model.safetensors").stat().st_size - repacked
+    assert int(resident[1]) * 1024 < kept + repacked / 4
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from seqeval.metrics import classification_report as span_report
 
 from bertworks.api import Model
-from bertworks.errors import DataError
+from bertworks.errors import BertworksError, DataError
 from bertworks.inference.evaluate import Evaluation
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks import labelled_task
@@ -141,15 +141,14 @@ def test_a_single_label_is_counted_as_itself() -> None:
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_a_network_that_tells_no_numbers_can_be_written_down(task: str) -> None:
+def test_a_network_whose_outputs_are_not_finite_is_not_measured(task: str) -> None:
     rows = [{"text": text(), "label": str(at % 2)} for at in range(6)]
     model = untrained(task, rows)
     with torch.no_grad():
         for parameter in model.network.parameters():
             parameter.fill_(torch.nan)
-    found = model.evaluate(rows)
-    tree = json.loads(found.to_json("rows"))
-    assert Breakdown.parse(tree["breakdown"], where="f").calibration is None
+    with pytest.raises(BertworksError, match=r"row \d: the model computes NaN or infinity"):
+        model.evaluate(rows)
 
 
 def test_batches_change_nothing() -> None:

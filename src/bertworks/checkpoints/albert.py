@@ -74,6 +74,7 @@ ALBERT = Family(
         "pretraining": "AlbertForPreTraining",
         **task_classes("Albert"),
     },
+    dropouts=dict.fromkeys(("classification", "tagging", "choice"), "classifier_dropout_prob"),
     defaults=_DEFAULTS,
     spelled=_spelled,
     token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},

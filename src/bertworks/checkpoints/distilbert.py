@@ -57,6 +57,11 @@ DISTILBERT = Family(
         **task_classes("DistilBert"),
     },
     implied={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "classifier": "relu"},
+    dropouts={
+        "classification": "seq_classif_dropout",
+        "choice": "seq_classif_dropout",
+        "answering": "qa_dropout",
+    },
     defaults={"n_layers": 6, "seq_classif_dropout": 0.2, "qa_dropout": 0.1},
     dropped=(
         *constants("distilbert."),

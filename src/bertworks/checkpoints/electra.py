@@ -56,6 +56,10 @@ ELECTRA = Family(
         "replaced-tokens": "ElectraForPreTraining",
         **task_classes("Electra"),
     },
+    dropouts={
+        **dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
+        "choice": "summary_last_dropout",
+    },
     implied={"classifier": "gelu", "mlm_act": "gelu"},
     defaults={
         "embedding_size": 128,

@@ -13,6 +13,7 @@ from ..errors import CheckpointError
 from ..model.config import EncoderConfig
 from .bundle import write_bundle
 from .families import family_of
+from .replacing import put_in_place
 from .store import own_tensors
 from .tensorflow import CHECKPOINT, CONFIG, original_tensors
 
@@ -52,7 +53,8 @@ def write_tensorflow(
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
     kept["hidden_act"] = _ACTIVATIONS.get(kept["hidden_act"], kept["hidden_act"])
-    new = directory.with_name(f".{directory.name}.new")
+    target = directory.resolve()  # "." has no name
+    new = target.with_name(f".{target.name}.new")
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
@@ -60,9 +62,7 @@ def write_tensorflow(
         write_bundle(new / CHECKPOINT, tensors)
         vocabulary = "".join(f"{piece}\n" for piece in tokenizer.pieces)
         (new / "vocab.txt").write_text(vocabulary, encoding="utf-8", newline="\n")
-        if directory.exists():
-            directory.rmdir()
-        new.rename(directory)
+        put_in_place(new, target)
     except OSError as error:
         shutil.rmtree(new, ignore_errors=True)
         raise CheckpointError(f"cannot be written ({error})", where=str(directory)) from None

@@ -36,10 +36,9 @@ def family_named(name: str, *, where: str | None = None) -> Family:
     Raises:
         CheckpointError: there is none.
     """
-    if name not in FAMILIES:
-        raise CheckpointError(
-            f"model_type {name!r} is not supported", where=where, fix=nearest(name, FAMILIES) + "."
-        )
+    if not isinstance(name, str) or name not in FAMILIES:
+        fix = nearest(str(name), FAMILIES) + "."
+        raise CheckpointError(f"model_type {name!r} is not supported", where=where, fix=fix)
     return FAMILIES[name]
 
 

@@ -69,6 +69,8 @@ class Family:
         settled: brings settings of ours, each chosen by itself, to what its models can have.
         token_ids: keys of `config.json` that hold the ids of special pieces, and their roles.
         extra: what else `config.json` must say, from our settings.
+        dropouts: the key of `config.json` from which the head of a task, a key of `classes`, reads
+            its dropout; none for a head whose dropout is that of the layers.
         dropped: patterns of their tensors that may stay unused, and why.
         rename: brings a tensor's name in today's spelling, the prefix aside.
     """
@@ -86,6 +88,11 @@ class Family:
     settled: Callable[[dict[str, Any]], dict[str, Any]] = dict
     token_ids: Mapping[str, str] = field(default_factory=dict)
     extra: Callable[[EncoderConfig], dict[str, Any]] = lambda config: {}  # noqa: ARG005
+    dropouts: Mapping[str, str] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("classification", "tagging", "choice"), "classifier_dropout"
+        )
+    )
     dropped: tuple[tuple[str, str], ...] = ()
     rename: Callable[[str], str] = str
 
@@ -102,8 +109,8 @@ class Family:
         settings = {POOLING: POOLING, **self.settings}
         found = {ours: values[key] for ours, key in settings.items() if key in values}
         for name in ("hidden_act", "mlm_act"):
-            if name in found:
-                found[name] = ACTIVATIONS.get(found[name], found[name])
+            if isinstance(activation := found.get(name), str):
+                found[name] = ACTIVATIONS.get(activation, activation)
         try:
             return EncoderConfig.parse({**found, **self.implied, "family": self.name}, where=where)
         except SettingsError as error:

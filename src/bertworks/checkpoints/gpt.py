@@ -12,7 +12,8 @@ _LAYER = "transformer.h.{}"
 
 def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
     """What is four times as wide is not written down, and "gelu" is the tanh form."""
-    values = {**raw, "intermediate_size": 4 * raw["n_embd"]}
+    width = raw["n_embd"]
+    values = {**raw, "intermediate_size": 4 * width if isinstance(width, int) else width}
     if values["afn"] == "gelu":
         values["afn"] = "gelu_new"
     return values
@@ -75,6 +76,7 @@ GPT = Family(
         "mlm_bias": False,
         "classifier": "none",
     },
+    dropouts={"choice": "summary_first_dropout"},
     defaults={
         "classifier_pooling": "last",
         "vocab_size": 40478,

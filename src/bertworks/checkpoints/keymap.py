@@ -8,7 +8,7 @@ changed, so a round trip keeps every bit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,6 +63,18 @@ class KeyMap:
         """
         return self._find(name)[0]
 
+    def parts(self, name: str, shape: Sequence[int]) -> dict[str, tuple[int, ...]]:
+        """Their tensors that make up our tensor `name` of a shape, and the shape of each.
+
+        Raises:
+            KeyError: as `theirs` does.
+        """
+        names, transposed = self._find(name)
+        part = tuple(shape)
+        if len(names) > 1:
+            part = (shape[0] // len(names), *shape[1:])
+        return dict.fromkeys(names, part[::-1] if transposed else part)
+
     def export(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our tensors under their names."""
         exported: dict[str, Tensor] = {}
@@ -74,15 +86,9 @@ class KeyMap:
             exported.update(zip(names, parts, strict=True))
         return exported
 
-    def fetch(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
-        """Our tensor `name` out of theirs, or None where they have no part of it.
-
-        Raises:
-            KeyError: they have some parts of it, but not the one that is named.
-        """
+    def fetch(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Our tensor `name` out of theirs, which are all there and of the shapes of `parts`."""
         names, transposed = self._find(name)
-        if not any(part in tensors for part in names):
-            return None
         parts = [tensors[part] for part in names]
         if transposed:
             parts = [_transposed(part) for part in parts]

@@ -14,17 +14,19 @@ _LAYER = "model.layers.{}"
 def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
     """As version 4 of Hugging Face transformers wrote it: numbers rather than lists and tables."""
     values = dict(raw)
-    tables = values.pop("rope_parameters", None) or {}
-    for kind, name in ((_FULL, "global_rope_theta"), (_LOCAL, "local_rope_theta")):
-        table = tables.get(kind) or {}
-        if table.get("rope_type", "default") != "default":
-            values["rope_type"] = table["rope_type"]
-        if "rope_theta" in table:
-            values[name] = table["rope_theta"]
-    kinds = values.pop("layer_types", None)
-    if kinds is not None:
+    if isinstance(tables := values.get("rope_parameters") or {}, dict):
+        values.pop("rope_parameters", None)
+        for kind, name in ((_FULL, "global_rope_theta"), (_LOCAL, "local_rope_theta")):
+            table = tables.get(kind) or {}
+            if not isinstance(table, dict) or table.get("rope_type", "default") != "default":
+                values["rope_parameters"] = table
+            elif "rope_theta" in table:
+                values[name] = table["rope_theta"]
+    every_given = values["global_attn_every_n_layers"]
+    if isinstance(kinds := values.get("layer_types"), list) and isinstance(every_given, int):
+        del values["layer_types"]
         seen = kinds[1:].index(_FULL) + 1 if _FULL in kinds[1:] else max(1, len(kinds))
-        for every in (values["global_attn_every_n_layers"], seen):
+        for every in (max(1, every_given), seen):
             if kinds == [_LOCAL if number % every else _FULL for number in range(len(kinds))]:
                 values["global_attn_every_n_layers"] = every
                 break
@@ -110,6 +112,9 @@ MODERNBERT = Family(
         "masked-lm": "ModernBertForMaskedLM",
         **task_classes("ModernBert"),
     },
+    dropouts=dict.fromkeys(
+        ("classification", "tagging", "answering", "choice"), "classifier_dropout"
+    ),
     implied={
         "type_vocab_size": 0,
         "positions": "rotary",
@@ -148,7 +153,7 @@ MODERNBERT = Family(
         "mlp_bias": False,
         "norm_bias": False,
         "classifier_bias": False,
-        "rope_type": "default",
+        "rope_parameters": None,
         "layer_types": None,
     },
     spelled=_spelled,

@@ -40,6 +40,7 @@ def _family(name: str, classes: str) -> Family:
             "masked-lm": f"{classes}ForMaskedLM",
             **task_classes(classes),
         },
+        dropouts=dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
         # A sequence's first position is the one after that of the padding, which is number 1.
         implied={"position_offset": 2, "classifier": "tanh", "mlm_act": "gelu"},
         defaults={

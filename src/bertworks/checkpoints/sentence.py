@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ..errors import CheckpointError
+from ..json_text import parse_json
 from ..settings import Settings
 from .weights import read_json
 
@@ -67,7 +68,7 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
     if not file.is_file():
         return None
     try:
-        modules = json.loads(file.read_text(encoding="utf-8"))
+        modules = parse_json(file.read_bytes())
         parts = [(str(module["type"]).rpartition(".")[2], module["path"]) for module in modules]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"cannot be read ({error!r})", where=str(file)) from None

@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, SettingsError
 from ..model.config import EncoderConfig
+from ..model.precision import is_finite
+from ..settings import Settings
 from . import tensorflow
 from .families import family_named, family_of
 from .family import Family
@@ -51,11 +54,31 @@ class LoadReport:
         used: the network's tensors that were filled.
         dropped: the checkpoint's tensors that were not used, and why.
         initialized: the network's tensors that the checkpoint has not, newly initialised.
+        non_finite: the checkpoint's tensors with NaN or infinity, and how many such numbers each
+            has; empty, unless they were allowed.
     """
 
     used: tuple[str, ...]
     dropped: Mapping[str, str] = field(default_factory=dict)
     initialized: tuple[str, ...] = ()
+    non_finite: Mapping[str, int] = field(default_factory=dict)
+
+
+class PublishedSettings(Settings):
+    """What a `config.json` says of a model beside its geometry, as far as it is read here."""
+
+    architectures: tuple[str, ...] | None = None
+    id2label: dict[int, str] | None = None
+    problem_type: str | None = None
+    classifier_dropout: float | None = Field(None, ge=0, lt=1)
+
+
+class _TaskFile(Settings):
+    """What `bertworks.json` holds."""
+
+    format_version: int
+    task: str
+    task_settings: dict[str, Any]
 
 
 def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
@@ -64,13 +87,19 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
     The original release's `bert_config.json` is read where there is no other.
 
     Raises:
-        CheckpointError: the file is missing, no JSON, or describes another architecture.
+        CheckpointError: the file is missing, no JSON, describes another architecture, or holds
+            something of another type than expected.
     """
     file = directory / "config.json"
     if not file.is_file() and (directory / tensorflow.CONFIG).is_file():
         file = directory / tensorflow.CONFIG
     raw = read_json(file)
     family = family_named(raw.get("model_type", "bert"), where=str(file))
+    keys = PublishedSettings.model_fields.keys() & raw.keys()
+    try:
+        PublishedSettings.parse({key: raw[key] for key in keys})
+    except SettingsError as error:
+        raise CheckpointError(error.what, where=str(file)) from None
     return family.read_config(raw, where=str(file)), raw
 
 
@@ -90,7 +119,11 @@ def read_task(directory: Path) -> tuple[str, dict[str, Any]] | None:
             where=str(path),
             fix="Use the version of bertworks that wrote it.",
         )
-    return values["task"], values["task_settings"]
+    try:
+        own = _TaskFile.parse(values)
+    except SettingsError as error:
+        raise CheckpointError(error.what, where=str(path)) from None
+    return own.task, own.task_settings
 
 
 def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -118,8 +151,58 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
     return found, dropped
 
 
+def check_geometry(
+    config: EncoderConfig, tensors: Mapping[str, Tensor], family: Family, where: str
+) -> None:
+    """See that a checkpoint's encoder has the geometry that its `config.json` describes.
+
+    It looks at shapes alone, so that nothing is allocated for a geometry that is not there. What
+    this leaves to be found is found by `load_weights`, which looks at every tensor.
+
+    Raises:
+        CheckpointError: a tensor is missing or of another shape.
+    """
+    for name, shape in _outline(config):
+        for theirs, wanted in family.keys.parts(name, shape).items():
+            if theirs not in tensors:
+                raise CheckpointError(
+                    f"the tensor {theirs!r} is missing, which config.json asks for", where=where
+                )
+            found = tuple(tensors[theirs].shape)
+            if found != wanted:
+                raise CheckpointError(
+                    f"the tensor {theirs!r} has shape {found}, not {wanted} as config.json says",
+                    where=where,
+                )
+
+
+def _outline(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Tensors that together show every number a geometry's size depends on, and their shapes."""
+    width, size, inner = config.embedding_width, config.hidden_size, config.intermediate_size
+    embeddings = {
+        "word": config.vocab_size,
+        "position": config.max_position_embeddings if config.positions == "learned" else 0,
+        "token_type": config.type_vocab_size,
+        "task_type": config.task_type_vocab_size,
+    }
+    for kind, rows in embeddings.items():
+        if rows:
+            yield f"encoder.embeddings.{kind}_embeddings.weight", (rows, width)
+    if config.embedding_size is not None:
+        yield "encoder.embeddings.projection.weight", (size, width)
+    if last := config.num_weighted_layers:
+        layer = f"encoder.layers.{last - 1}"
+        yield f"{layer}.attention.query_key_value.weight", (3 * size, size)
+        yield f"{layer}.feed_forward.intermediate.weight", ((1 + config.gated) * inner, size)
+
+
 def load_weights(
-    network: nn.Module, tensors: Mapping[str, Tensor], family: Family, where: str
+    network: nn.Module,
+    tensors: Mapping[str, Tensor],
+    family: Family,
+    where: str,
+    *,
+    allow_non_finite: bool = False,
 ) -> LoadReport:
     """Fill a network from a checkpoint's tensors.
 
@@ -129,43 +212,77 @@ def load_weights(
         tensors: under the family's names.
         family: whose names these are.
         where: the checkpoint's name, for errors.
+        allow_non_finite: whether a tensor may hold NaN or infinity; the report then names it.
 
     Raises:
-        CheckpointError: a tensor of the encoder is missing, one is of another shape, or one is
-            unknown.
+        CheckpointError: a tensor of the encoder is missing, one is of another shape or type, one
+            is unknown, or one holds numbers that are not finite.
     """
     values: dict[str, Tensor] = {}
     initialized: list[str] = []
     taken: set[str] = set()
     for name, own in own_tensors(network).items():
-        theirs = family.keys.theirs(name)
-        try:
-            found = family.keys.fetch(name, tensors)
-        except KeyError as error:
-            raise CheckpointError(f"the tensor {error} is missing", where=where) from None
-        if found is None:
-            if not name.startswith(NEW_IF_ABSENT):
-                raise CheckpointError(f"the tensor {theirs[0]!r} is missing", where=where)
+        parts = family.keys.parts(name, own.shape)
+        missing = [part for part in parts if part not in tensors]
+        if len(missing) == len(parts) and name.startswith(NEW_IF_ABSENT):
             initialized.append(name)
             continue
-        if found.shape != own.shape:
-            if name.startswith(TASK_HEADS):
-                initialized.append(name)
-                continue
+        if missing:
+            raise CheckpointError(f"the tensor {missing[0]!r} is missing", where=where)
+        other = [part for part, shape in parts.items() if tensors[part].shape != shape]
+        if other and name.startswith(TASK_HEADS):
+            initialized.append(name)
+            continue
+        if other:
+            found, wanted = tuple(tensors[other[0]].shape), parts[other[0]]
             raise CheckpointError(
-                f"the tensor {theirs[0]!r} has shape {tuple(found.shape)}, not {tuple(own.shape)}",
-                where=where,
+                f"the tensor {other[0]!r} has shape {found}, not {wanted}", where=where
             )
-        values[name] = found
-        taken.update(theirs)
+        for part in parts:
+            if not tensors[part].is_floating_point():
+                kind = str(tensors[part].dtype).removeprefix("torch.")
+                raise CheckpointError(f"the tensor {part!r} is of type {kind}", where=where)
+        values[name] = family.keys.fetch(name, tensors)
+        taken.update(parts)
     _fill(network, values)
+    non_finite = _non_finite(network, tensors, family)
+    if non_finite and not allow_non_finite:
+        raise CheckpointError(_complaint(non_finite), where=where, fix=_INSPECT)
     tied = _tied_tensors(network, family)
     dropped = {
         name: _why_dropped(name, tensors, tied, family, where)
         for name in tensors
         if name not in taken
     }
-    return LoadReport(tuple(values), dropped, tuple(initialized))
+    return LoadReport(tuple(values), dropped, tuple(initialized), non_finite)
+
+
+_INSPECT = "`bertworks inspect` names all such tensors."
+
+
+def _non_finite(
+    network: nn.Module, tensors: Mapping[str, Tensor], family: Family
+) -> dict[str, int]:
+    """The checkpoint's tensors with NaN or infinity that a network was filled from.
+
+    Numbers that float32 has no room for are infinite too.
+    """
+    found: dict[str, int] = {}
+    for name, own in own_tensors(network).items():
+        if own.is_meta or is_finite(own):
+            continue
+        for part in family.keys.theirs(name):
+            if part in tensors and (count := int((~tensors[part].to(own).isfinite()).sum())):
+                found[part] = count
+    return found
+
+
+def _complaint(non_finite: Mapping[str, int]) -> str:
+    """What is wrong with tensors that are not finite, in one line."""
+    (name, count), *others = non_finite.items()
+    numbers = "a number that is" if count == 1 else f"{count:,} numbers that are"
+    more = f", the first of {len(non_finite):,} such tensors," if others else ""
+    return f"the tensor {name!r}{more} holds {numbers} not finite (NaN or infinity)"
 
 
 def save_model(
@@ -178,6 +295,7 @@ def save_model(
     model_class: str,
     config_entries: Mapping[str, Any],
     tokenizer: Tokenizer,
+    head_dropout: float | None = None,
     sentence: SentenceSettings | None = None,
 ) -> Path:
     """Write a model; one that is there is replaced once the new one is complete.
@@ -192,11 +310,12 @@ def save_model(
         model_class: which class of the family's opens the model: a key of `Family.classes`.
         config_entries: what the task adds to `config.json` (`id2label`).
         tokenizer: the model's tokenizer.
+        head_dropout: before the task's output layer, where it is not the family's usual.
         sentence: how a sentence encoder makes vectors; None if it is none.
 
     Raises:
         CheckpointError: the directory holds something else, or cannot be written; or the family has
-            no place for the model.
+            no place for the model; or a weight is not finite.
     """
     directory = Path(directory)
     check_target(directory)
@@ -212,14 +331,23 @@ def save_model(
         "dtype": "float32",
         **config_entries,
     }
+    if head_dropout is not None and model_class in family.dropouts:
+        raw[family.dropouts[model_class]] = head_dropout
     own = {"format_version": FORMAT_VERSION, "task": task, "task_settings": dict(task_settings)}
+    exported = family.keys.export(own_tensors(network))
+    non_finite = {
+        name: int((~tensor.isfinite()).sum())
+        for name, tensor in exported.items()
+        if not is_finite(tensor)
+    }
+    if non_finite:
+        raise CheckpointError(f"the model is not saved: {_complaint(non_finite)}")
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         _write_json(new / "config.json", raw)
         if task is not None:
             _write_json(new / "bertworks.json", own)
-        exported = family.keys.export(own_tensors(network))
         contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
         save_file(contiguous, new / SAFETENSORS, metadata={"format": "pt"})
         (new / SAFETENSORS).chmod(0o644)  # safetensors leaves it to its owner alone
@@ -320,7 +448,7 @@ def _why_dropped(
     where: str,
 ) -> str:
     if name in tied:
-        if not torch.equal(tensors[name], tensors[tied[name]]):
+        if not _equal(tensors[name], tensors[tied[name]]):
             raise CheckpointError(
                 f"the tensor {name!r} is not {tied[name]!r}, to which config.json ties it",
                 where=where,
@@ -331,6 +459,13 @@ def _why_dropped(
     if reason is None:
         raise CheckpointError(f"the tensor {name!r} is not known", where=where)
     return reason
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; NaN is NaN."""
+    if one.shape != other.shape or torch.equal(one, other):
+        return one.shape == other.shape
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

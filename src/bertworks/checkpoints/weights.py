@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..json_text import parse_json
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 
@@ -62,7 +62,7 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: there is no such file, or it holds none.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(
             f"there is no {path.name}", where=str(path.parent), fix="Is it a model's directory?"
@@ -106,7 +106,24 @@ def _read_file(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"cannot be read ({reason})", where=str(file)) from None
     if not isinstance(tensors, dict):
         raise CheckpointError("holds no state_dict", where=str(file))
-    return {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+    found = {str(name): value for name, value in tensors.items() if isinstance(value, Tensor)}
+    for name, value in found.items():
+        if not _is_stored_whole(value):
+            raise CheckpointError(
+                f"the tensor {name!r} is not stored as plain numbers", where=str(file)
+            )
+    return found
+
+
+def _is_stored_whole(tensor: Tensor) -> bool:
+    """Whether each of a tensor's numbers is in the file.
+
+    A pickle may hold sparse or quantized tensors, or one number expanded to any shape, which would
+    take memory without end if it were copied.
+    """
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        return False
+    return tensor.numel() * tensor.itemsize <= tensor.untyped_storage().nbytes()
 
 
 def _is_mapped(file: Path) -> bool:

@@ -75,6 +75,8 @@ def inspect(
             typer.echo(f"  used     {name}")
     for name, reason in found.dropped.items():
         typer.echo(f"  dropped  {name}: {reason}")
+    for name, count in found.non_finite.items():
+        typer.echo(f"  not finite  {name}: {count:,} × NaN or infinity")
 
 
 @verb("convert", "bertworks convert uncased_L-12_H-768_A-12 bert-base --to hf")

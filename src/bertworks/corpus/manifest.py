@@ -14,6 +14,7 @@ from typing import IO, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import CheckpointError, DataError
+from ..json_text import parse_json
 from .spans import SpanSource
 
 FORMAT_VERSION = 2
@@ -157,7 +158,7 @@ class Manifest(_Record):
         """
         path = directory / MANIFEST
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
+            tree = parse_json(path.read_bytes())
         except FileNotFoundError:
             if Journal.path(directory).exists():
                 raise DataError(

@@ -10,7 +10,7 @@ do not depend on it, since a sequence's do not depend on what it is batched with
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Protocol, TypeVar
@@ -19,12 +19,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..errors import BertworksWarning
-from ..model.precision import Precision, computing_in, dtype_of
+from ..errors import BertworksError, BertworksWarning
+from ..model.precision import Precision, computing_in, dtype_of, is_finite
 from ..packed import Batch
 from ..settings import Settings
 from ..tasks.placed import PlacedRow
 from ..tasks.task import Example, Network, Prediction, Row, Task
+
+NOT_FINITE = "Try precision=fp32; if that does not help, the model's weights are unusable."
 
 T = TypeVar("T")
 ExampleT = TypeVar("ExampleT", bound=Example)
@@ -81,6 +83,11 @@ class EngineSettings(Settings):
 DEFAULTS = EngineSettings()
 
 
+def row_number(at: int) -> str:
+    """What a row is called that has no other name."""
+    return f"row {at + 1}"
+
+
 def predict(
     network: Network,
     task: Task[Any],
@@ -100,19 +107,16 @@ def predict(
 
     Raises:
         DataError: a row is not one of the task.
+        BertworksError: what the network puts out for a row is not finite.
     """
     start = 0
     cuts = Cuts()
     for window in chunks(task.in_context(rows), settings.window_rows):
-        made = task.examples(
-            [seen for _, seen in window],
-            start,
-            where=[row.where for row, _ in window],
-            labelled=False,
-        )
+        places = [row.where for row, _ in window]
+        made = task.examples([seen for _, seen in window], start, where=places, labelled=False)
         examples = list(cuts.add(made))
         answers: dict[int, Prediction] = {}
-        for outputs, batch in outputs_of(network, task, examples, settings):
+        for outputs, batch in outputs_of(network, task, examples, settings, places.__getitem__):
             answers.update(task.decode(outputs, batch))
         for number, (row, _) in enumerate(window, start):
             yield row.values, answers[number]
@@ -141,17 +145,61 @@ def outputs_of(
     task: Task[ExampleT],
     examples: Sequence[ExampleT],
     settings: EngineSettings = DEFAULTS,
+    place: Callable[[int], str] = row_number,
 ) -> Iterator[tuple[dict[str, Tensor], Batch]]:
     """What a network puts out for examples, batch by batch, longest first.
 
     An example's sequences are never parted, so each row's answer can be decoded from one batch.
+
+    Args:
+        network: the task's.
+        task: what collates the examples.
+        examples: of any number.
+        settings: batching and precision.
+        place: what an error calls the example at a place among the examples.
+
+    Raises:
+        BertworksError: what the network puts out for an example is not finite.
     """
     device = next(network.parameters()).device
-    for part in by_tokens(examples, settings.batch_tokens):
+
+    def run(part: Sequence[ExampleT]) -> tuple[dict[str, Tensor], Batch]:
         batch = task.collate(part).to(device)
         with inference(network, settings.precision):
-            outputs = network.predict(batch)
+            return network.predict(batch), batch
+
+    for part in by_tokens(examples, settings.batch_tokens):
+        outputs, batch = run(part)
+        if not all(map(is_finite, outputs.values())):
+            # Rows, tokens or masks: what an output's entries are of, each task knows for itself.
+            alone = (one for one in part if not all(map(is_finite, run([one])[0].values())))
+            first = next(alone, part[0])
+            raise not_finite(place(next(at for at, one in enumerate(examples) if one is first)))
         yield outputs, batch
+
+
+def check_finite(vectors: Tensor, place: Callable[[int], str]) -> None:
+    """See that all numbers of `[vectors, …]` are finite.
+
+    Args:
+        vectors: what a network has computed.
+        place: what an error calls the row that the vector at a place is of.
+
+    Raises:
+        BertworksError: a number is NaN or infinite.
+    """
+    if not is_finite(vectors):
+        is_right = vectors.isfinite().flatten(1).all(-1)
+        raise not_finite(place(int(is_right.logical_not().nonzero()[0])))
+
+
+def not_finite(where: str) -> BertworksError:
+    """The error of a row for which a network computes numbers that are not finite."""
+    return BertworksError(
+        "the model computes NaN or infinity for it",
+        where=where,
+        fix=NOT_FINITE,
+    )
 
 
 def by_tokens(examples: Sequence[SizedT], batch_tokens: int) -> Iterator[list[SizedT]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pydantic_core import to_json
 
-from ..errors import DataError
+from ..errors import BertworksError, DataError
 from ..tasks.breakdown import Breakdown
 from ..tasks.task import Example, Network, Task
-from .engine import DEFAULTS, EngineSettings, chunks, outputs_of
+from .engine import DEFAULTS, NOT_FINITE, EngineSettings, chunks, outputs_of, row_number
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,20 @@ def evaluate(
 
     Raises:
         DataError: there are no examples.
-        BertworksError: the metrics need a package that is not installed.
+        BertworksError: the metrics need a package that is not installed; or what the network puts
+            out for a row, or the loss of them all, is not finite.
     """
     evaluator = task.evaluator()
     rows = 0
     for window in chunks(examples, settings.window_rows):
-        for outputs, batch in outputs_of(network, task, window, settings):
+        names = [row_number(at) for at in range(rows, rows + len(window))]
+        for outputs, batch in outputs_of(network, task, window, settings, names.__getitem__):
             evaluator.add(outputs, batch)
         rows += len(window)
     if not rows:
         raise DataError("there is nothing to evaluate")
+    metrics = evaluator.result()
+    if not math.isfinite(metrics.get("loss", 0.0)):
+        raise BertworksError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
     made_of = evaluator.breakdown() if breakdown else Breakdown()
-    return Evaluation(evaluator.result(), rows, evaluator.remarks(), made_of)
+    return Evaluation(metrics, rows, evaluator.remarks(), made_of)

@@ -21,7 +21,7 @@ from ..packed import Packed
 from ..settings import Settings
 from ..text.encoding import Encoding
 from ..text.tokenizer import Tokenizer
-from .engine import EngineSettings, by_tokens, chunks, inference
+from .engine import EngineSettings, by_tokens, check_finite, chunks, inference
 
 
 class LayerSettings(Settings):
@@ -99,18 +99,21 @@ class States:
         count = len(self.layers) if self.settings.combine == "concat" else 1
         return count * self.encoder.config.hidden_size
 
-    def encode(self, texts: Sequence[str], where: Sequence[str] | None = None) -> list[EncodedText]:
+    def places(self, texts: Sequence[str]) -> list[str]:
+        """What to call the next texts in an error: by their numbers."""
+        return [f"text {self.texts + at + 1}" for at in range(len(texts))]
+
+    def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
         """Tokenise texts.
 
         Args:
             texts: the next ones.
-            where: what to call each in an error; if left out, by its number.
+            where: what to call each in an error.
 
         Raises:
             DataError: a text has a lone surrogate, has no tokens, or is too long where
                 `truncation` is "error".
         """
-        where = where or [f"text {self.texts + at + 1}" for at in range(len(texts))]
         encodings = self.tokenizer.encode_batch(
             texts,
             max_length=self.limit,
@@ -205,12 +208,15 @@ class Embedder(States):
 
         Raises:
             DataError: see `encode`.
+            BertworksError: a vector is not finite.
         """
+        where = where or self.places(texts)
         found = np.empty((len(texts), self.width), np.float32)
         done = 0
         for part, packed in self.batches(self.encode(texts, where)):
             with inference(self.network, self.engine.precision):
                 vectors = self._vectors(packed)
+            check_finite(vectors, [where[text.index] for text in part].__getitem__)
             found[[text.index for text in part]] = vectors.cpu().numpy()
             done += len(part)
             if progress is not None:

@@ -11,17 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.lib.format import open_memmap
 from torch import nn
 
 from ..errors import BertworksError
 from ..model.encoder import Encoder
+from ..packed import Batch
 from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import FrozenStates, pieces_of, window_starts
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.words import Window
 from ..tasks.windowed import in_order
-from .engine import DEFAULTS, EngineSettings, by_tokens, inference
+from .engine import DEFAULTS, EngineSettings, by_tokens, check_finite, inference, row_number
 
 
 def frozen_states(
@@ -46,7 +48,7 @@ def frozen_states(
         tell: told how large the file will be.
 
     Raises:
-        BertworksError: the disk has no room for the file.
+        BertworksError: the disk has no room for the file, or a vector is not finite.
     """
     starts, pieces = window_starts(examples)
     shape = (encoder.config.num_hidden_layers + 1, pieces, encoder.config.hidden_size)
@@ -89,4 +91,13 @@ def _fill(
         with inference(network, engine.precision):
             for layer, hidden in enumerate(encoder.hidden_states(batch.packed)):
                 told = hidden[batch.targets["positions"]]
+                check_finite(told, lambda at: _row_of(batch, at))  # noqa: B023
                 values[layer, pieces] = told.float().cpu().numpy()
+
+
+def _row_of(batch: Batch, at: int) -> str:
+    """The row that the piece at a place among those that tell a tag is of."""
+    sequence = torch.searchsorted(
+        batch.packed.cu_seqlens.long(), batch.targets["positions"][at], right=True
+    )
+    return row_number(int(batch.packed.sequence_row[sequence - 1]))

@@ -23,7 +23,7 @@ from ..packed import Packed
 from ..settings import Settings
 from ..tasks.pretraining import hashing
 from ..tasks.pretraining.task import PretrainingNetwork
-from .engine import EngineSettings, by_tokens, inference
+from .engine import EngineSettings, by_tokens, check_finite, inference
 
 
 class GenerationSettings(Settings):
@@ -63,6 +63,7 @@ def generate(
         engine: the precision, and how many tokens are held at a time, prompts and new ones.
 
     Raises:
+        BertworksError: what the network computes for a prompt is not finite.
         DataError: a prompt is empty, or leaves no position for a new token.
         SettingsError: the network is not causal.
     """
@@ -81,10 +82,11 @@ def generate(
             )
     seen: Counter[tuple[int, ...]] = Counter()
     texts = []
-    for prompt in prompts:
+    for number, prompt in enumerate(prompts, 1):
         ids = tuple(prompt)
         most = min(len(ids) + settings.max_new_tokens, config.max_seqlen)
-        texts.append(_Text(ids, hashing.key_of(settings.seed, seen[ids], *ids), [], most))
+        key = hashing.key_of(settings.seed, seen[ids], *ids)
+        texts.append(_Text(f"prompt {number}", ids, key, [], most))
         seen[ids] += 1
     with inference(network, engine.precision):
         for part in by_tokens(texts, engine.batch_tokens):
@@ -97,12 +99,14 @@ class _Text(NamedTuple):
     """A text that is gone on with.
 
     Attributes:
+        place: what an error calls it.
         prompt: its beginning.
         key: what its draws are drawn from.
         new: the tokens that were added.
         num_tokens: as many as there may be in the end.
     """
 
+    place: str
     prompt: tuple[int, ...]
     key: int
     new: list[int]
@@ -120,6 +124,7 @@ def _go_on(
         packed = _next(tokens, memory).to(device)
         *_, hidden = network.encoder.hidden_states(packed, memory)
         logits = network.mlm_head(hidden[packed.last_tokens]).float().cpu()
+        check_finite(logits, [text.place for text in alive].__getitem__)
         chosen = _choose(logits, alive, settings)
         kept: list[int] = []
         for place, (text, token) in enumerate(zip(alive, chosen, strict=True)):
@@ -149,9 +154,8 @@ def _choose(logits: Tensor, texts: Sequence[_Text], settings: GenerationSettings
     if settings.temperature == 0:
         likeliest: list[int] = logits.argmax(-1).tolist()
         return likeliest
-    scores, ids = (logits.double() / settings.temperature).sort(
-        stable=True, dim=-1, descending=True
-    )
+    scores, ids = logits.double().sort(stable=True, dim=-1, descending=True)
+    scores = (scores - scores[:, :1]) / settings.temperature  # at most 0, however low it is
     if settings.top_k is not None:
         scores = scores[:, : settings.top_k]
     chances = torch.softmax(scores, -1)

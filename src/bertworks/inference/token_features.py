@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..text.encoding import Encoding
+from .engine import check_finite
 from .features import LayerSettings, States
 
 Vectors = NDArray[np.float32]
@@ -60,11 +62,16 @@ class TokenFeatures(States):
 
         Raises:
             DataError: see `States.encode`.
+            BertworksError: a vector is not finite.
         """
+        where = where or self.places(texts)
         found: dict[int, list[tuple[str, tuple[int, int], Vectors]]] = {}
         for part, packed in self.batches(self.encode(texts, where)):
-            hidden = self.of_tokens(packed).cpu().numpy()
+            states = self.of_tokens(packed)
             edges = packed.cu_seqlens.tolist()
+            owners = [where[text.index] for text in part]
+            check_finite(states, lambda at: owners[bisect_right(edges, at) - 1])  # noqa: B023
+            hidden = states.cpu().numpy()
             for text, start, end in zip(part, edges, edges[1:], strict=False):
                 own = self._parts(texts[text.index], text.encoding, hidden[start:end])
                 found[text.index] = list(own)

@@ -80,7 +80,7 @@ class EncoderConfig(Settings):
 
     vocab_size: int = Field(default=30522, ge=1)
     hidden_size: int = Field(default=768, ge=1)
-    num_hidden_layers: int = Field(default=12, ge=0)
+    num_hidden_layers: int = Field(default=12, ge=0, le=10_000)
     num_attention_heads: int = Field(default=12, ge=1)
     intermediate_size: int = Field(default=3072, ge=1)
     hidden_act: Activation = "gelu"
@@ -170,10 +170,15 @@ class EncoderConfig(Settings):
         return self.max_position_embeddings - self.position_offset
 
     @property
+    def num_weighted_layers(self) -> int:
+        """How many layers have weights of their own."""
+        groups, layers = self.num_hidden_groups, self.num_hidden_layers
+        return layers if groups is None else min(groups, layers)
+
+    @property
     def layer_groups(self) -> tuple[int, ...]:
         """For each layer, the number of the weights that it has."""
-        layers = self.num_hidden_layers
-        groups = layers if self.num_hidden_groups is None else self.num_hidden_groups
+        layers, groups = self.num_hidden_layers, self.num_weighted_layers
         return tuple(number * groups // layers for number in range(layers))
 
     def is_local(self, layer: int) -> bool:

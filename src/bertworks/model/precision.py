@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import warnings
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import BertworksWarning
 from .encoder import Encoder
@@ -48,6 +49,17 @@ def dtype_of(precision: Precision, device: torch.device | str) -> torch.dtype | 
             stacklevel=2,
         )
     return torch.bfloat16
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinity.
+
+    A sum of finite numbers is finite unless it overflows, and one pass without a copy; only where
+    it is not, each number is looked at.
+    """
+    if not tensor.is_floating_point():
+        return True
+    return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 
 @contextmanager

@@ -110,6 +110,10 @@ class LabelledTask(Task[LabelledExampleT]):
     def model_class(self) -> str:
         return self.name
 
+    @property
+    def head_dropout(self) -> float | None:
+        return self.settings.dropout
+
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
     ) -> LabelledExampleT:

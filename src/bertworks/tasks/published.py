@@ -77,8 +77,16 @@ class Published:
         """The names of an output layer's rows."""
         (weight,) = self.family.keys.theirs(tensor)
         usual = {number: f"LABEL_{number}" for number in range(len(self.tensors[weight]))}
-        found = {int(number): name for number, name in self.raw.get("id2label", usual).items()}
+        found = {int(number): name for number, name in (self.raw.get("id2label") or usual).items()}
         return tuple(found[number] for number in sorted(found))
+
+    def head_dropout(self, kind: str) -> float | None:
+        """The dropout of a head of a kind, where it is not the encoder's usual."""
+        key = self.family.dropouts.get(kind)
+        if key is None or key in self.family.settings.values():  # then the geometry has it
+            return None
+        found: float | None = self.raw.get(key)
+        return found
 
     def pretraining(self) -> Task[Any] | None:
         """The pre-training of a checkpoint with a head of such; None without one."""
@@ -102,7 +110,9 @@ class Published:
 def _answering(of: Published) -> Task[Any]:
     length = min(_SQUAD_LENGTH, of.config.max_seqlen)
     stride = min(128, length // 4)
-    return AnsweringTask(of.tokenizer, AnsweringSettings(max_seq_length=length, stride=stride))
+    dropout = of.head_dropout("answering")
+    settings = AnsweringSettings(max_seq_length=length, stride=stride, dropout=dropout)
+    return AnsweringTask(of.tokenizer, settings)
 
 
 def _tagging(of: Published) -> Task[Any]:
@@ -115,7 +125,7 @@ def _tagging(of: Published) -> Task[Any]:
             spans=spans,
             columns=WordColumns(word="words", tag="tags"),
             max_seq_length=of.config.max_seqlen,
-            dropout=of.raw.get("classifier_dropout"),
+            dropout=of.head_dropout("tagging"),
             # Published taggers are not all of one scheme, and may lack tags that it has.
             decoding="free",
         ),
@@ -123,7 +133,7 @@ def _tagging(of: Published) -> Task[Any]:
 
 
 def _choice(of: Published) -> Task[Any]:
-    dropout = of.raw.get("classifier_dropout")
+    dropout = of.head_dropout("choice")
     settings = ChoiceSettings(max_seq_length=of.config.max_seqlen, dropout=dropout)
     return ChoiceTask(of.tokenizer, settings)
 
@@ -135,7 +145,7 @@ def _classification(of: Published) -> Task[Any]:
         "columns": Columns(text="text", pair=pair, label="label"),
         "takes_either": not of.takes_pairs,
         "max_seq_length": of.config.max_seqlen,
-        "dropout": of.raw.get("classifier_dropout"),
+        "dropout": of.head_dropout("classification"),
     }
     problem = of.raw.get("problem_type")
     if len(labels) == 1 and problem != "multi_label_classification":

@@ -92,7 +92,6 @@ class RegressionTask(TextTask):
         return {
             "id2label": {"0": "value"},
             "label2id": {"value": 0},
-            "classifier_dropout": self.settings.dropout,
             "problem_type": "regression",
         }
 

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from ..errors import DataError
+from ..json_text import parse_json
 from .placed import PlacedRow
 
 
@@ -23,7 +24,7 @@ def holds_one_document(lines: Iterable[tuple[int, str]]) -> bool:
         return '"data"' in first[0][:1000] or '"paragraphs"' in first[0][:1000]
     try:
         return bool(first) and not isinstance(json.loads(first[0]), dict)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return True
 
 
@@ -37,11 +38,11 @@ def read_squad(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
         DataError: the file is no JSON, or not of this form.
     """
     try:
-        document = json.loads("".join(line for _, line in lines))
+        document = parse_json("".join(line for _, line in lines))
     except json.JSONDecodeError as error:
         raise DataError(f"no JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
-    except RecursionError:
-        raise DataError("no JSON that can be read: nested too deeply", where=name) from None
+    except ValueError as error:
+        raise DataError(f"no JSON that can be read: {error}", where=name) from None
     for number, article in enumerate(_list(document, "data", name), 1):
         place = f"{name}, article {number}"
         for at, paragraph in enumerate(_list(article, "paragraphs", place), 1):

@@ -87,7 +87,10 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """What the task decodes and measures; no targets are needed."""
+        """What the task decodes and measures; no targets are needed.
+
+        All of it is finite, unless the weights are useless: the engine refuses anything else.
+        """
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
         """What other tools' network of this kind puts out for a padded batch, by their names.
@@ -245,6 +248,11 @@ class Task(ABC, Generic[ExampleT]):
     @property
     def sentence(self) -> SentenceSettings | None:
         """How `embed` makes vectors of a model of this task; None if the task does not say."""
+        return None
+
+    @property
+    def head_dropout(self) -> float | None:
+        """The dropout before the output layer, where it is not the encoder's usual."""
         return None
 
     def config_entries(self) -> dict[str, Any]:

@@ -7,12 +7,12 @@ own code split words with spaCy where that was installed; what is done here is w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..json_text import parse_json
 from .definition import Frame, Roles
 from .tree import TreeDefinition, template
 
@@ -33,8 +33,8 @@ def read_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> TreeD
         DataError: a file is not what it should be, or special pieces are missing.
     """
     try:
-        ids = json.loads(vocabulary.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        ids = parse_json(vocabulary.read_bytes())
+    except ValueError as error:
         raise DataError(f"not valid JSON ({error})", where=str(vocabulary)) from None
     if not isinstance(ids, dict) or not all(isinstance(n, int) for n in ids.values()):
         raise DataError("must hold pieces and their ids", where=str(vocabulary))

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ..errors import DataError
+from ..json_text import parse_json
 from .bpe import read_bpe
 from .definition import (
     CLS,
@@ -310,8 +311,8 @@ def _is_cased(pieces: list[str]) -> bool:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        tree = parse_json(file.read_bytes())
+    except ValueError as error:
         raise DataError(f"not valid JSON ({error})", where=str(file)) from None
     if not isinstance(tree, dict):
         raise DataError("the file must hold a JSON object", where=str(file))

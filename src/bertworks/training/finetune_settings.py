@@ -29,7 +29,7 @@ class FinetuneSettings(Settings):
     least likely to spoil a run; a small encoder wants a higher one (tiny: about 3e-4).
     """
 
-    epochs: float = Field(3.0, gt=0, allow_inf_nan=False)
+    epochs: float = Field(3.0, gt=0)
     batch_size: int = Field(32, ge=1)
     learning_rate: float = Field(2e-5, gt=0)
     warmup: float = Field(0.1, ge=0, description="steps; below 1: share of all steps")
@@ -48,7 +48,6 @@ class FinetuneSettings(Settings):
     unfreeze_epochs: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
         description="the head begins alone; each time so many have passed, one layer more learns, "
         "from the top; the embeddings come last",
     )

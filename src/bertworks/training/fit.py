@@ -29,7 +29,7 @@ import torch
 
 from ..errors import TrainingError
 from ..model.cpu import keep_freed_memory
-from ..model.precision import computing_in, dtype_of
+from ..model.precision import computing_in, dtype_of, is_finite
 from ..tasks.task import Network, Task
 from . import machine
 from .averaging import Average
@@ -80,7 +80,7 @@ def fit(
         progress: shows how it goes.
 
     Raises:
-        TrainingError: a loss or gradient is not finite, or the disk is full.
+        TrainingError: a loss, gradient or weight is not finite, or the disk is full.
         Interrupted: SIGTERM or Ctrl-C came; the run is saved and can go on.
         CheckpointError: there are checkpoints, but all are damaged or of another network.
         SettingsError: the task's losses do not add up, and its batches would be split.
@@ -223,17 +223,24 @@ class _Loop:
             took=time.perf_counter() - start,
         )
         is_last = state.step == self.total
+        is_measured = is_last or state.step % settings.eval_every == 0
+        is_saved = (
+            is_last
+            or state.step % settings.checkpoint_every == 0
+            or state.step == self.plan.decay_start
+        )
         if is_last or state.step % settings.log_every == 0:
             self.log(lr)
-        if is_last or state.step % settings.eval_every == 0:
+        if is_measured or is_saved:
+            self.check_weights()
+        if is_measured:
             self.measure()
             self.is_over = self.waited_enough()
         if self.is_over:
             if state.recent:
                 self.log(lr)
             self.teller.write_stop(state.step, self.early_end())
-        is_due = state.step % settings.checkpoint_every == 0 or state.step == self.plan.decay_start
-        if is_last or self.is_over or is_due:
+        if is_saved or self.is_over:
             self.save()
 
     def gradients(
@@ -343,12 +350,26 @@ class _Loop:
 
     def stop(self, signal_number: int) -> None:
         """Save, and leave the loop as was asked for."""
+        self.check_weights()
         self.save()
         raise Interrupted(
             f"stopped after step {self.state.step} of {self.total}, and saved",
             fix="Run the same command again to go on.",
             signal_number=signal_number,
         )
+
+    def check_weights(self) -> None:
+        """See that the last update has left the weights finite, before they are used.
+
+        Raises:
+            TrainingError: a weight is NaN or infinite.
+        """
+        if not all(map(is_finite, self.trained)):
+            raise TrainingError(
+                f"the weights are not finite after step {self.state.step}",
+                fix="Lower the learning rate, in a new run directory; the last checkpoint is "
+                "untouched.",
+            )
 
     def complain(self, batch: GlobalBatch, what: str) -> None:
         """Stop before a value that is not finite has reached the weights."""

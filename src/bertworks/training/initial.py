@@ -11,7 +11,13 @@ from dataclasses import replace
 from ..api import BareEncoder
 from ..checkpoints.families import family_of
 from ..checkpoints.locate import locate
-from ..checkpoints.store import LoadReport, load_weights, read_config, read_tensors
+from ..checkpoints.store import (
+    LoadReport,
+    check_geometry,
+    load_weights,
+    read_config,
+    read_tensors,
+)
 from ..errors import SettingsError
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
@@ -31,6 +37,21 @@ def with_geometry(settings: PretrainSettings) -> PretrainSettings:
     config, _ = read_config(locate(settings.init_checkpoint))
     model = settings.model.of_checkpoint(config, where=settings.init_checkpoint)
     return settings.with_values(model=model)
+
+
+def check_shapes(settings: PretrainSettings) -> None:
+    """See that the checkpoint that a recipe begins as has the geometry that it says it has.
+
+    Raises:
+        CheckpointError: it has another, or is damaged.
+    """
+    if (name := settings.init_checkpoint) is None:
+        return
+    directory = locate(name)
+    config, _ = read_config(directory)
+    family = family_of(config)
+    tensors, _ = read_tensors(directory, family)
+    check_geometry(config, tensors, family, name)
 
 
 def check_vocabulary(settings: PretrainSettings, tokenizer: Tokenizer) -> None:

@@ -88,6 +88,8 @@ def pretrain(
         CheckpointError: the run's checkpoints, the corpus, or `init_checkpoint` are damaged.
     """
     settings = initial.with_geometry(read_recipe(recipe, overrides, **values))
+    if not list_checkpoints(Path(out) / "checkpoints"):  # a resumed run needs its weights no more
+        initial.check_shapes(settings)
     data = PretrainingData.open(settings)
     initial.check_vocabulary(settings, data.tokenizer)
     plan = Plan.of(data.phases, settings.optimizer)

@@ -38,8 +38,8 @@ class ChoiceNetwork(Network):
         return {"choice": cross_entropy_sum(self._logits(batch), batch.targets["labels"])}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`logits` `[rows, most choices of a row]`, in the order of the batch's examples; minus
-        infinity where a row has fewer choices."""
+        """`logits` `[rows, most choices of a row]`, in the order of the batch's examples; the
+        lowest finite number where a row has fewer choices."""
         return {"logits": self._logits(batch)}
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
@@ -52,5 +52,6 @@ class ChoiceNetwork(Network):
         scores = self.choice_head(self.encoder, hidden, packed).squeeze(-1)
         rows = batch.targets["row"]
         shape = (len(batch.examples), batch.targets["most"].shape[0])
-        logits: Tensor = scores.new_full(shape, -torch.inf)
+        lowest = torch.finfo(scores.dtype).min
+        logits: Tensor = scores.new_full(shape, lowest)
         return logits.index_put((rows, packed.sequence_number), scores)

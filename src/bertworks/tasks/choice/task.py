@@ -56,9 +56,6 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
             settings["first_number"] = first_number(rows, settings["label"], settings["choices"])
         return cls(tokenizer, ChoiceSettings.parse(settings))
 
-    def config_entries(self) -> dict[str, Any]:
-        return {"classifier_dropout": self.settings.dropout}
-
     def network(self, config: EncoderConfig) -> ChoiceNetwork:
         """A fresh network.
 

@@ -84,7 +84,6 @@ class ClassificationTask(TextTask):
         return {
             "id2label": {str(number): name for name, number in self._numbers.items()},
             "label2id": dict(self._numbers),
-            "classifier_dropout": self.settings.dropout,
             "problem_type": f"{kind}_label_classification",
         }
 

@@ -82,6 +82,15 @@ class TypedText(PretrainingExample):
     encoding: Encoding | None = None
 
 
+class _Description(Settings):
+    """What `ReplacedTokensTask.to_dict` gives."""
+
+    instances: InstanceSettings
+    masking: MaskingSettings
+    replaced_tokens: ReplacedTokensSettings
+    max_length: int = Field(ge=1)
+
+
 class ReplacedTokensTask(Task[PretrainingExample]):
     """Which tokens of a text are not the original ones.
 
@@ -126,12 +135,9 @@ class ReplacedTokensTask(Task[PretrainingExample]):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
         """The task that `to_dict` described."""
+        own = _Description.parse(values)
         return cls(
-            tokenizer,
-            InstanceSettings.parse(values["instances"]),
-            MaskingSettings.parse(values["masking"]),
-            ReplacedTokensSettings.parse(values["replaced_tokens"]),
-            max_length=values["max_length"],
+            tokenizer, own.instances, own.masking, own.replaced_tokens, max_length=own.max_length
         )
 
     def to_dict(self) -> dict[str, Any]:

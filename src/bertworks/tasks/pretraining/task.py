@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from ...errors import DataError, SettingsError
 from ...model.encoder import Encoder
 from ...model.heads import MLMHead, NSPHead, cross_entropy_sum
 from ...packed import Batch, Packed, Padded
+from ...settings import Settings
 from ..task import Evaluator, Network, Prediction, Row, Task, by_row
 from .masking import Masker, MaskingSettings
 from .pairs import InstanceSettings
@@ -166,6 +168,15 @@ def _units(example: PretrainingExample) -> np.ndarray:
     return example.goes_on
 
 
+class _Description(Settings):
+    """What `PretrainingTask.to_dict` gives."""
+
+    instances: InstanceSettings
+    masking: MaskingSettings
+    causal: bool = False
+    max_length: int = Field(ge=1)
+
+
 class PretrainingTask(Task[PretrainingExample]):
     """Masked-language modelling, and next-sentence prediction where the format has pairs.
 
@@ -208,12 +219,9 @@ class PretrainingTask(Task[PretrainingExample]):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
         """The task that `to_dict` described."""
+        own = _Description.parse(values)
         return cls(
-            tokenizer,
-            InstanceSettings.parse(values["instances"]),
-            MaskingSettings.parse(values["masking"]),
-            causal=values.get("causal", False),
-            max_length=values["max_length"],
+            tokenizer, own.instances, own.masking, causal=own.causal, max_length=own.max_length
         )
 
     def to_dict(self) -> dict[str, Any]:

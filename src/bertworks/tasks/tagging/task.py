@@ -93,7 +93,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return {
             "id2label": {str(number): name for name, number in self._numbers.items()},
             "label2id": dict(self._numbers),
-            "classifier_dropout": self.settings.dropout,
         }
 
     def network(self, config: EncoderConfig) -> TaggingNetwork:
