@@ -103,8 +103,8 @@ def test_a_header_of_ones_own_is_known_again(model: Model, tmp_path: Path) -> No
     tuned = run(model, tmp_path / "run", train=train, dev=None, epochs=1, **columns).model
     few = table("few.tsv", DEV[:3], ("kind", "body"))  # too few rows to tell it by
     assert tuned.evaluate(few).rows == 3
-    assert tuned.predict(few) == tuned.predict([row["text"] for row in DEV[:3]])
-    assert len(tuned.predict(table("texts.tsv", DEV[:3], ("body",)))) == 3
+    assert tuned.predict(data=few) == tuned.predict([row["text"] for row in DEV[:3]])
+    assert len(tuned.predict(data=table("texts.tsv", DEV[:3], ("body",)))) == 3
 
 
 def test_a_dev_set_of_a_header_alone_is_an_error(model: Model, tmp_path: Path) -> None:

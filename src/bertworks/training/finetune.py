@@ -27,6 +27,7 @@ from ..tasks.labelled import LabelledExample, LabelledTask
 from ..tasks.rows import Table
 from ..tasks.summary import DataSummary
 from ..tasks.task import Network
+from ..wording import measured
 from .checkpoint import load_weights
 from .distributed import Team, team
 from .finetune_settings import FinetuneSettings, settings_of
@@ -67,6 +68,9 @@ class FinetuneResult:
     remarks: list[str] = field(default_factory=list)
     initialized: tuple[str, ...] = ()
     breakdown: Breakdown = field(default_factory=Breakdown)
+
+    def __repr__(self) -> str:
+        return f"<FinetuneResult {self.run.model}: {measured(self.metrics, self.remarks)}>"
 
 
 def finetune(
@@ -202,7 +206,7 @@ def _finetune(
         if data.summary.dev is not None:
             write_atomically(run.evaluation, final.to_json(data.summary.dev.name).encode())
     network.eval()
-    made = Model(task.tokenizer, task, network)
+    made = Model(task.tokenizer, task, network, source=str(run.model))
     if members.is_main:
         made.save(run.model)
         write_report(run.path)

@@ -52,6 +52,9 @@ class RunDirectory:
         self._journal: FileIO | None = None
         self._lock: IO[bytes] | None = None
 
+    def __repr__(self) -> str:
+        return f"RunDirectory({str(self.path)!r})"
+
     @property
     def settings_file(self) -> Path:
         return self.path / "settings.yaml"

@@ -79,6 +79,10 @@ class ClassificationTask(TextTask):
         )
         return cls(tokenizer, settings)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.settings.labels
+
     def config_entries(self) -> dict[str, Any]:
         kind = "multi" if self.settings.multi_label else "single"
         return {

@@ -89,6 +89,10 @@ class TaggingTask(LabelledTask[TaggingExample]):
         own |= {"labels": labels, "spans": spans, "columns": columns}
         return cls(tokenizer, TaggingSettings.parse(own))
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.settings.labels
+
     def config_entries(self) -> dict[str, Any]:
         return {
             "id2label": {str(number): name for name, number in self._numbers.items()},
