@@ -29,6 +29,7 @@ from ..tasks.summary import DataSummary
 from ..tasks.task import Network
 from ..wording import measured
 from .checkpoint import load_weights
+from .dev_share import Dev
 from .distributed import Team, team
 from .finetune_settings import FinetuneSettings, settings_of
 from .fit import fit
@@ -78,7 +79,7 @@ def finetune(
     task: str = "classification",
     *,
     train: Table,
-    dev: Table | None = None,
+    dev: Dev | None = None,
     out: str | Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
@@ -90,8 +91,11 @@ def finetune(
         model: whose encoder to begin with: a `Model`, a directory, or a name on the hub.
         task: what to learn: "classification", "regression", "tagging", "answering", "choice" or
             "retrieval".
-        train: the rows to learn from: a path (see `tasks.rows.read_rows`) or rows in memory.
-        dev: the rows to measure on; without them the last weights are kept, not the best.
+        train: the rows to learn from: a path, or rows in memory, such as a pandas `DataFrame`,
+            `(text, label)` pairs or a tuple `(texts, labels)` (see `tasks.rows.Table`).
+        dev: the rows to measure on, likewise; or a number such as 0.1, the share of the training
+            rows that is split off for it (see `dev_share`; `data.json` in the run directory says
+            which). Without either the last weights are kept, not the best.
         out: the run directory.
         device: where to compute.
         progress: shows how it goes.
@@ -109,10 +113,15 @@ def finetune(
     for option in ("early_stopping", "best_metric", "eval_every"):
         if dev is None and (value := getattr(resolved, option)) is not None:
             raise SettingsError(
-                f"{option}={value}: there are no rows to measure on", fix="Give dev."
+                f"{option}={value}: there are no rows to measure on",
+                fix="Give dev: a table, or a share of the training rows (--dev 0.1).",
             )
+    if not isinstance(dev, float) and resolved.dev_seed != FinetuneSettings().dev_seed:
+        raise SettingsError(
+            f"dev_seed={resolved.dev_seed}: nothing is split off for dev", fix="Give dev=0.1."
+        )
     with team(device) as members:
-        tables = {"train": _name_of(train), "dev": None if dev is None else _name_of(dev)}
+        tables = {"train": _name_of(train), "dev": dev if isinstance(dev, float) else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         given = model if isinstance(model, Model) else load(model)
         own = {
@@ -139,7 +148,9 @@ def finetune(
             run.close()
 
 
-def _name_of(table: Table) -> str:
+def _name_of(table: Any) -> str | None:
+    if table is None:
+        return None
     return os.fspath(table) if isinstance(table, str | os.PathLike) else "rows in memory"
 
 
@@ -154,7 +165,7 @@ def _finetune(
     task, network = data.task, start.network
     if members.is_main:
         data.note_in(run)
-        for line in data.summary.lines():
+        for line in data.lines():
             say(progress, line)
         if start.initialized:
             say(progress, f"newly initialised: {', '.join(start.fresh)}")

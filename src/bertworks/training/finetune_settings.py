@@ -82,6 +82,12 @@ class FinetuneSettings(Settings):
         None, ge=1, description="steps; as eval_every, at most 500"
     )
     keep_checkpoints: int = Field(1, ge=1)
+    dev_seed: int = Field(
+        0,
+        ge=0,
+        description="of the rows that a share for dev takes (dev=0.1), whatever the seed: runs "
+        "with other seeds are measured on the same rows",
+    )
     deterministic: bool = False
     teacher: str | None = Field(
         None, description="a fine-tuned classifier to learn from; rows then need no labels"

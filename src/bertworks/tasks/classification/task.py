@@ -45,6 +45,7 @@ class ClassificationTask(TextTask):
     name: ClassVar[str] = "classification"
     best_metric = "accuracy"
     takes_teacher = True
+    is_stratified = True
     options: ClassVar[type[TaskOptions]] = ClassificationOptions
     settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings

@@ -117,6 +117,11 @@ class TaggingTask(LabelledTask[TaggingExample]):
         own = self.settings.columns
         return [name for name in (own.word, own.tag, own.document) if name is not None]
 
+    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
+        own = self.settings.columns
+        document = own.document or find_document_column(rows, None, required=False)
+        return [*([(document,)] if document else []), (own.word,)]
+
     @property
     def columns_text(self) -> str:
         return str(self.settings.columns)

@@ -35,6 +35,7 @@ _MOST_BYTES = 200  # of a directory's name; file systems take 255
 _NEVER_VARIED = {
     "seed": "Give seeds instead.",
     "best_metric": "It ranks the runs: give one for all of them.",
+    "dev_seed": "All runs are measured on the same rows: give one for all of them.",
 }
 
 
