@@ -301,6 +301,16 @@ def test_without_dev_the_last_is_kept(model: Model, tmp_path: Path) -> None:
         ({"dev": None, "eval_every": 5}, SettingsError, "eval_every=5: there are no rows to"),
         ({"temperature": 2.0}, SettingsError, r"temperature=2\.0 does nothing without teacher"),
         ({"best_metric": "acuracy"}, SettingsError, "no metric of this task.*'accuracy'"),
+        (
+            {"epochs": 2, "unfreeze_epochs": 2.5},
+            SettingsError,
+            r"unfreeze_epochs=2\.5 is more than epochs=2: only the head would learn",
+        ),
+        (
+            {"multi_label": True, "positive_label": "yes"},
+            SettingsError,
+            "positive_label='yes' is for rows of one label each",
+        ),
         ({"positive_label": "yess"}, SettingsError, "none of the labels 'no', 'yes'"),
         (
             {"max_seq_length": 64},

@@ -261,7 +261,7 @@ def glue(
         model,
         data,
         out=out,
-        tasks=tasks and tasks.split(","),
+        tasks=None if tasks is None else tasks.split(","),
         grid=grid or (),
         seeds=seed_numbers(seeds),
         jobs=jobs,

@@ -109,7 +109,7 @@ def finetune(
     """
     kind = labelled_task(task)
     resolved = settings_of(kind).parse(settings)
-    resolved.check_needed()
+    resolved.check_together()
     for option in ("early_stopping", "best_metric", "eval_every"):
         if dev is None and (value := getattr(resolved, option)) is not None:
             raise SettingsError(

@@ -113,8 +113,8 @@ class FinetuneSettings(Settings):
             raise ValueError("reinitialize: what is frozen would be random and never learn")
         return self
 
-    def check_needed(self) -> None:
-        """See that no setting waits for one that is not given.
+    def check_together(self) -> None:
+        """See that no setting waits for one that is not given, or for an epoch that never comes.
 
         No validator, since a grid reads its settings one by one; and `lora_rank=null` is given: a
         grid may have it beside other ranks.
@@ -122,6 +122,12 @@ class FinetuneSettings(Settings):
         Raises:
             SettingsError: one does.
         """
+        if self.unfreeze_epochs is not None and self.unfreeze_epochs > self.epochs:
+            raise SettingsError(
+                f"unfreeze_epochs={self.unfreeze_epochs:g} is more than epochs={self.epochs:g}: "
+                "only the head would learn",
+                fix="Give fewer, or more epochs.",
+            )
         for key, others in _NEEDED.items():
             for other in others:
                 value = getattr(self, other)

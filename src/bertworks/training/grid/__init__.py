@@ -92,7 +92,8 @@ def finetune_grid(
             fix="Start it without torchrun, with jobs for as many runs at a time.",
         )
     check_share(dev)
-    schema = settings_of(labelled_task(task))
+    kind = labelled_task(task)
+    schema = settings_of(kind)
     space = Space.parse(grid, schema, settings)
     if space.trials is not None:
         require_optuna()
@@ -124,7 +125,8 @@ def finetune_grid(
         # Of several GPUs each process sees its own alone.
         own = computes_on if len(places) == 1 else computes_on.type
         do = partial(finetune, model, task, train=train, dev=dev, device=own, **settings)
-        result = GridLoop(run, do, space, numbers, places, progress).all()
+        options = kind.options.model_fields
+        result = GridLoop(run, do, space, numbers, options, places, progress).all()
         result.save()
         return result
     finally:
