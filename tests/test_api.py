@@ -67,6 +67,13 @@ def test_each_handle_says_what_it_cannot():
         bare.predict(["a"])
 
 
+def test_one_text_is_asked_about_at_a_time():
+    with pytest.raises(bw.BertworksError, match="expected a text, got list"):
+        tiny().fill_mask(["a [MASK]"])
+    with pytest.raises(bw.BertworksError, match="expected a text, got int"):
+        tiny().next_sentence("a", 5)
+
+
 def test_a_fresh_model_leaves_the_random_state_alone():
     model = tiny()
     before = torch.get_rng_state()
@@ -103,6 +110,8 @@ def test_a_string_is_a_text_and_files_come_as_data(tmp_path, monkeypatch):
             verb("a", data="rows.jsonl")
         with pytest.raises(bw.BertworksError, match="give either texts or data="):
             verb()
+        with pytest.raises(bw.BertworksError, match="expected a text, or several, got int"):
+            verb(5)
 
 
 def test_tables_in_memory_are_rows():

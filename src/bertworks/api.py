@@ -498,6 +498,9 @@ class Model:
             raise BertworksError(
                 f"the model was trained for {task.name}, not for masked words or next sentences"
             )
+        for given in (text, *([] if pair is None else [pair])):
+            if not isinstance(given, str):
+                raise DataError(f"expected a text, got {type(given).__name__}")
         asked = copy.copy(task)
         asked.top_k = top_k
         rows = read_rows([task.text_row(text, pair)])

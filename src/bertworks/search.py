@@ -109,7 +109,7 @@ class Index:
             DataError: there are no texts; what the directory holds is of other texts or another
                 model; or it cannot be made.
         """
-        if data == "-":
+        if isinstance(data, str) and data == "-":
             raise DataError(
                 "texts to search cannot be read from standard input", fix="Give a file."
             )

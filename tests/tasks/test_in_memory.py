@@ -86,6 +86,7 @@ def test_cells_hold_plain_values() -> None:
         ((pd.DataFrame(ROWS), LABELS), "row 1: X has a column 'label', and there is y too"),
         (["a text"], r"row 1: expected a row, got str. A row is a mapping of columns, \(text, la"),
         ([("a", "b", "c", "d")], "row 1: expected a row, got tuple"),
+        (5, "expected a table, got int"),
         ([], "there are no rows"),
         ((TEXTS[:0], LABELS[:0]), "there are no rows"),
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "two columns are called 'text'"),

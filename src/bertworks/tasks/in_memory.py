@@ -10,7 +10,7 @@ None of these packages is imported: their tables are known by their methods.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import DataError
@@ -49,8 +49,10 @@ def paired(table: Any) -> Any:
     """The rows of a tuple `(X, y)` as pairs; anything else as it is.
 
     Raises:
-        DataError: X and y are not of the same length.
+        DataError: X and y are not of the same length; or there is nothing to read rows from.
     """
+    if not isinstance(table, Iterable):
+        raise DataError(f"expected a table, got {type(table).__name__}")
     if not (isinstance(table, tuple) and len(table) == 2 and all(map(_is_column, table))):
         return table
     inputs, labels = map(_values, table)
@@ -77,7 +79,8 @@ def row_of(item: Any, where: str) -> dict[str, Any]:
         raise DataError(
             f"expected a row, got {type(item).__name__}",
             where=where,
-            fix="A row is a mapping of columns, (text, label) or (text, second text, label).",
+            fix="A row is a mapping of columns, (text, label) or (text, second text, label); a "
+            "table may also be a tuple (texts, labels).",
         )
     *inputs, label = map(_plain, item)
     given = inputs[0] if len(inputs) == 1 else inputs

@@ -96,12 +96,14 @@ def as_texts(given: Any) -> Any:
     """What is given where texts are taken: one text or row as a list, a pandas table as its rows.
 
     Raises:
-        DataError: it is a path.
+        DataError: it is a path, or no text at all.
     """
     if isinstance(given, os.PathLike):
         raise DataError(
             "a path, where texts are expected", where=os.fspath(given), fix="Read it with data=."
         )
+    if not isinstance(given, Iterable):
+        raise DataError(f"expected a text, or several, got {type(given).__name__}")
     return [given] if isinstance(given, str | Mapping) else unframed(given)
 
 

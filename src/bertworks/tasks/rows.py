@@ -76,9 +76,8 @@ def read_rows(
     """
     if isinstance(table, Rows):
         return table
-    table = paired(unframed(table))
     if not isinstance(table, str | os.PathLike):
-        return _rows_in_memory(table)
+        return _rows_in_memory(paired(unframed(table)))
     path = os.fspath(table)
     if path == "-":
         return _open_stdin(header, columns, format)

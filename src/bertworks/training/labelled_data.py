@@ -69,7 +69,7 @@ class LabelledData:
         check_share(dev)
         options = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
         wanted = options.named_columns()
-        if train == "-":
+        if isinstance(train, str) and train == "-":
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
         # Once for the labels, once for the rows.
         rows = read_rows(replayable(train), columns=wanted, header=options.header)
