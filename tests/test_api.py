@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -65,6 +67,13 @@ def test_each_handle_says_what_it_cannot():
         bare.predict(["a"])
 
 
+def test_one_text_is_asked_about_at_a_time():
+    with pytest.raises(bw.BertworksError, match="expected a text, got list"):
+        tiny().fill_mask(["a [MASK]"])
+    with pytest.raises(bw.BertworksError, match="expected a text, got int"):
+        tiny().next_sentence("a", 5)
+
+
 def test_a_fresh_model_leaves_the_random_state_alone():
     model = tiny()
     before = torch.get_rng_state()
@@ -78,3 +87,100 @@ def test_a_fresh_model_leaves_the_random_state_alone():
 def test_a_runs_directory_is_its_model(tmp_path):
     tiny().save(tmp_path / "run" / "model")
     assert bw.load(tmp_path / "run", device="cpu").task.name == "pretraining"
+
+
+def test_a_string_is_a_text_and_files_come_as_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = tiny("classification")
+    one = model.predict("a b")
+    assert one == model.predict(["a b"]) == [answer for _, answer in model.stream("a b")]
+    assert model.embed("a b").shape == (1, model.encoder.config.hidden_size)
+    (tmp_path / "texts.txt").write_text("a b\nc\n")
+    (tmp_path / "rows.jsonl").write_text('{"text": "a b"}\n{"text": "c"}\n')
+    two, vectors = model.predict(["a b", "c"]), model.embed(["a b", "c"])
+    assert model.predict(data="rows.jsonl") == two
+    assert np.array_equal(model.embed(data="texts.txt"), vectors)
+    assert np.array_equal(model.embed(data="rows.jsonl", column="text"), vectors)
+    for verb in (model.predict, model.embed):
+        with pytest.warns(bw.errors.BertworksWarning, match=r"'rows\.jsonl' is read as a text"):
+            assert len(verb("rows.jsonl")) == 1
+        with pytest.raises(bw.BertworksError, match=r"rows\.jsonl: a path, .* with data="):
+            verb(tmp_path / "rows.jsonl")
+        with pytest.raises(bw.BertworksError, match="give either texts or data="):
+            verb("a", data="rows.jsonl")
+        with pytest.raises(bw.BertworksError, match="give either texts or data="):
+            verb()
+        with pytest.raises(bw.BertworksError, match="expected a text, or several, got int"):
+            verb(5)
+
+
+def test_tables_in_memory_are_rows():
+    model = tiny("classification")
+    frame = pd.DataFrame({"text": ["a", "b c"], "label": ["yes", "no"]})
+    two = model.predict(["a", "b c"])
+    assert model.predict(frame) == model.predict(frame["text"]) == model.predict(data=frame) == two
+    assert model.predict({"text": "a"}) == model.predict("a")
+    assert np.array_equal(model.embed(frame), model.embed(["a", "b c"]))
+    metrics = model.evaluate(frame).metrics
+    assert model.evaluate((frame["text"], frame["label"])).metrics == metrics
+    assert model.evaluate([("a", "yes"), ("b c", "no")]).metrics == metrics
+
+
+def test_of_nothing_there_is_nothing():
+    model = tiny("classification")
+    for nothing in ([], (), iter(()), np.array([]), pd.DataFrame()):
+        assert model.predict(nothing) == []
+    for nothing in ([], iter(())):
+        assert model.predict_proba(nothing).shape == (0, 2)
+        assert model.embed(nothing).shape == (0, model.encoder.config.hidden_size)
+    assert model.similarity([], "a").shape == (0, 1)
+    with pytest.raises(bw.BertworksError, match="None"):
+        model.predict([None])
+
+
+def test_probabilities_are_in_the_order_of_the_labels():
+    model = tiny("classification")
+    texts = ["a", "b c", "d e f"]
+    found = model.predict_proba(texts)
+    assert model.labels == ("no", "yes")
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found.sum(1), 1)
+    for row, answer in zip(found, model.predict(texts), strict=True):
+        assert dict(zip(model.labels, row, strict=True)) == answer["probabilities"]
+    assert tiny().labels == ()
+    with pytest.raises(bw.BertworksError, match="for pretraining, not for classification"):
+        tiny().predict_proba(texts)
+
+
+def test_similarity_is_the_cosine_of_vectors():
+    model = tiny()
+    one, other = ["a b", "c"], ["a b", "d e", "f"]
+    vectors, others = model.embed(one), model.embed(other)
+    by_hand = [[v @ w / np.linalg.norm(v) / np.linalg.norm(w) for w in others] for v in vectors]
+    found = model.similarity(one, other)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, by_hand, atol=1e-6)
+    assert found[0, 0] == pytest.approx(1)
+    np.testing.assert_array_equal(model.similarity(vectors, others), found)
+    assert model.similarity("a", "b").shape == (1, 1)
+    assert model.similarity(np.zeros((1, vectors.shape[1])), "b").tolist() == [[0]]
+    with pytest.raises(bw.BertworksError, match="vectors of 3 and of"):
+        model.similarity(np.ones((2, 3)), "b")
+
+
+def test_what_is_shown_says_what_it_is(tmp_path):
+    model = tiny("classification")
+    model.save(tmp_path / "m")
+    layers = model.encoder.config.num_hidden_layers
+    shown = repr(bw.load(tmp_path / "m", device="cpu"))
+    for part in (str(tmp_path / "m"), f"bert: {layers} layers", "classification into 'no', 'yes'"):
+        assert part in shown
+    count = sum(weight.numel() for weight in model.network.parameters())
+    assert f"{count / 1e3:.3g}k parameters" in shown
+    assert "pretraining" in repr(tiny())
+    assert repr(model.evaluate([("a", "yes"), ("b", "no")])).startswith(
+        "<Evaluation of 2 rows: loss"
+    )
+    assert repr(model.tokenizer).startswith("<Tokenizer: WordPiece,")
+    assert repr(model.tokenizer("a b")).startswith("Encoding(4 tokens, input_ids=[")
+    assert repr(model.tokenizer(["a b", "c"])) == "Encodings(2 texts, 7 tokens)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,19 @@ def test_public_names_are_there_when_they_are_used() -> None:
     assert {"load", "Tokenizer", "pretrain", "finetune", "prepare", "Packed"} <= public
     for name in public:
         assert getattr(bertworks, name) is not None
+
+
+def test_only_public_names_are_listed() -> None:
+    code = """
+import sys, bertworks
+print(sorted(name for name in dir(bertworks) if name != "__version__"))
+assert set(dir(bertworks)) == set(bertworks.__all__)
+assert "torch" not in sys.modules
+"""
+    names = ["BertworksError", "Tokenizer", "finetune", "glue", "load", "pretrain"]
+    listed = ast.literal_eval(_run(code))
+    assert set(names) < set(listed)
+    assert not {"Any", "annotations", "importlib", "errors", "_HOMES"} & set(listed)
 
 
 def test_a_name_that_is_not_there() -> None:

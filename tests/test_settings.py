@@ -67,6 +67,15 @@ def test_text_is_taken_as_it_is_typed(text):
         ([], "the setting 'steps' is missing"),
         (["steps"], "'steps' is not of the form key=value"),
         (["steps=2", "optimizer=fast"], "optimizer='fast'"),
+        (["steps=2", "name=a", "steps=4"], "steps is given twice"),
+        (["steps=2", "optimizer={lr: 1}", "optimizer.lr=2"], "optimizer.lr is given twice"),
+        (["steps=2", "optimizer={lr: 1, lr: 2}"], "the key 'lr' is given twice"),
+        (["steps=2", "learning_rate=1"], "The setting is called 'optimizer.lr'"),
+        (["steps=2", "optimizer.learning_rate=1"], "The setting is called 'lr'"),
+        (["steps=2", "max_steps=1"], "The setting is called 'steps'"),
+        (["steps=2", "num_workers=1"], "No workers are needed here"),
+        (["steps=2", "patience=1"], "Valid: steps, name, optimizer, extra"),
+        (["steps=2001-99-99"], "steps='2001-99-99'"),
     ],
 )
 def test_errors_name_the_key(words, says):
@@ -78,7 +87,13 @@ def test_errors_name_the_key(words, says):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("steps: [", ":1"), ("- 1", "key: value"), ("steps: 2\nstep: 3", "'steps'")],
+    [
+        ("steps: [", ":1"),
+        ("- 1", "key: value"),
+        ("steps: 2\nstep: 3", "'steps'"),
+        ("steps: 2\noptimizer:\n  lr: 1\n  lr: 2\n", ":4: not valid YAML (the key 'lr' is given"),
+        ("steps: 2001-99-99", "month must be in 1..12"),
+    ],
 )
 def test_errors_name_the_file(tmp_path, text, says):
     file = tmp_path / "recipe.yaml"
@@ -92,6 +107,13 @@ def test_errors_name_the_file(tmp_path, text, says):
 def test_a_missing_file_is_said(tmp_path):
     with pytest.raises(SettingsError, match="no such file"):
         Outer.resolve(tmp_path / "none.yaml")
+
+
+def test_words_of_one_group_and_the_file_are_no_repetition(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("steps: 2\n")
+    words = ["steps=4", "optimizer={lr: 0.5}", "optimizer.betas=[0.5, 0.5]"]
+    assert Outer.resolve(file, words).optimizer == Inner(lr=0.5, betas=(0.5, 0.5))
 
 
 def test_replaced_values_are_checked_again():

@@ -36,6 +36,9 @@ _HOMES = {
 }
 
 
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
@@ -44,4 +47,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted(__all__)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -40,13 +39,18 @@ from .model.device import pick_device, without_weights
 from .model.encoder import Encoder
 from .model.precision import dtype_of
 from .tasks import task_class
-from .tasks.plain import Texts, read_texts
+from .tasks.classification.task import ClassificationTask
+from .tasks.plain import Texts, as_texts, not_empty, read_texts, warn_of_file
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.published import Published
-from .tasks.rows import Table, read_rows, unframed
+from .tasks.rows import Table, read_rows
 from .tasks.task import Network, Prediction, Row, Task
 from .tasks.texts import TextTask
 from .text.tokenizer import Tokenizer
+from .wording import listed, short
+
+Inputs: TypeAlias = str | Iterable[Any]
+"""A text; or texts, pairs of texts or rows."""
 
 
 class BareEncoder(nn.Module):
@@ -67,6 +71,10 @@ class Model:
         report: what became of each tensor when it was loaded.
         sentence: how `embed` makes vectors unless it is told otherwise; as the task says, if left
             out.
+        source: the directory or name it was loaded from.
+
+    Where texts are taken (`predict`, `embed`, …), a string is one text, and `data=` reads a file.
+    Where a table is taken (`evaluate`), a string is a path.
     """
 
     def __init__(
@@ -76,9 +84,25 @@ class Model:
         network: Network | BareEncoder,
         report: LoadReport | None = None,
         sentence: SentenceSettings | None = None,
+        source: str | None = None,
     ) -> None:
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
         self.sentence = sentence or (None if task is None else task.sentence)
+        self.source = source
+
+    def __repr__(self) -> str:
+        config = self.encoder.config
+        size = short(sum(weight.numel() for weight in self.network.parameters()))
+        facts = [
+            f"{config.family}: {config.num_hidden_layers} layers",
+            f"hidden_size {config.hidden_size}",
+            f"{config.num_attention_heads} heads",
+            f"{size} parameters",
+        ]
+        task = "bare encoder" if self.task is None else self.task.name
+        labels = f" into {listed(self.labels)}" if self.labels else ""
+        source = " in memory" if self.source is None else f" {self.source}"
+        return f"<Model{source}; {', '.join(facts)}; {task}{labels}>"
 
     @classmethod
     def fresh(cls, config: EncoderConfig, tokenizer: Tokenizer, *, seed: int = 0) -> Self:
@@ -92,13 +116,20 @@ class Model:
         """The bare module: `Packed` in, `[tokens, hidden_size]` out."""
         return self.network.encoder
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the task's classes or tags, in order; empty where it has none."""
+        return () if self.task is None else self.task.labels
+
     def predict(
-        self, rows: Table | Iterable[str | tuple[str, str]], **settings: Any
+        self, rows: Inputs | None = None, *, data: Table | None = None, **settings: Any
     ) -> list[Prediction]:
-        """What the task says of each row, in the order of the rows.
+        """The task's prediction for each row, in the order of the rows.
 
         Args:
-            rows: texts, pairs of texts, rows, or the path of a table.
+            rows: a text (a list of one prediction is returned), texts, pairs of texts, or rows in
+                memory, such as a pandas `DataFrame`; any number, also none.
+            data: a table instead: a path, or rows in memory (see `tasks.rows.Table`).
             settings: `header`, whether a file's first line names its columns (found out, if left
                 out), and those of `EngineSettings`, such as `precision="bf16"`.
 
@@ -106,16 +137,44 @@ class Model:
             DataError: a row is not one of the task.
             BertworksError: the model has no task.
         """
-        return [answer for _, answer in self.stream(rows, **settings)]
+        return [answer for _, answer in self.stream(rows, data=data, **settings)]
+
+    def predict_proba(
+        self, rows: Inputs | None = None, *, data: Table | None = None, **settings: Any
+    ) -> NDArray[np.float64]:
+        """The probability of each label for each row, as scikit-learn's classifiers give them.
+
+        Args:
+            rows, data, settings: as `predict` takes them.
+
+        Returns:
+            float64 `[rows, labels]`; the columns are in the order of `labels`.
+
+        Raises:
+            DataError: a row is not one of the task.
+            BertworksError: the model is not a classifier.
+        """
+        task, _ = self._task_and_network()
+        if not isinstance(task, ClassificationTask):
+            raise BertworksError(
+                f"the model was trained for {task.name}, not for classification",
+                fix="predict returns what it predicts.",
+            )
+        found = [
+            [answer["probabilities"][label] for label in self.labels]
+            for answer in self.predict(rows, data=data, **settings)
+        ]
+        return np.array(found, np.float64).reshape(-1, len(self.labels))
 
     def stream(
         self,
-        rows: Table | Iterable[str | tuple[str, str]],
+        rows: Inputs | None = None,
         *,
+        data: Table | None = None,
         header: bool | None = None,
         **settings: Any,
     ) -> Iterator[tuple[Row, Prediction]]:
-        """Each row, as `predict` takes them, with what is predicted for it, as they are read.
+        """Each row, as `predict` takes them, with its prediction, as they are read.
 
         Raises:
             DataError: a row is not one of the task.
@@ -131,12 +190,25 @@ class Model:
                 "the model was pre-trained for no task whose answers could be predicted",
                 fix=f"Use {', '.join(what_it_does)} or embed; or train it with finetune.",
             )
-        table = read_rows(self._table(rows), columns=task.column_names, header=header)
+        engine_settings = EngineSettings.parse(settings)
+        given = _one_of(rows, data)
+        if data is None:
+            filled = not_empty(self._rows(as_texts(given)))
+            if filled is None:
+                return iter(())
+            given = filled
+        table = read_rows(given, columns=task.column_names, header=header)
         task = task.for_table(table, labelled=False)
-        return engine.predict(network, task, table, EngineSettings.parse(settings))
+        return engine.predict(network, task, table, engine_settings)
 
     def evaluate(self, table: Table, *, header: bool | None = None, **settings: Any) -> Evaluation:
-        """The task's metrics on rows whose answers are known; see `predict`.
+        """The task's metrics on rows whose labels are known.
+
+        Args:
+            table: a path, or rows in memory: mappings, a pandas `DataFrame`, `(text, label)` pairs
+                or a tuple `(texts, labels)` (see `tasks.rows.Table`).
+            header: whether a file's first line names its columns; found out, if left out.
+            settings: those of `EngineSettings`.
 
         Raises:
             DataError: a row is not one of the task, or has no answer.
@@ -152,15 +224,21 @@ class Model:
 
     def embed(
         self,
-        texts: str | Iterable[str],
+        texts: str | Iterable[Any] | None = None,
         *,
+        data: Table | Texts | None = None,
+        column: str | None = None,
+        header: bool | None = None,
         engine: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> NDArray[np.float32]:
         """A vector of each text, in the order of the texts.
 
         Args:
-            texts: one, or any number, of any mix of lengths.
+            texts: a text (an array of one row is returned), or any number, of any mix of lengths.
+            data: a `.txt` file (each line a text) or a table instead.
+            column: the texts' column in a table; found out if left out.
+            header: whether a TSV or CSV file's first line names its columns; found out if None.
             engine: those of `EngineSettings`, such as `{"precision": "bf16"}`.
             settings: those of `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt",
                 "weighted-mean", "sep", "pooler", "mean+max"), `layers` (`[-1]`: the last),
@@ -176,8 +254,45 @@ class Model:
             SettingsError: a setting is unknown or impossible.
         """
         embedder = self._embedder(engine, settings)
-        parts = list(embed(embedder, [texts] if isinstance(texts, str) else texts))
-        return np.concatenate(parts) if parts else np.empty((0, embedder.width), np.float32)
+        given = _one_of(texts, data)
+        if data is None:
+            given = not_empty(as_texts(given))
+            if given is None:
+                return np.empty((0, embedder.width), np.float32)
+        parts = list(embed(embedder, read_texts(given, column=column, header=header)))
+        return np.concatenate(parts)
+
+    def similarity(
+        self,
+        texts: str | Iterable[str] | NDArray[np.floating[Any]],
+        others: str | Iterable[str] | NDArray[np.floating[Any]],
+        **settings: Any,
+    ) -> NDArray[np.float32]:
+        """The cosine of each text's vector with each of the other texts' vectors.
+
+        Args:
+            texts, others: a text, texts, or vectors that `embed` returned.
+            settings: as `embed` takes them.
+
+        Returns:
+            float32 `[texts, others]`.
+
+        Raises:
+            DataError, SettingsError: as `embed` does; or the vectors do not have the same width.
+        """
+        one, other = (_of_unit_length(self._vectors(part, settings)) for part in (texts, others))
+        if one.shape[1] != other.shape[1]:
+            raise DataError(f"vectors of {one.shape[1]} and of {other.shape[1]} numbers")
+        cosines: NDArray[np.float32] = one @ other.T
+        return cosines
+
+    def _vectors(
+        self, given: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]
+    ) -> NDArray[np.float32]:
+        """Vectors as they are, or those of texts: float32 `[rows, width]`."""
+        if isinstance(given, np.ndarray) and given.dtype.kind == "f":
+            return np.atleast_2d(given).astype(np.float32)
+        return self.embed(given, **settings)
 
     def embed_to(
         self,
@@ -368,12 +483,9 @@ class Model:
             )
         return self.task, self.network
 
-    def _table(self, rows: Table | Iterable[str | tuple[str, str]]) -> Table:
-        """Texts and pairs as rows of the task."""
-        if isinstance(rows, str | os.PathLike):
-            return rows
+    def _rows(self, given: Iterable[Any]) -> Iterator[Row]:
+        """Texts, pairs of texts and rows as rows of the task."""
         task, _ = self._task_and_network()
-
         sizes: set[int] = set()
 
         def as_row(item: Any) -> Row:
@@ -382,12 +494,14 @@ class Model:
             texts = (item,) if isinstance(item, str) else item
             if not isinstance(texts, list | tuple) or len(texts) not in (1, 2):
                 raise DataError(f"{item!r} is no text, no pair of texts and no row of columns")
+            if not sizes:
+                warn_of_file(texts[0])
             sizes.add(len(texts))
             if len(sizes) > 1 and isinstance(task, TextTask):
                 raise DataError("single texts and pairs cannot be mixed", where=repr(item))
             return task.text_row(*texts)
 
-        return map(as_row, unframed(rows))
+        return map(as_row, given)
 
     def _pretrained(self, text: str, pair: str | None = None, *, top_k: int = 1) -> Prediction:
         task, network = self._task_and_network()
@@ -395,6 +509,9 @@ class Model:
             raise BertworksError(
                 f"the model was trained for {task.name}, not for masked words or next sentences"
             )
+        for given in (text, *([] if pair is None else [pair])):
+            if not isinstance(given, str):
+                raise DataError(f"expected a text, got {type(given).__name__}")
         asked = copy.copy(task)
         asked.top_k = top_k
         rows = read_rows([task.text_row(text, pair)])
@@ -465,7 +582,7 @@ def load(
     keep_freed_memory()
     network = network.to(pick_device(device)).eval()
     sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
-    return Model(tokenizer, task, network, report, sentence)
+    return Model(tokenizer, task, network, report, sentence, str(name))
 
 
 def _described_task(
@@ -481,3 +598,24 @@ def _described_task(
     except BertworksError as error:
         where = str(directory / "bertworks.json")
         raise CheckpointError(error.what, where=where, fix=error.fix) from None
+
+
+def _one_of(texts: Any, data: Any) -> Any:
+    """What is given, texts or `data=`.
+
+    Raises:
+        DataError: both are, or neither.
+    """
+    if (texts is None) == (data is None):
+        raise DataError(
+            "give either texts or data=",
+            fix='For example predict("a text"), predict(data="f.tsv").',
+        )
+    return texts if data is None else data
+
+
+def _of_unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Vectors divided by their lengths; a zero vector stays one."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    found: NDArray[np.float32] = (vectors / np.where(lengths, lengths, 1)).astype(np.float32)
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -63,6 +63,59 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     if close:
         return f"The nearest valid name is {close[0]!r}"
     return "Valid: " + ", ".join(valid)
+
+
+_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("num_train_epochs", "num_epochs", "max_epochs", "n_epochs"), ("epochs",)),
+    "max_steps": ("steps", "epochs"),
+    **dict.fromkeys(("max_length", "max_len", "model_max_length"), ("max_seq_length",)),
+    **dict.fromkeys(("per_device_train_batch_size", "train_batch_size"), ("batch_size",)),
+    **dict.fromkeys(("per_device_eval_batch_size", "eval_batch_size"), ("batch_tokens",)),
+    "gradient_accumulation_steps": ("micro_batch_tokens",),
+    **dict.fromkeys(("lr", "learning_rate"), ("learning_rate", "lr", "optimizer.lr")),
+    **dict.fromkeys(
+        ("warmup_ratio", "warmup_steps", "num_warmup_steps"), ("warmup", "optimizer.warmup")
+    ),
+    "lr_scheduler_type": ("schedule", "optimizer.schedule"),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), ("betas", "optimizer.betas")),
+    "adam_epsilon": ("eps", "optimizer.eps"),
+    "weight_decay": ("weight_decay", "optimizer.weight_decay"),
+    "optim": ("name", "optimizer.name"),
+    **dict.fromkeys(("fp16", "bf16"), ("precision",)),
+    **dict.fromkeys(("patience", "early_stopping_patience"), ("early_stopping",)),
+    "metric_for_best_model": ("best_metric",),
+    "label_smoothing_factor": ("label_smoothing",),
+    "logging_steps": ("log_every",),
+    **dict.fromkeys(("eval_steps", "eval_strategy", "evaluation_strategy"), ("eval_every",)),
+    **dict.fromkeys(("save_steps", "save_strategy"), ("checkpoint_every",)),
+    "save_total_limit": ("keep_checkpoints",),
+    **dict.fromkeys(("num_workers", "dataloader_num_workers"), ("loader_workers",)),
+    "report_to": ("tensorboard",),
+    "mlm_probability": ("mlm_probability", "masking.mlm_probability"),
+}
+"""What settings of Hugging Face's trainer and of common scripts are called here: the first that a
+group of settings has, or has a group for."""
+
+_NO_SETTINGS: Mapping[str, str] = {
+    **dict.fromkeys(("out", "output_dir"), "Give the run directory as --out (in Python: out=)"),
+    **dict.fromkeys(("train", "train_dataset", "train_file"), "Give it as --train (train=)"),
+    **dict.fromkeys(("dev", "eval_dataset", "validation_file"), "Give it as --dev (dev=)"),
+    **dict.fromkeys(("device", "use_cpu", "no_cuda"), "Give it as --device (device=)"),
+    **dict.fromkeys(("num_workers", "dataloader_num_workers"), "No workers are needed here"),
+    "load_best_model_at_end": "With dev, the best weights are always kept",
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), "They are 0.9 and 0.999 in fine-tuning"),
+    "adam_epsilon": "It is 1e-6 in fine-tuning",
+}
+"""What is not a setting here, and why."""
+
+
+def nearest_setting(name: str, valid: Iterable[str]) -> str:
+    """As `nearest`, for settings: those that are called otherwise elsewhere are known."""
+    valid = list(valid)
+    for other in _ELSEWHERE.get(name, ()):
+        if other.partition(".")[0] in valid:
+            return f"The setting is called {other!r}"
+    return _NO_SETTINGS.get(name) or nearest(name, valid)
 
 
 def need(module: str, extra: str, what: str) -> ModuleType:

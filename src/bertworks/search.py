@@ -109,7 +109,7 @@ class Index:
             DataError: there are no texts; what the directory holds is of other texts or another
                 model; or it cannot be made.
         """
-        if data == "-":
+        if isinstance(data, str) and data == "-":
             raise DataError(
                 "texts to search cannot be read from standard input", fix="Give a file."
             )
@@ -141,6 +141,9 @@ class Index:
         vectors = np.load(folder / _VECTORS, mmap_mode="r")
         cells = folder / f"{_VECTORS}.faiss"
         return cls(model, texts, vectors, engine=engine, cells=cells, cut=cut)
+
+    def __repr__(self) -> str:
+        return f"<Index of {len(self):,} texts in {self._texts.rows.name}, {self.model!r}>"
 
     def __len__(self) -> int:
         """How many texts there are."""
@@ -177,13 +180,12 @@ class Index:
         if not queries:
             return []
         relevance = None if rerank is None else _relevance(rerank)
-        try:
-            vectors = self.model.embed(
-                queries, engine=self._engine, normalize=True, truncation="error"
-            )
-        except DataError as error:  # its "text 1" is none of the texts that are searched
-            where = error.where and error.where.replace("text", "query", 1)
-            raise DataError(error.what, where=where, fix=error.fix) from None
+        vectors = self.model.embed(
+            data=read_texts(queries, called="query"),
+            engine=self._engine,
+            normalize=True,
+            truncation="error",
+        )
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
         if approximate:
             scores, rows = self._approximation.search(vectors, count)

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from .errors import SettingsError, nearest
+from .errors import SettingsError, nearest_setting
 
 _TYPES = {("int",), ("float",), ("str",), ("bool",)}
 
@@ -51,6 +51,7 @@ class Settings(BaseModel):
         if file is not None:
             _merge(tree, _read_yaml(Path(file)))
         _merge(tree, values)
+        given: set[str] = set()
         for word in overrides:
             key, separator, value = word.partition("=")
             if not separator or not key:
@@ -63,6 +64,10 @@ class Settings(BaseModel):
             for parent in parents:
                 branch = branch.setdefault(parent, {})
             branch[leaf] = _as_typed(value) if _is_text(cls, key) else _parse_scalar(value)
+            names = _names(parsed)
+            if twice := sorted(given & names):
+                raise SettingsError(f"{twice[0]} is given twice", fix="Leave one out.")
+            given |= names
             _merge(tree, parsed)
         where = str(file) if file is not None else None
         for key, field in _required(cls, tree):
@@ -95,9 +100,28 @@ class Settings(BaseModel):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which no key of a mapping stands twice, of which the last would count."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!r} is given twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _load_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = _load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError("no such file", where=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -118,8 +142,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _parse_scalar(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        value = _load_yaml(text)
+    except yaml.constructor.ConstructorError as error:
+        raise SettingsError(f"{text}: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date such as 2001-99-99
         return text
     if isinstance(value, str):  # YAML 1.1 takes 1e-4, without a point, for text
         try:
@@ -147,6 +173,15 @@ def _as_typed(text: str) -> str | None:
         except (yaml.YAMLError, ValueError):
             return text
     return text
+
+
+def _names(tree: Mapping[str, Any], before: str = "") -> set[str]:
+    """The dotted names of the values in a nested mapping."""
+    found: set[str] = set()
+    for key, value in tree.items():
+        is_group = isinstance(value, Mapping) and value
+        found |= _names(value, f"{before}{key}.") if is_group else {f"{before}{key}"}
+    return found
 
 
 def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
@@ -179,7 +214,8 @@ def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) 
     if first["type"] == "extra_forbidden":
         owner = _owner(cls, path[:-1])
         names = list(owner.model_fields) if owner else []
-        return SettingsError(f"unknown setting {key!r}", where=where, fix=nearest(path[-1], names))
+        fix = nearest_setting(path[-1], names)
+        return SettingsError(f"unknown setting {key!r}", where=where, fix=fix)
     if first["type"] == "missing":
         return SettingsError(
             f"the setting {key!r} is missing", where=where, fix=f"Give it as {key}=VALUE"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def short(number: float) -> str:
@@ -12,6 +12,18 @@ def short(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g}{mark}"
     return f"{number:.3g}"
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """Names in quotes, the first `most` of them: 'a', 'b', … (12 in all)."""
+    shown = ", ".join(map(repr, names[:most]))
+    return shown if len(names) <= most else f"{shown}, … ({len(names):,} in all)"
+
+
+def measured(metrics: Mapping[str, float], remarks: Sequence[str] = ()) -> str:
+    """Metrics in a line, and what to know beside them."""
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or "not measured"
+    return "; ".join([shown, *remarks])
 
 
 def duration(seconds: float) -> str:

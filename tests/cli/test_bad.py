@@ -58,6 +58,27 @@ def test_mistyped_command_lines(bertworks: Bertworks, words: list[str], says: st
     assert "--help" in bertworks(*words).stderr
 
 
+@pytest.mark.parametrize(
+    ("verb", "lines"),
+    [
+        ("predict", ["", 'Example: bertworks predict runs/tickets "The door is stuck."']),
+        ("finetune", ["Required: --model MODEL, --train FILE, --out DIR", "", "Example: bertwor"]),
+        ("embed", ["Required: --out FILE", "", "Example: bertworks embed sentence-transformers"]),
+    ],
+)
+def test_a_verb_alone_says_its_usage_and_an_example(
+    bertworks: Bertworks, verb: str, lines: list[str]
+) -> None:
+    result = bertworks(verb)
+    assert (result.exit_code, result.stdout) == (2, "")
+    usage, *rest = result.stderr.splitlines()
+    assert f" {verb} " in usage
+    for line, start in zip(rest, lines, strict=False):
+        assert line.startswith(start)
+    assert rest[-1].endswith(f" {verb} --help' for all options.")
+    assert len(rest) < 8
+
+
 @pytest.mark.long
 def test_bad_corpora(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     out = tmp_path / "v"
@@ -132,14 +153,29 @@ def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> N
     _fails(bertworks, *start, "--model", world.train, *train, says="is a file")
     paper = (*start, *model, *train, "--grid", "paper")
     _fails(bertworks, *paper, says="rows of --dev")
+    assert "--dev 0.1" in bertworks(*paper).stderr
+    early = (*start, *model, *train, "early_stopping=2")
+    _fails(bertworks, *early, says="Give dev: a table, or a share of the training rows (--dev 0.1)")
+    _fails(bertworks, *start, *model, *train, "--dev", "10", says="dev=10.0: a share")
+    _fails(bertworks, *start, *model, *train, "seed=1", "seed=2", says="seed is given twice")
+    _fails(bertworks, *start, *model, *train, "patience=2", says="called 'early_stopping'")
+    _fails(bertworks, *start, *model, *train, "output_dir=x", says="as --out (in Python: out=)")
+    both = ("multi_label=true", "positive_label=a")
+    _fails(bertworks, *start, *model, *train, *both, says="positive_label='a' is for rows of one")
+    late = ("epochs=2", "unfreeze_epochs=3")
+    _fails(bertworks, *start, *model, *train, *late, says="unfreeze_epochs=3 is more than epochs=2")
     grid = (*start, *model, *train, "--dev", world.dev)
     _fails(bertworks, *grid, "--seeds", "two", says="seeds=two: no numbers")
+    _fails(bertworks, *grid, "--seeds", "", says="seeds=: no numbers")
     _fails(bertworks, *grid, "--seeds", "2", "seed=1", says="Give seeds")
+    twice = ("--grid", "epochs=1", "--grid", "epochs=2")
+    _fails(bertworks, *grid, *twice, says="epochs is given twice in the grid")
     _fails(bertworks, *grid, "--grid", "learning_rat=1", says="'learning_rate'")
     _fails(bertworks, *grid, "--grid", "bigger", says="no grid is called 'bigger'")
     glue = ("glue", *model, "--data", tmp_path, "--out", tmp_path / "run")
     _fails(bertworks, *glue, says="none of GLUE's tasks")
     _fails(bertworks, *glue, "--tasks", "colla", says="'cola'")
+    _fails(bertworks, *glue, "--tasks", "", says="GLUE has no task ''")
     sst2 = ("finetune", "sst2", *CPU, "--out", tmp_path / "run", *model, *train)
     _fails(bertworks, *sst2, says="classification")
     assert not (tmp_path / "run").exists()

@@ -214,7 +214,7 @@ def test_lists_come_back_from_tsv(models: dict[str, Model], task: str, tmp_path:
     file = tmp_path / "out.tsv"
     write_predictions(file, models[task].stream(LISTS[task]))
     assert models[task].evaluate(file).metrics == models[task].evaluate(LISTS[task]).metrics
-    assert models[task].predict(file) == models[task].predict(LISTS[task])
+    assert models[task].predict(data=file) == models[task].predict(LISTS[task])
 
 
 @pytest.mark.parametrize("task", LABELLED)

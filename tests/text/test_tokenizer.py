@@ -265,6 +265,29 @@ class TestDecoding:
             tokenizer.decode([number])
 
 
+def test_called_it_encodes_one_text_or_several(tokenizer):
+    one = tokenizer("the cafe", "a mask")
+    assert one["input_ids"].tolist() == tokenizer.encode("the cafe", "a mask").input_ids.tolist()
+    texts = ["the cafe", "a"]
+    several, expected = tokenizer(texts), tokenizer.encode_batch(texts)
+    assert len(several) == 2
+    for name in ("input_ids", "token_type_ids", "offsets", "word_ids", "special_tokens_mask"):
+        arrays = [getattr(encoding, name).tolist() for encoding in expected]
+        assert [part.tolist() for part in several[name]] == arrays
+        assert [part.tolist() for part in getattr(several, name)] == arrays
+        assert [part[name].tolist() for part in several] == arrays
+    assert several[1].num_tokens == 3
+    pairs = tokenizer(iter(texts), ["a", "mask"], max_length=4, truncation="first")
+    assert [part.truncated_tokens for part in pairs] == [2, 1]
+    assert len(tokenizer([])) == 0
+    with pytest.raises(KeyError, match="no 'attention_mask'; it has input_ids"):
+        several["attention_mask"]
+    with pytest.raises(DataError, match="several first texts, but one second"):
+        tokenizer(texts, "a")
+    with pytest.raises(DataError, match="one first text, but several second"):
+        tokenizer("a", texts)
+
+
 def test_lookup_and_masks(tokenizer):
     assert tokenizer.id_to_token(4) == "[MASK]"
     assert tokenizer.token_to_id("##aff") == 7

@@ -103,8 +103,8 @@ def test_a_header_of_ones_own_is_known_again(model: Model, tmp_path: Path) -> No
     tuned = run(model, tmp_path / "run", train=train, dev=None, epochs=1, **columns).model
     few = table("few.tsv", DEV[:3], ("kind", "body"))  # too few rows to tell it by
     assert tuned.evaluate(few).rows == 3
-    assert tuned.predict(few) == tuned.predict([row["text"] for row in DEV[:3]])
-    assert len(tuned.predict(table("texts.tsv", DEV[:3], ("body",)))) == 3
+    assert tuned.predict(data=few) == tuned.predict([row["text"] for row in DEV[:3]])
+    assert len(tuned.predict(data=table("texts.tsv", DEV[:3], ("body",)))) == 3
 
 
 def test_a_dev_set_of_a_header_alone_is_an_error(model: Model, tmp_path: Path) -> None:
@@ -301,6 +301,16 @@ def test_without_dev_the_last_is_kept(model: Model, tmp_path: Path) -> None:
         ({"dev": None, "eval_every": 5}, SettingsError, "eval_every=5: there are no rows to"),
         ({"temperature": 2.0}, SettingsError, r"temperature=2\.0 does nothing without teacher"),
         ({"best_metric": "acuracy"}, SettingsError, "no metric of this task.*'accuracy'"),
+        (
+            {"epochs": 2, "unfreeze_epochs": 2.5},
+            SettingsError,
+            r"unfreeze_epochs=2\.5 is more than epochs=2: only the head would learn",
+        ),
+        (
+            {"multi_label": True, "positive_label": "yes"},
+            SettingsError,
+            "positive_label='yes' is for rows of one label each",
+        ),
         ({"positive_label": "yess"}, SettingsError, "none of the labels 'no', 'yes'"),
         (
             {"max_seq_length": 64},

@@ -145,6 +145,7 @@ def test_what_the_journal_gives_back_is_the_same_point() -> None:
         ("batch_size=16,", "batch_size has an empty value"),
         ({"epochs": []}, "epochs has an empty value"),
         ("seed=1,2", "Give seeds"),
+        (["epochs=1", "batch_size=8", "epochs=2"], "epochs is given twice in the grid"),
         ("warmup=0.1,0.2", "warmup is in the grid, and given as warmup=0.3 too"),
         ("learning_rate=1e-5..1e-4", "is a range, which only a search can draw from"),
         (["optuna:3", "learning_rate=1e-4..1e-5"], "the lower first"),
@@ -317,6 +318,30 @@ def test_what_does_not_fit_the_model_is_a_failed_run(run: Run) -> None:
     assert all("freeze_layers=9" in str(failed.error) for failed in result.failed)
     with pytest.raises(TrainingError, match=r"every run failed; the last: best_metric='f2'.*'f1'"):
         run("none", grid={"learning_rate": [1e-3, 1e-2]}, best_metric="f2")
+
+
+def test_a_point_that_cannot_read_a_row_is_named(model: Model, tmp_path: Path) -> None:
+    grid = {"batch_size": [8], "max_seq_length": [5]}
+    given = {"train": TRAIN, "dev": DEV, "truncation": "error", "epochs": 1}
+    with pytest.raises(DataError, match=r"row \d+: .* at most 5 fit, with max_seq_length=5\. Sh"):
+        finetune_grid(model, grid=grid, out=tmp_path / "one", **given)
+    with pytest.raises(DataError, match=r"lable'.*its columns are 'text', 'label'$"):
+        finetune_grid(
+            model, grid={"batch_size": [8]}, out=tmp_path / "two", label_column="lable", **given
+        )
+
+
+def test_a_directory_of_another_kind_is_said(run: Run, model: Model, tmp_path: Path) -> None:
+    one = {"train": TRAIN, "dev": DEV, **LEARNS}
+    run()
+    grid = "a grid of fine-tuning runs"
+    with pytest.raises(
+        TrainingError, match=f"grid: the directory holds {grid}, and this would be a"
+    ):
+        finetune(model, out=tmp_path / "grid", **one)
+    finetune(model, out=tmp_path / "one", **one)
+    with pytest.raises(TrainingError, match=f"holds a fine-tuning run, and this would be {grid}"):
+        run("one")
 
 
 def test_a_lack_of_memory_is_a_failed_run() -> None:

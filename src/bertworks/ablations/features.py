@@ -152,7 +152,7 @@ def ablate_features(
     run = RunDirectory.open(out, description, may_change=frozenset(may_change))
     try:
         data.note_in(run)
-        for line in data.summary.lines():
+        for line in data.lines():
             say(progress, line)
         results = Results(run.path, TITLE, data.task.best_metric, PAPER)
         for choice in choices(held.encoder.config.num_hidden_layers):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ..errors import BertworksError, BertworksWarning, DataError
 
@@ -105,11 +105,40 @@ app = typer.Typer(
 )
 
 
+class Verb(TyperCommand):
+    """A verb: without a single argument it prints a short usage and its first example."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            needed = [
+                f"{param.opts[0]} {param.metavar}"
+                for param in self.params
+                if param.required and param.param_type_name == "option"
+            ]
+            required = ["Required: " + ", ".join(needed)] if needed else []
+            help_ = f"Try '{ctx.command_path} --help' for all options."
+            usage = [
+                ctx.get_usage(),
+                *required,
+                "",
+                f"Example: {_FIRST_EXAMPLES[self.name or '']}",
+                help_,
+            ]
+            typer.echo("\n".join(usage), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+
+_FIRST_EXAMPLES: dict[str, str] = {}
+
+
 def verb(name: str, *examples: str) -> Callable[[Callable[..., Any]], Any]:
     """Register a verb whose help ends with the examples, line by line as they stand."""
+    _FIRST_EXAMPLES[name] = examples[0]
     title = "Example:" if len(examples) == 1 else "Examples:"
     return app.command(
         name,
+        cls=Verb,
         epilog="\n  ".join(("\b", title, *examples)).replace("\b\n  ", "\b\n"),
         no_args_is_help=name != "demo",
     )

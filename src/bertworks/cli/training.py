@@ -135,7 +135,11 @@ def finetune(
     out: Run,
     dev: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="The rows to measure on; they choose the best weights."),
+        typer.Option(
+            metavar="FILE|SHARE",
+            help="The rows to measure on, or a share of train such as 0.1; they choose the best "
+            "weights.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")
@@ -165,16 +169,20 @@ def finetune(
 
     resolved = settings_of(labelled_task(task)).resolve(overrides=settings or [])
     given = resolved.model_dump(exclude_unset=True)
-    if grid or seeds or jobs:
-        if dev is None:
-            raise DataError("a grid chooses by the rows of --dev", fix="Give --dev FILE.")
+    measured_on = None if dev is None else table_or_share(dev)
+    if grid is not None or seeds is not None or jobs is not None:
+        if measured_on is None:
+            raise DataError(
+                "a grid chooses by the rows of --dev",
+                fix="Give --dev FILE, or a share of the training rows: --dev 0.1.",
+            )
         from ..training.grid import finetune_grid
 
         found = finetune_grid(
             model,
             task,
             train=train,
-            dev=dev,
+            dev=measured_on,
             out=out,
             grid=grid or (),
             seeds=seed_numbers(seeds),
@@ -194,7 +202,7 @@ def finetune(
         model,
         task,
         train=train,
-        dev=dev,
+        dev=measured_on,
         out=out,
         device=device.value,
         progress=Progress(),
@@ -253,7 +261,7 @@ def glue(
         model,
         data,
         out=out,
-        tasks=tasks and tasks.split(","),
+        tasks=None if tasks is None else tasks.split(","),
         grid=grid or (),
         seeds=seed_numbers(seeds),
         jobs=jobs,
@@ -270,14 +278,24 @@ def glue(
         show.facts({"for the server": f"{found.answers[0].parent} ({len(found.answers)} files)"})
 
 
+def table_or_share(text: str) -> str | float:
+    """A share of the training rows, if a word is a number; else a table."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def seed_numbers(text: str | None) -> int | list[int]:
-    """How many seeds a word asks for (`3`), or which (`0,1,2`; `7,`).
+    """How many seeds a word asks for (`3`; 1, if left out), or which (`0,1,2`; `7,`).
 
     Raises:
         SettingsError: it is neither.
     """
-    parts = (text or "1").removesuffix(",").split(",")
+    if text is None:
+        return 1
+    parts = text.removesuffix(",").split(",")
     if not all(part.isdecimal() for part in parts):
         raise SettingsError(f"seeds={text}: no numbers", fix="For example: 3, or 0,1,2.")
     numbers = [int(part) for part in parts]
-    return numbers if "," in (text or "") else numbers[0]
+    return numbers if "," in text else numbers[0]

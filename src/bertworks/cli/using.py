@@ -110,8 +110,10 @@ def predict(
 
     loaded = load_model(model, device, threads)
     given = lines_of(texts or [])
-    table = data or (given if pair is None else ((text, pair) for text in given))
-    rows = loaded.stream(table, header=header, precision=precision.value)
+    asked = given if pair is None else ((text, pair) for text in given)
+    rows = loaded.stream(
+        None if data is not None else asked, data=data, header=header, precision=precision.value
+    )
     if out is None and data is None and not json and sys.stdout.isatty():
         show.predictions(rows)
         return

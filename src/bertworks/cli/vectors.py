@@ -75,10 +75,10 @@ Column = Annotated[
 
 @verb(
     "embed",
-    "bertworks embed sentence-transformers/all-MiniLM-L6-v2 --data texts.txt \\",
-    "    --out vectors.npy",
-    "bertworks embed bert-base-uncased --data news.csv --column title \\",
-    "    --pooling mean --layers -2 --normalize --out news.parquet",
+    "bertworks embed sentence-transformers/all-MiniLM-L6-v2 --data texts.txt \\\n"
+    "      --out vectors.npy",
+    "bertworks embed bert-base-uncased --data news.csv --column title \\\n"
+    "      --pooling mean --layers -2 --normalize --out news.parquet",
     "cat texts.txt | bertworks embed bert-base-uncased - --out vectors.npy",
 )
 def embed(

@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from ..errors import BertworksError, DataError
 from ..tasks.breakdown import Breakdown
 from ..tasks.task import Example, Network, Task
+from ..wording import measured
 from .engine import DEFAULTS, NOT_FINITE, EngineSettings, chunks, outputs_of, row_number
 
 
@@ -30,6 +31,9 @@ class Evaluation:
     rows: int
     remarks: list[str] = field(default_factory=list)
     breakdown: Breakdown = field(default_factory=Breakdown)
+
+    def __repr__(self) -> str:
+        return f"<Evaluation of {self.rows:,} rows: {measured(self.metrics, self.remarks)}>"
 
     def to_json(self, data: str) -> str:
         """The evaluation as JSON; `data` names the table. What is not finite is null."""

@@ -232,8 +232,12 @@ class Embedder(States):
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
 
-def embed(embedder: Embedder, texts: Iterable[str]) -> Iterator[NDArray[np.float32]]:
+def embed(embedder: Embedder, texts: Iterable[tuple[str, str]]) -> Iterator[NDArray[np.float32]]:
     """Vectors of texts, window by window, in the order of the texts.
+
+    Args:
+        embedder: what makes the vectors.
+        texts: the place and the text of each.
 
     Yields:
         float32 `[texts, width]`, up to `window_rows` texts at a time.
@@ -243,7 +247,8 @@ def embed(embedder: Embedder, texts: Iterable[str]) -> Iterator[NDArray[np.float
             "error".
     """
     for window in chunks(texts, embedder.engine.window_rows):
-        yield embedder.embed(window)
+        places, own = zip(*window, strict=True)
+        yield embedder.embed(own, places)
     if embedder.cut:
         what = f"{embedder.cut} of {embedder.texts} texts were cut at {embedder.limit} tokens"
         warnings.warn(what, BertworksWarning, stacklevel=2)

@@ -88,12 +88,14 @@ class LabelledTask(Task[LabelledExampleT]):
         settings_class: what it is, beside its weights.
         takes_teacher: whether it can be learned from what a classifier says of the rows.
         is_guessable: whether saying the commonest target always is a baseline worth telling.
+        is_stratified: whether each target has the same share of the rows that are split off.
     """
 
     options: ClassVar[type[TaskOptions]]
     settings_class: ClassVar[type[TaskSettings]]
     takes_teacher: ClassVar[bool] = False
     is_guessable: ClassVar[bool] = True
+    is_stratified: ClassVar[bool] = False
     settings: TaskSettings
 
     def __init__(self, tokenizer: Tokenizer, settings: Any) -> None:
@@ -175,6 +177,14 @@ class LabelledTask(Task[LabelledExampleT]):
     @abstractmethod
     def metrics(self) -> tuple[str, ...]:
         """What the evaluator measures."""
+
+    @abstractmethod
+    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
+        """By which columns rows are known to be of one source, the largest source first.
+
+        Where rows are split off for dev, those of one source (a document, a passage) stay together.
+        The last are the columns of the text itself, so that no text is in both parts.
+        """
 
     @property
     @abstractmethod

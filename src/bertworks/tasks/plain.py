@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ..corpus.lines import ReadCounts, Reading, read_lines
-from ..errors import DataError
+from ..errors import BertworksWarning, DataError
 from .columns import find_columns, listing
+from .in_memory import unframed
 from .placed import PlacedRow, Rows, text_of
-from .rows import Table, read_rows, unframed
+from .rows import Table, read_rows
 
 _LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
+_NOTHING = object()
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,11 @@ class Texts:
 
 
 def read_texts(
-    data: Table | Texts | Iterable[str], *, column: str | None = None, header: bool | None = None
+    data: Table | Texts | Iterable[str],
+    *,
+    column: str | None = None,
+    header: bool | None = None,
+    called: str = "text",
 ) -> Texts:
     """Open texts; they are read when they are iterated over.
 
@@ -59,6 +66,7 @@ def read_texts(
             texts or rows that are in memory; or what this has opened before.
         column: the texts' column in a table, by name or number; found out if left out.
         header: whether the first line of a TSV or CSV file names the columns; found out if None.
+        called: what texts in memory are called in errors, before their number.
 
     Raises:
         DataError: there is no such file or column; or it is not plain which column is meant.
@@ -74,13 +82,44 @@ def read_texts(
         return _in_table(table, column, path != "-")
     again = not isinstance(data, Iterator)
     items: Iterator[Any] = iter(data)
-    first = next(items, None)
-    if first is None:
+    first = next(items, _NOTHING)
+    if first is _NOTHING:
         raise DataError("there are no texts")
     whole: Iterable[Any] = data if again else chain([first], items)
     if isinstance(first, Mapping):
         return _in_table(read_rows(whole), column, again)
-    return Texts(_in_memory(whole), "text", again)
+    warn_of_file(first)
+    return Texts(_in_memory(whole, called), "text", again)
+
+
+def as_texts(given: Any) -> Any:
+    """What is given where texts are taken: one text or row as a list, a pandas table as its rows.
+
+    Raises:
+        DataError: it is a path, or no text at all.
+    """
+    if isinstance(given, os.PathLike):
+        raise DataError(
+            "a path, where texts are expected", where=os.fspath(given), fix="Read it with data=."
+        )
+    if not isinstance(given, Iterable):
+        raise DataError(f"expected a text, or several, got {type(given).__name__}")
+    return [given] if isinstance(given, str | Mapping) else unframed(given)
+
+
+def not_empty(items: Iterable[Any]) -> Iterable[Any] | None:
+    """The items, to be read as often as before; None if there are none."""
+    first = next(iter(items), _NOTHING)
+    if first is _NOTHING:
+        return None
+    return chain([first], items) if isinstance(items, Iterator) else items
+
+
+def warn_of_file(text: Any) -> None:
+    """Say how to read a file, if the text is the name of one."""
+    if isinstance(text, str) and os.path.isfile(text):
+        what = f"{text!r} is read as a text; to read the file of that name, give it as data"
+        warnings.warn(f"{what} (--data)", BertworksWarning, stacklevel=3)
 
 
 def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
@@ -109,9 +148,9 @@ def _lines(path: str, column: str | None, header: bool | None) -> Rows:
     return Rows(path, ("text",), None, (), rows)
 
 
-def _in_memory(texts: Iterable[Any]) -> Rows:
+def _in_memory(texts: Iterable[Any], called: str) -> Rows:
     def rows() -> Iterator[PlacedRow]:
         for number, text in enumerate(texts, 1):
-            yield PlacedRow(f"text {number}", {"text": text})
+            yield PlacedRow(f"{called} {number}", {"text": text})
 
     return Rows("the texts given", ("text",), None, (), rows)

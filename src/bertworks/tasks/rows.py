@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,16 +26,17 @@ from ..errors import BertworksWarning, DataError, nearest
 from .columns import SAMPLE_ROWS, check_parted, looks_like_header, may_be_header
 from .conll import read_conll, read_conllu
 from .delimited import Record, split_csv, split_tsv
+from .in_memory import NAME, check_distinct, paired, row_of, unframed
 from .placed import PlacedRow, Replay, Rows, sample_of
 from .squad import holds_one_document, read_squad
 
-T = TypeVar("T")
 TableFormat: TypeAlias = Literal[
     "auto", "tsv", "csv", "jsonl", "parquet", "conll", "conllu", "squad"
 ]
-Table: TypeAlias = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
+Table: TypeAlias = str | os.PathLike[str] | Iterable[Any]
 """A table as people give it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows
-that are in memory already (a list of dictionaries, a `datasets.Dataset`, a pandas `DataFrame`)."""
+in memory: a list of mappings or of `(text, label)`, a tuple `(texts, labels)`, a
+`datasets.Dataset`, or a table of pandas, Arrow or polars (see `in_memory`)."""
 
 _SUFFIXES: dict[str, TableFormat] = {
     ".tsv": "tsv",
@@ -75,9 +76,8 @@ def read_rows(
     """
     if isinstance(table, Rows):
         return table
-    table = unframed(table)
     if not isinstance(table, str | os.PathLike):
-        return _rows_in_memory(table)
+        return _rows_in_memory(paired(unframed(table)))
     path = os.fspath(table)
     if path == "-":
         return _open_stdin(header, columns, format)
@@ -85,12 +85,6 @@ def read_rows(
     if source.is_dataset:
         return _rows_in_memory(open_dataset(source), path)
     return _open_file(path, columns, header, format)
-
-
-def unframed(table: T) -> T:
-    """The rows of a pandas table, whose iteration gives names of columns; others as they are."""
-    frame: Any = table
-    return frame.rename(columns=str).to_dict("records") if hasattr(frame, "iterrows") else table
 
 
 def replayable(table: Table) -> Table:
@@ -171,14 +165,8 @@ def _column_names(path: str, first: Sequence[str], has_header: bool) -> tuple[st
     if not has_header:
         return tuple(numbers)
     names = [name.strip() or number for name, number in zip(first, numbers, strict=True)]
-    _check_unlike(names, f"{path}:1")
+    check_distinct(names, f"{path}:1")
     return tuple(names)
-
-
-def _check_unlike(names: Sequence[str], where: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError(f"two columns are called {name!r}", where=where)
 
 
 def _without_blank_end(records: Iterable[Record], columns: Sequence[str]) -> Iterator[Record]:
@@ -252,7 +240,7 @@ def _open_parquet(path: str) -> Rows:
             columns = tuple(file.schema_arrow.names)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot be read as Parquet ({reason(error)})", where=path) from None
-    _check_unlike(columns, path)
+    check_distinct(columns, path)
 
     def rows() -> Iterator[PlacedRow]:
         number = 0
@@ -269,7 +257,7 @@ def _open_parquet(path: str) -> Rows:
     return Rows(path, columns, None, sample_of(rows), rows)
 
 
-def _rows_in_memory(table: Iterable[Mapping[str, Any]], name: str = "the rows given") -> Rows:
+def _rows_in_memory(table: Iterable[Any], name: str = NAME) -> Rows:
     """Rows that Python has already; numbers of a data set's named labels become the names."""
     features: Mapping[str, Any] = getattr(table, "features", None) or {}
     kinds = {column: getattr(kind, "feature", kind) for column, kind in features.items()}
@@ -279,9 +267,7 @@ def _rows_in_memory(table: Iterable[Mapping[str, Any]], name: str = "the rows gi
     def rows() -> Iterator[PlacedRow]:
         for number, row in enumerate(passes, 1):
             where = f"{name}, row {number}"
-            if not isinstance(row, Mapping):
-                raise DataError(f"a {type(row).__name__}, not a mapping of columns", where=where)
-            values = dict(row)
+            values = row_of(row, where)
             for column, labels in names.items():
                 at = values.get(column)
                 if isinstance(at, list):

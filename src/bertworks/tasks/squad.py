@@ -16,6 +16,9 @@ from ..errors import DataError
 from ..json_text import parse_json
 from .placed import PlacedRow
 
+TITLE = "title"
+"""The column of a question's article."""
+
 
 def holds_one_document(lines: Iterable[tuple[int, str]]) -> bool:
     """Whether a JSON file is one document over all of its lines, rather than one a line."""
@@ -55,7 +58,7 @@ def read_squad(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
                     own,
                     {
                         "id": identity,
-                        "title": article.get("title"),
+                        TITLE: article.get("title"),
                         "context": context,
                         "question": _text(question, "question", own),
                         "answers": _answers(question, own),

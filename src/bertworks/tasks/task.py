@@ -196,6 +196,11 @@ class Task(ABC, Generic[ExampleT]):
         ]
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes or tags, in the order of their numbers; empty if none."""
+        return ()
+
+    @property
     def column_names(self) -> Sequence[str]:
         """The columns that rows are read from, for telling a table's header from a row."""
         return ()

@@ -189,6 +189,10 @@ class TextTask(LabelledTask[TextExample]):
         own = self.settings.columns
         return [name for name in (own.text, own.pair, own.label) if name is not None]
 
+    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
+        own = self.settings.columns
+        return [(own.text,) if own.pair is None else (own.text, own.pair)]
+
     @property
     def columns_text(self) -> str:
         return str(self.settings.columns)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,82 @@ class Encoding:
     def num_tokens(self) -> int:
         """The number of tokens, special ones included."""
         return len(self.input_ids)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """An array by its name: `encoding["input_ids"]`.
+
+        Raises:
+            KeyError: there is no such array.
+        """
+        return _array(self, name)
+
+    def __repr__(self) -> str:
+        shown = np.array2string(self.input_ids, separator=", ", threshold=12, edgeitems=5)
+        cut = f", truncated_tokens={self.truncated_tokens}" if self.truncated_tokens else ""
+        return f"Encoding({self.num_tokens} tokens, input_ids={shown}{cut})"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Encodings:
+    """The sequences of several texts, each of its own length: nothing is padded.
+
+    `encodings[0]` is the first text's `Encoding`; `encodings.input_ids`, like
+    `encodings["input_ids"]`, is the list of all texts' ids. `Packed.from_arrays` packs them.
+
+    Attributes:
+        rows: each text's encoding.
+    """
+
+    rows: tuple[Encoding, ...]
+
+    @property
+    def input_ids(self) -> list[Ints]:
+        """int32 [tokens] of each text; the other arrays of `Encoding` likewise."""
+        return [row.input_ids for row in self.rows]
+
+    @property
+    def token_type_ids(self) -> list[NDArray[np.int8]]:
+        return [row.token_type_ids for row in self.rows]
+
+    @property
+    def offsets(self) -> list[Ints]:
+        return [row.offsets for row in self.rows]
+
+    @property
+    def word_ids(self) -> list[Ints]:
+        return [row.word_ids for row in self.rows]
+
+    @property
+    def special_tokens_mask(self) -> list[NDArray[np.bool_]]:
+        return [row.special_tokens_mask for row in self.rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Encoding]:
+        return iter(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Encoding: ...
+    @overload
+    def __getitem__(self, at: str) -> list[NDArray[Any]]: ...
+    def __getitem__(self, at: int | str) -> Encoding | list[NDArray[Any]]:
+        if isinstance(at, str):
+            return [_array(row, at) for row in self.rows]
+        return self.rows[at]
+
+    def __repr__(self) -> str:
+        return f"Encodings({len(self)} texts, {sum(row.num_tokens for row in self)} tokens)"
+
+
+_ARRAYS = ("input_ids", "token_type_ids", "offsets", "word_ids", "special_tokens_mask")
+
+
+def _array(encoding: Encoding, name: str) -> NDArray[Any]:
+    if name not in _ARRAYS:
+        raise KeyError(f"an encoding has no {name!r}; it has {', '.join(_ARRAYS)}")
+    found: NDArray[Any] = getattr(encoding, name)
+    return found
 
 
 def special_tokens(ids: Sequence[int]) -> Segment:

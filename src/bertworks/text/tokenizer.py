@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 import tokenizers
@@ -16,6 +16,7 @@ from ..errors import DataError
 from .definition import MAX_WORD_CHARACTERS, Definition, WordPieceDefinition
 from .encoding import (
     Encoding,
+    Encodings,
     Ints,
     Segment,
     Truncation,
@@ -41,6 +42,8 @@ class Tokenizer:
         >>> tokenizer = Tokenizer.from_vocabulary(letters)
         >>> tokenizer.tokens(tokenizer.encode("Unaffable").input_ids)
         ['[CLS]', 'un', '##aff', '##able', '[SEP]']
+        >>> tokenizer(["Unaffable", "able"]).input_ids[1].tolist()
+        [2, 1, 3]
 
     Args:
         definition: its pieces and settings.
@@ -113,6 +116,55 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Definition]]:
         return Tokenizer, (self.definition,)
+
+    def __repr__(self) -> str:
+        kind = type(self.definition).__name__.removesuffix("Definition")
+        case = "lowercase" if self.lowercase else "cased"
+        return f"<Tokenizer: {kind}, {self.vocab_size:,} pieces, {case}>"
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a text is a sequence of texts too
+        self,
+        texts: str,
+        pairs: str | None = None,
+        *,
+        max_length: int | None = None,
+        truncation: Truncation = "error",
+    ) -> Encoding: ...
+    @overload
+    def __call__(
+        self,
+        texts: Iterable[str],
+        pairs: Iterable[str] | None = None,
+        *,
+        max_length: int | None = None,
+        truncation: Truncation = "error",
+    ) -> Encodings: ...
+    def __call__(
+        self,
+        texts: str | Iterable[str],
+        pairs: str | Iterable[str] | None = None,
+        *,
+        max_length: int | None = None,
+        truncation: Truncation = "error",
+    ) -> Encoding | Encodings:
+        """The sequence of a text, or those of several; see `encode` and `encode_batch`.
+
+        Nothing is padded: there is no `attention_mask`, since each array has its own length.
+
+        Raises:
+            DataError: a text has a lone surrogate, or is too long.
+            SettingsError: there is no such `truncation`.
+        """
+        how: dict[str, Any] = {"max_length": max_length, "truncation": truncation}
+        if isinstance(texts, str):
+            if pairs is not None and not isinstance(pairs, str):
+                raise DataError("one first text, but several second ones")
+            return self.encode(texts, pairs, **how)
+        if isinstance(pairs, str):
+            raise DataError("several first texts, but one second one")
+        seconds = None if pairs is None else list(pairs)
+        return Encodings(tuple(self.encode_batch(list(texts), seconds, **how)))
 
     @property
     def vocab_size(self) -> int:

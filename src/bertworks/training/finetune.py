@@ -27,7 +27,9 @@ from ..tasks.labelled import LabelledExample, LabelledTask
 from ..tasks.rows import Table
 from ..tasks.summary import DataSummary
 from ..tasks.task import Network
+from ..wording import measured
 from .checkpoint import load_weights
+from .dev_share import Dev
 from .distributed import Team, team
 from .finetune_settings import FinetuneSettings, settings_of
 from .fit import fit
@@ -69,13 +71,16 @@ class FinetuneResult:
     initialized: tuple[str, ...] = ()
     breakdown: Breakdown = field(default_factory=Breakdown)
 
+    def __repr__(self) -> str:
+        return f"<FinetuneResult {self.run.model}: {measured(self.metrics, self.remarks)}>"
+
 
 def finetune(
     model: str | Path | Model,
     task: str = "classification",
     *,
     train: Table,
-    dev: Table | None = None,
+    dev: Dev | None = None,
     out: str | Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
@@ -87,8 +92,11 @@ def finetune(
         model: whose encoder to begin with: a `Model`, a directory, or a name on the hub.
         task: what to learn: "classification", "regression", "tagging", "answering", "choice" or
             "retrieval".
-        train: the rows to learn from: a path (see `tasks.rows.read_rows`) or rows in memory.
-        dev: the rows to measure on; without them the last weights are kept, not the best.
+        train: the rows to learn from: a path, or rows in memory, such as a pandas `DataFrame`,
+            `(text, label)` pairs or a tuple `(texts, labels)` (see `tasks.rows.Table`).
+        dev: the rows to measure on, likewise; or a number such as 0.1, the share of the training
+            rows that is split off for it (see `dev_share`; `data.json` in the run directory says
+            which). Without either the last weights are kept, not the best.
         out: the run directory.
         device: where to compute.
         progress: shows how it goes.
@@ -102,14 +110,19 @@ def finetune(
     """
     kind = labelled_task(task)
     resolved = settings_of(kind).parse(settings)
-    resolved.check_needed()
+    resolved.check_together()
     for option in ("early_stopping", "best_metric", "eval_every"):
         if dev is None and (value := getattr(resolved, option)) is not None:
             raise SettingsError(
-                f"{option}={value}: there are no rows to measure on", fix="Give dev."
+                f"{option}={value}: there are no rows to measure on",
+                fix="Give dev: a table, or a share of the training rows (--dev 0.1).",
             )
+    if not isinstance(dev, float) and resolved.dev_seed != FinetuneSettings().dev_seed:
+        raise SettingsError(
+            f"dev_seed={resolved.dev_seed}: nothing is split off for dev", fix="Give dev=0.1."
+        )
     with team(device) as members:
-        tables = {"train": _name_of(train), "dev": None if dev is None else _name_of(dev)}
+        tables = {"train": _name_of(train), "dev": dev if isinstance(dev, float) else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         given = model if isinstance(model, Model) else load(model)
         own = {
@@ -143,7 +156,9 @@ def finetune(
             run.close()
 
 
-def _name_of(table: Table) -> str:
+def _name_of(table: Any) -> str | None:
+    if table is None:
+        return None
     return os.fspath(table) if isinstance(table, str | os.PathLike) else "rows in memory"
 
 
@@ -173,7 +188,7 @@ def _finetune(
     task, network = data.task, start.network
     if members.is_main:
         data.note_in(run)
-        for line in data.summary.lines():
+        for line in data.lines():
             say(progress, line)
         if start.initialized:
             say(progress, f"newly initialised: {', '.join(start.fresh)}")
@@ -213,7 +228,7 @@ def _finetune(
         if data.summary.dev is not None:
             write_atomically(run.evaluation, final.to_json(data.summary.dev.name).encode())
     network.eval()
-    made = Model(task.tokenizer, task, network)
+    made = Model(task.tokenizer, task, network, source=str(run.model))
     if members.is_main:
         made.save(run.model)
         write_report(run.path)

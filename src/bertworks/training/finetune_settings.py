@@ -84,6 +84,12 @@ class FinetuneSettings(Settings):
         None, ge=1, description="steps; as eval_every, at most 500"
     )
     keep_checkpoints: int = Field(1, ge=1)
+    dev_seed: int = Field(
+        0,
+        ge=0,
+        description="of the rows that a share for dev takes (dev=0.1), whatever the seed: runs "
+        "with other seeds are measured on the same rows",
+    )
     deterministic: bool = False
     teacher: str | None = Field(
         None, description="a fine-tuned classifier to learn from; rows then need no labels"
@@ -109,8 +115,8 @@ class FinetuneSettings(Settings):
             raise ValueError("reinitialize: what is frozen would be random and never learn")
         return self
 
-    def check_needed(self) -> None:
-        """See that no setting waits for one that is not given.
+    def check_together(self) -> None:
+        """See that no setting waits for one that is not given, or for an epoch that never comes.
 
         No validator, since a grid reads its settings one by one; and `lora_rank=null` is given: a
         grid may have it beside other ranks.
@@ -122,6 +128,12 @@ class FinetuneSettings(Settings):
             check_decay_share(self.decay_share, self.schedule)
         except ValueError as error:
             raise SettingsError(str(error)) from None
+        if self.unfreeze_epochs is not None and self.unfreeze_epochs > self.epochs:
+            raise SettingsError(
+                f"unfreeze_epochs={self.unfreeze_epochs:g} is more than epochs={self.epochs:g}: "
+                "only the head would learn",
+                fix="Give fewer, or more epochs.",
+            )
         for key, others in _NEEDED.items():
             for other in others:
                 value = getattr(self, other)

@@ -36,6 +36,14 @@ from ..settings import Settings
 MAY_CHANGE = frozenset({"loader_workers", "keep_checkpoints", "tensorboard"})
 """Settings that a run may be gone on with differently, since its bits do not depend on them."""
 
+_KINDS = {
+    "search": "a grid of fine-tuning runs",
+    "probe": "an ablation",
+    "phases": "a pre-training run",
+    "learning_rate": "a fine-tuning run",
+}
+"""What a directory holds, by a setting that only its kind has."""
+
 _AT_THE_START = {".lock", ".settings.yaml.new"}
 _BEFORE_A_STEP = {
     *_AT_THE_START,
@@ -51,6 +59,9 @@ class RunDirectory:
         self.path = Path(path)
         self._journal: FileIO | None = None
         self._lock: IO[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"RunDirectory({str(self.path)!r})"
 
     @property
     def settings_file(self) -> Path:
@@ -242,6 +253,14 @@ class RunDirectory:
         may_change: frozenset[str],
         refusals: Mapping[str, Callable[[RunDirectory], str | None]],
     ) -> None:
+        held, wanted = _kind_of(self.settings()), _kind_of(tree)
+        if held != wanted:
+            self.close()
+            raise TrainingError(
+                f"the directory holds {held}, and this would be {wanted}",
+                where=str(self.path),
+                fix="Give another directory.",
+            )
         before, now = _flatten(self.settings()), _flatten(tree)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key) and key.split(".")[0] not in may_change:
@@ -262,6 +281,10 @@ class RunDirectory:
                     where=str(self.path),
                     fix="Go on with the same settings, or give another directory.",
                 )
+
+
+def _kind_of(settings: Mapping[str, Any]) -> str:
+    return next((kind for key, kind in _KINDS.items() if key in settings), "another kind of run")
 
 
 def read_run(path: str | Path) -> RunDirectory:

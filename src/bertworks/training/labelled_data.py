@@ -16,6 +16,7 @@ from ..tasks.labelled import LabelledExample, LabelledTask
 from ..tasks.rows import Table, read_rows, replayable
 from ..tasks.summary import DataSummary
 from ..text.tokenizer import Tokenizer
+from .dev_share import Dev, DevShare, check_share
 from .finetune_settings import FinetuneSettings
 from .journal import RunDirectory, write_atomically
 from .teacher import taught
@@ -30,6 +31,7 @@ class LabelledData:
         reader: the same as it reads and measures dev, whose columns may be others.
         train, dev: the rows.
         summary: what they look like.
+        split: which training rows were split off for dev, if any were.
     """
 
     task: LabelledTask[Any]
@@ -37,6 +39,7 @@ class LabelledData:
     train: list[LabelledExample]
     dev: list[LabelledExample] | None
     summary: DataSummary
+    split: DevShare | None = None
 
     @classmethod
     def read(
@@ -44,7 +47,7 @@ class LabelledData:
         kind: type[LabelledTask[Any]],
         tokenizer: Tokenizer,
         train: Table,
-        dev: Table | None,
+        dev: Dev | None,
         settings: FinetuneSettings,
         device: torch.device,
     ) -> LabelledData:
@@ -54,7 +57,7 @@ class LabelledData:
             kind: the task's class.
             tokenizer: the model's.
             train: the rows to learn from.
-            dev: the rows to measure on.
+            dev: the rows to measure on, or the share of the training rows to split off.
             settings: those of `settings_of(kind)`.
             device: where a teacher computes.
 
@@ -63,9 +66,10 @@ class LabelledData:
             SettingsError: the task has no such metric.
             BertworksError: the metrics need a package that is not installed.
         """
+        check_share(dev)
         options = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
         wanted = options.named_columns()
-        if train == "-":
+        if isinstance(train, str) and train == "-":
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
         # Once for the labels, once for the rows.
         rows = read_rows(replayable(train), columns=wanted, header=options.header)
@@ -81,7 +85,11 @@ class LabelledData:
             task = kind.from_table(tokenizer, rows, options)
         reader, dev_rows = task, None
         if dev is not None:
-            dev_rows = read_rows(dev, columns=wanted, header=options.header)
+            dev_rows = (
+                rows
+                if isinstance(dev, float)
+                else read_rows(dev, columns=wanted, header=options.header)
+            )
             reader = task.for_table(dev_rows, labelled=True)
         reader.evaluator()  # what the metrics need is asked for before hours are spent
         if settings.best_metric is not None:
@@ -91,16 +99,29 @@ class LabelledData:
         )
         dev_examples = None
         if dev_rows is not None:
-            dev_examples = list(labelled_examples(reader, dev_rows))
+            is_read = dev_rows is rows and reader is task and taught_examples is None
+            dev_examples = train_examples if is_read else list(labelled_examples(reader, dev_rows))
         for table, found in ((rows, train_examples), (dev_rows, dev_examples)):
             if table is not None and not found:
                 raise DataError("there are no rows", where=table.name)
+        name, dev_name = rows.name, None if dev_rows is None else dev_rows.name
+        split = None
+        if isinstance(dev, float):
+            assert dev_examples is not None, "read above"
+            split = DevShare.of(reader, rows, dev_examples, dev, settings.dev_seed)
+            train_examples, dev_examples = split.part(train_examples, dev_examples)
+            name, dev_name = f"{1 - dev:g} of {rows.name}", f"{dev:g} of {rows.name}"
         summary = DataSummary.of(
             task,
-            (rows.name, train_examples),
-            None if dev_rows is None or dev_examples is None else (dev_rows.name, dev_examples),
+            (name, train_examples),
+            None if dev_name is None or dev_examples is None else (dev_name, dev_examples),
         )
-        return cls(task, reader, train_examples, dev_examples, summary)
+        return cls(task, reader, train_examples, dev_examples, summary, split)
+
+    def lines(self) -> list[str]:
+        """What the tables look like, for people."""
+        split = [] if self.split is None else [f"dev: {self.split.text}"]
+        return [*self.summary.lines(), *split]
 
     def note_in(self, run: RunDirectory) -> None:
         """Write the summary down, or see that the run was begun with these rows.
@@ -120,7 +141,8 @@ class LabelledData:
                         where=None if summary is None else summary.name,
                         fix="Give the same, or another run directory.",
                     )
-        content = {**self.summary.to_dict(), "checksums": checksums}
+        split = None if self.split is None else self.split.to_dict()
+        content = {**self.summary.to_dict(), "checksums": checksums, "split": split}
         write_atomically(file, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 

@@ -20,6 +20,7 @@ from ..inference.evaluate import evaluate
 from ..tasks.pretraining.source import PretrainingSource, describe, split_held_out
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
+from ..wording import measured, short
 from . import initial
 from .checkpoint import list_checkpoints
 from .distributed import Team, team
@@ -57,6 +58,10 @@ class PretrainResult:
     tokens: int
     resumed_from: int | None
     start: LoadReport | None = None
+
+    def __repr__(self) -> str:
+        done = f"{self.steps:,} steps, {short(self.tokens)} tokens"
+        return f"<PretrainResult {self.run.model}: {done}; {measured(self.metrics)}>"
 
 
 def pretrain(

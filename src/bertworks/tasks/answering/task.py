@@ -22,6 +22,7 @@ from ...text.encoding import Encoding, Segment
 from ...text.windows import segment_windows
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import Rows, text_of
+from ..squad import TITLE
 from ..task import Evaluator, Prediction, Row, Task
 from ..windowed import pack_windows
 from .columns import answers_of, find_answering_columns
@@ -78,6 +79,10 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def column_names(self) -> Sequence[str]:
         own = self.settings
         return [own.question, own.context, own.answers]
+
+    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
+        article = [(TITLE,)] if TITLE in rows.columns else []
+        return [*article, (self.settings.context,)]
 
     @property
     def columns_text(self) -> str:

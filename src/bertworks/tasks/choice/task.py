@@ -73,6 +73,9 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         own = self.settings
         return [own.prompt, *own.choices, *([own.label] if own.label else [])]
 
+    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
+        return [(self.settings.prompt,)]
+
     @property
     def columns_text(self) -> str:
         own = self.settings

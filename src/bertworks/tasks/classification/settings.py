@@ -37,9 +37,14 @@ class ClassificationOptions(_Shared, TextOptions):
     )
 
     @model_validator(mode="after")
-    def _only_several_are_parted(self) -> Self:
+    def _one_label_or_several(self) -> Self:
         if self.label_separator != "," and not self.multi_label:
             raise ValueError(f"label_separator={self.label_separator!r} is for multi_label=true")
+        if self.multi_label and self.positive_label is not None:
+            raise ValueError(
+                f"positive_label={self.positive_label!r} is for rows of one label each, not for "
+                "multi_label=true"
+            )
         return self
 
 

@@ -45,6 +45,7 @@ class ClassificationTask(TextTask):
     name: ClassVar[str] = "classification"
     best_metric = "accuracy"
     takes_teacher = True
+    is_stratified = True
     options: ClassVar[type[TaskOptions]] = ClassificationOptions
     settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
@@ -78,6 +79,10 @@ class ClassificationTask(TextTask):
             }
         )
         return cls(tokenizer, settings)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.settings.labels
 
     def config_entries(self) -> dict[str, Any]:
         kind = "multi" if self.settings.multi_label else "single"

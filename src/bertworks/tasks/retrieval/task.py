@@ -150,6 +150,9 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
         own = self.settings.columns
         return [own.query, own.passage, *own.negatives, *([own.score] if own.score else [])]
 
+    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
+        return [(self.settings.columns.query,)]
+
     @property
     def columns_text(self) -> str:
         return str(self.settings.columns)

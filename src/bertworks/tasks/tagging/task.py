@@ -89,6 +89,10 @@ class TaggingTask(LabelledTask[TaggingExample]):
         own |= {"labels": labels, "spans": spans, "columns": columns}
         return cls(tokenizer, TaggingSettings.parse(own))
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.settings.labels
+
     def config_entries(self) -> dict[str, Any]:
         return {
             "id2label": {str(number): name for name, number in self._numbers.items()},
@@ -111,6 +115,11 @@ class TaggingTask(LabelledTask[TaggingExample]):
     def column_names(self) -> Sequence[str]:
         own = self.settings.columns
         return [name for name in (own.word, own.tag, own.document) if name is not None]
+
+    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
+        own = self.settings.columns
+        document = own.document or find_document_column(rows, None, required=False)
+        return [*([(document,)] if document else []), (own.word,)]
 
     @property
     def columns_text(self) -> str:

@@ -47,7 +47,7 @@ def write_answers(model: Model, test: Path, out: Path) -> None:
         DataError: a row is not one of the model's task.
     """
     lines = ["index\tprediction"]
-    for number, (row, answer) in enumerate(model.stream(test)):
+    for number, (row, answer) in enumerate(model.stream(data=test)):
         index = row.get("index", row.get("id", number))
         lines.append(f"{index}\t{_answer(answer)}")
     out.parent.mkdir(parents=True, exist_ok=True)

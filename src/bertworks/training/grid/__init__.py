@@ -28,7 +28,8 @@ from ...errors import SettingsError
 from ...inference.vectors import fingerprint
 from ...model.device import pick_device
 from ...tasks import labelled_task
-from ...tasks.rows import Table, replayable
+from ...tasks.rows import Table, read_rows, replayable
+from ..dev_share import Dev, check_share
 from ..finetune import finetune
 from ..finetune_settings import settings_of
 from ..journal import MAY_CHANGE, RunDirectory
@@ -47,7 +48,7 @@ def finetune_grid(
     task: str = "classification",
     *,
     train: Table,
-    dev: Table,
+    dev: Dev,
     out: str | Path,
     grid: Grid = (),
     seeds: int | Sequence[int] = 1,
@@ -63,7 +64,8 @@ def finetune_grid(
     the others go on.
 
     Args:
-        model, task, train, dev, device: as `finetune` takes them. Which weights are best, and which
+        model, task, train, dev, device: as `finetune` takes them (a share for dev is the same rows
+            in all runs). Which weights are best, and which
             run, is decided by the same metric on dev.
         out: the grid's directory.
         grid: "paper" (batches of 16, 32; learning rates of 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs), each
@@ -89,7 +91,9 @@ def finetune_grid(
             "a grid starts its own processes, and torchrun has started some already",
             fix="Start it without torchrun, with jobs for as many runs at a time.",
         )
-    schema = settings_of(labelled_task(task))
+    check_share(dev)
+    kind = labelled_task(task)
+    schema = settings_of(kind)
     space = Space.parse(grid, schema, settings)
     if space.trials is not None:
         require_optuna()
@@ -101,13 +105,13 @@ def finetune_grid(
             f"jobs={len(places)}: a model in memory cannot be shared among processes",
             fix="Save it, and give its directory.",
         )
-    train, dev = replayable(train), replayable(dev)
+    train, dev = replayable(train), dev if isinstance(dev, float) else replayable(dev)
     compared = set(settings) - MAY_CHANGE
     description = {
         "task": task,
         "model": describe_model(model),
         "train": _fingerprint(train),
-        "dev": _fingerprint(dev),
+        "dev": {"share": dev} if isinstance(dev, float) else _fingerprint(dev),
         "settings": schema.parse(settings).model_dump(mode="json", include=compared),
         "search": space.describe() if space.trials is not None else None,
     }
@@ -121,7 +125,8 @@ def finetune_grid(
         # Of several GPUs each process sees its own alone.
         own = computes_on if len(places) == 1 else computes_on.type
         do = partial(finetune, model, task, train=train, dev=dev, device=own, **settings)
-        result = GridLoop(run, do, space, numbers, places, progress).all()
+        options = kind.options.model_fields
+        result = GridLoop(run, do, space, numbers, options, places, progress).all()
         result.save()
         return result
     finally:
@@ -152,7 +157,7 @@ def _fingerprint(table: Table) -> dict[str, str]:
     """A table's name and content, to know it again by."""
     if not isinstance(table, str | os.PathLike):
         digest = hashlib.sha256()
-        for row in table:
+        for _, row in read_rows(table):
             digest.update(json.dumps(row, default=str, sort_keys=True).encode())
         return {"table": "rows in memory", "sha256": digest.hexdigest()}
     if not Path(table).is_file():  # a data set of the hub; what is wrong, the reader says

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from ..progress import Progress, say
 from .results import GridResult, GridRun, PointResult, run_name
 from .runs import Job, Slot, do_here, do_in_processes
 from .search import STARTUP, propose
-from .space import Point, Space
+from .space import Point, Space, name_of
 
 
 class GridLoop:
@@ -30,6 +30,7 @@ class GridLoop:
         finetune: does a run, told its point, seed and directory.
         space: the points.
         seeds: those of each point.
+        options: the names of the task's options, which decide how tables are read.
         places: where runs can go on side by side.
         progress: shows how it goes.
     """
@@ -40,9 +41,11 @@ class GridLoop:
         finetune: Callable[..., FinetuneResult],
         space: Space,
         seeds: Sequence[int],
+        options: Collection[str],
         places: Sequence[Slot],
         progress: Progress | None,
     ) -> None:
+        self._options = options
         self._run, self._finetune, self._space, self._seeds = run, finetune, space, seeds
         self._places, self._progress = places, progress
         self._done: dict[str, GridRun] = {}
@@ -112,7 +115,7 @@ class GridLoop:
         for name, run in runs.items():
             if name not in self._done and not self._read(run):
                 do = partial(self._finetune, **run.point, seed=run.seed, out=run.directory)
-                jobs.append(Job(run.directory, do))
+                jobs.append(Job(run.directory, do, self._reading(run.point)))
         with closing(self._outcomes(jobs)) as outcomes:
             for job, error in outcomes:
                 run = runs[job.directory.name]
@@ -121,6 +124,10 @@ class GridLoop:
                     self._done[job.directory.name] = replace(run, error=why)
                 self._ended_here += 1
                 self._tell(job.directory.name)
+
+    def _reading(self, point: Point) -> str:
+        """The settings of a point that decide how the tables are read."""
+        return name_of({key: value for key, value in point.items() if key in self._options})
 
     def _outcomes(self, jobs: Sequence[Job]) -> Generator[tuple[Job, str | None]]:
         if len(self._places) > 1:

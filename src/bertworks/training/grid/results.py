@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ...wording import markdown
+from ...wording import markdown, measured
 from ..journal import RunDirectory, write_atomically
 from ..plan import Best
 from .space import Point, name_of, shown
@@ -88,6 +88,11 @@ class GridResult:
     run: RunDirectory
     measure: Best
     points: tuple[PointResult, ...]
+
+    def __repr__(self) -> str:
+        metrics = {self.measure.metric: self.best.metrics[self.measure.metric]}
+        best = f"best {self.best.directory.name}: {measured(metrics)}"
+        return f"<GridResult {self.run.path}: {len(self.points)} points, {best}>"
 
     @classmethod
     def read(cls, path: Path) -> Self:

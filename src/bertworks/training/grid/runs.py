@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ...corpus.workers import end_with_parent, without_main
-from ...errors import CheckpointError, SettingsError, TrainingError
+from ...errors import CheckpointError, DataError, SettingsError, TrainingError
 from ..finetune import FinetuneResult
 from ..progress import Progress
 from ..signals import Interrupted, stop_request
@@ -33,10 +33,13 @@ class Job:
     Attributes:
         directory: the run directory.
         finetune: does it, told the progress; other processes can be sent it.
+        reading: the settings of its point that decide how the tables are read, in words; "" if
+            there are none.
     """
 
     directory: Path
     finetune: Callable[..., FinetuneResult]
+    reading: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
     Raises:
         Interrupted: it was asked to stop, and can go on.
         DataError, BertworksError: a table is wrong, or a package is not there: every other run
-            would fail of it too.
+            would fail of it too, unless `reading` differs, which is named.
     """
     try:
         job.finetune(progress=progress)
@@ -94,6 +97,9 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
         return error.what
     except (SettingsError, CheckpointError) as error:
         return str(error)
+    except DataError as error:
+        what = f"{error.what}, with {job.reading}" if job.reading else error.what
+        raise DataError(what, where=error.where, fix=error.fix) from None
     except RuntimeError as error:
         if not _is_memory_short(error):
             raise

@@ -1,6 +1,6 @@
 """What a grid or a search tries: which settings, and which values of each.
 
-People say it in words, of which later ones win:
+People say it in words; the values of a setting replace those of `paper` and of a search:
 
     paper                       the grid of the paper's appendix A.3
     learning_rate=1e-5,3e-5     these values of a setting
@@ -35,6 +35,7 @@ _MOST_BYTES = 200  # of a directory's name; file systems take 255
 _NEVER_VARIED = {
     "seed": "Give seeds instead.",
     "best_metric": "It ranks the runs: give one for all of them.",
+    "dev_seed": "All runs are measured on the same rows: give one for all of them.",
 }
 
 
@@ -93,6 +94,9 @@ class Space:
             words = [grid] if isinstance(grid, str) else list(grid)
             parts = [word.partition("=") for word in words]
             named = {name: text for name, is_named, text in parts if is_named}
+            for name in named:
+                if sum(other == name for other, _, _ in parts) > 1:
+                    raise SettingsError(f"{name} is given twice in the grid", fix="Leave one out.")
             presets = [word for word in words if "=" not in word]
         axes = {name: reader.axis(name, values) for name, values in named.items()}
         trials = None
@@ -119,7 +123,7 @@ class Space:
         space = cls({**usual, **axes}, trials)
         if trials is None:
             for point in space.points():
-                settings.parse({**fixed, **point}, where=name_of(point) or None).check_needed()
+                settings.parse({**fixed, **point}, where=name_of(point) or None).check_together()
         return space
 
     def points(self) -> list[Point]:

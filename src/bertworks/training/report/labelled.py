@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..dev_share import DevShare
 from . import charts, diagrams, page
 
 _LENGTHS = ("min", "p50", "p90", "p95", "p99", "max")
@@ -31,6 +32,8 @@ def labelled_data(data: Mapping[str, Any]) -> str:
         )
         for name, table in tables.items()
     ]
+    if (split := rest.pop("split", None)) is not None:
+        rest["dev"] = DevShare(**split).text
     columns = ("", "Rows", "Tokens", *_LENGTHS, "Rows cut", "Tokens cut")
     if "shared" in rest:
         shared = rest.pop("shared")

@@ -1,0 +1,157 @@
+"""A share of the training rows to measure on, where there is no table for dev.
+
+Which rows it takes is a function of their content and a seed alone: not of their order, nor of the
+tokenizer or a length limit, so that the runs of a grid share one dev.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self, TypeAlias
+
+from ..errors import DataError, SettingsError
+from ..tasks.labelled import LabelledExample, LabelledTask
+from ..tasks.placed import Rows
+from ..tasks.rows import Table
+
+Dev: TypeAlias = Table | float
+"""The rows to measure on: a table, or a share of the training rows."""
+
+
+def check_share(dev: Dev | None) -> None:
+    """See that dev, if it is a number, is a share.
+
+    Raises:
+        SettingsError: it is not between 0 and 1.
+    """
+    if isinstance(dev, int | float) and not 0 < dev < 1:
+        raise SettingsError(
+            f"dev={dev}: a share of the training rows is between 0 and 1",
+            fix="For example 0.1; a file whose name is a number is given as ./NAME.",
+        )
+
+
+@dataclass(frozen=True)
+class DevShare:
+    """The rows that were split off.
+
+    Attributes:
+        share: what was asked for.
+        seed: of the choice.
+        kept_together: rows that are alike in these columns are all in dev, or all in train.
+        rows: those of dev, counted from 1, in order.
+    """
+
+    share: float
+    seed: int
+    kept_together: Sequence[str]
+    rows: Sequence[int]
+
+    @classmethod
+    def of(
+        cls,
+        task: LabelledTask[Any],
+        table: Rows,
+        examples: Sequence[LabelledExample],
+        share: float,
+        seed: int,
+    ) -> Self:
+        """Choose rows of a table.
+
+        Rows of one source (a document, an article) stay together. Where there are too few sources
+        to come near the share, those of a smaller source do, such as a paragraph; rows with the
+        same text always do.
+
+        Args:
+            task: says what a source is, and whether the share of each label is kept.
+            table: the training rows.
+            examples: theirs, with labels.
+            share: of the rows, between 0 and 1.
+            seed: another seed, other rows.
+
+        Raises:
+            DataError: there are too few rows.
+        """
+        strata = [example.target if task.is_stratified else b"" for example in examples]
+        groupings = task.source_columns(table)
+        for columns in groupings:
+            sources = [_source(row.values, columns) for row in table]
+            chosen = _choose(sources, strata, share, seed)
+            is_near = abs(len(chosen) - share * len(strata)) <= share * len(strata) / 2
+            if is_near or (chosen and columns == groupings[-1]):
+                return cls(share, seed, columns, [row + 1 for row in chosen])
+        raise DataError(
+            f"dev={share:g} of {len(strata)} rows is not a single one that can be spared",
+            where=table.name,
+            fix="Give a larger share, or a table.",
+        )
+
+    def part(
+        self, train: Sequence[LabelledExample], dev: Sequence[LabelledExample]
+    ) -> tuple[list[LabelledExample], list[LabelledExample]]:
+        """Of the examples of all rows, those to learn from and those to measure on.
+
+        Args:
+            train: as they are learned from.
+            dev: as they are measured on.
+        """
+        chosen = set(self.rows)
+        return (
+            [example for row, example in enumerate(train, 1) if row not in chosen],
+            [example for row, example in enumerate(dev, 1) if row in chosen],
+        )
+
+    @property
+    def text(self) -> str:
+        """The choice, for people."""
+        return (
+            f"{len(self.rows):,} rows split off the training rows (dev={self.share:g}, "
+            f"dev_seed={self.seed}); rows with the same {', '.join(self.kept_together)} are kept "
+            "together"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+
+def _source(row: Mapping[str, Any], columns: Sequence[str]) -> bytes:
+    return repr([row.get(column) for column in columns]).encode("utf-8", "surrogatepass")
+
+
+def _choose(
+    sources: Sequence[bytes], strata: Sequence[Hashable], share: float, seed: int
+) -> list[int]:
+    """The numbers of the chosen rows, rising.
+
+    Sources of a stratum are taken in the order of a digest. What a stratum lacks of its share, the
+    next one makes up for. One source of each stratum is always left to learn from.
+
+    Args:
+        sources: of each row.
+        strata: of each row; a source counts for that of its first row.
+        share: of the rows.
+        seed: of the digests.
+    """
+    rows: dict[bytes, list[int]] = defaultdict(list)
+    for number, source in enumerate(sources):
+        rows[source].append(number)
+    groups: dict[Any, list[bytes]] = defaultdict(list)
+    for source, own in rows.items():
+        groups[strata[own[0]]].append(source)
+
+    def digest(source: bytes) -> bytes:
+        return hashlib.blake2b(f"{seed} ".encode() + source, digest_size=16).digest()
+
+    chosen: list[int] = []
+    wanted = 0.0
+    for stratum in sorted(groups):
+        ordered = sorted(groups[stratum], key=digest)
+        wanted += share * sum(len(rows[source]) for source in ordered)
+        for source in ordered[:-1]:
+            if len(chosen) + len(rows[source]) / 2 <= wanted:
+                chosen += rows[source]
+    return sorted(chosen)
