@@ -116,7 +116,7 @@ def _headline(facts: RunFacts) -> Iterator[page.Figure]:
         speeds = sorted(line["time"]["tokens_per_second"] for line in facts.train)
         peaks = sorted(line["time"].get("peak_share", 0) for line in facts.train)
         peak = peaks[len(peaks) // 2]
-        note = f"median; {peak:.0%} of peak" if peak else "median"
+        note = f"median; {peak:.0%} of the matmul peak" if peak else "median"
         yield page.Figure("Tokens a second", short(speeds[len(speeds) // 2]), note)
 
 
