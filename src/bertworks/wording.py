@@ -36,6 +36,19 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def clock(seconds: float | None) -> str:
+    """A span of time as a clock shows it: 0:42, 12:05, 3:07:00, 2d 04h; -:-- if it is not known."""
+    if seconds is None:
+        return "-:--"
+    whole = int(max(0.0, seconds))
+    if whole >= 86400:
+        return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    if hours:
+        return f"{hours}:{minutes:02d}:{whole % 60:02d}"
+    return f"{minutes}:{whole % 60:02d}"
+
+
 def wrapped(text: str, width: int = 80) -> str:
     """Text whose lines are no wider than a terminal; what goes on stands four columns further in.
 

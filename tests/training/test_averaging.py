@@ -68,5 +68,5 @@ def test_the_best_weights_are_averages(tmp_path: Path) -> None:
         best=Best("score"))  # fmt: skip
     run.close()
     kept = toy_network(seed=9)
-    load_weights(run.best / "weights.safetensors", kept)
+    load_weights(run.best_weights(3), kept)
     assert equal(weights_of(kept), seen[2])

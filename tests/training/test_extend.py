@@ -10,18 +10,19 @@ import torch
 
 from bertworks.api import Model
 from bertworks.errors import CheckpointError, SettingsError, TrainingError
+from bertworks.tasks.task import Network
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.checkpoint import list_checkpoints, step_of
+from bertworks.training.checkpoint import list_checkpoints, load_weights, step_of
 from bertworks.training.finetune import FinetuneSettings
-from bertworks.training.fit import FitSettings, Phase
-from bertworks.training.journal import read_run
+from bertworks.training.fit import Best, FitSettings, Phase
+from bertworks.training.journal import RunDirectory, read_run
 from bertworks.training.optimizer import OptimizerSettings
 from bertworks.training.plan import Plan
 
 from .letters import CONFIG, PIECES, run
 from .test_fit import SETTINGS, StopError, StoppingSource, journal, rewrite_state, train, weights
 from .tiny_run import tiny_run
-from .toy import ToySource, measure
+from .toy import ToySource, measure, toy_network
 
 STABLE = {"lr": 0.01, "warmup": 2, "schedule": "warmup-stable-decay", "decay_share": 0.25}
 
@@ -211,3 +212,23 @@ def test_more_epochs_extend_a_fine_tuning(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"epochs=2\.0, not 1\.0, and no checkpoint fits"):
         run(model, tmp_path / "run", epochs=1, **values)
     assert short.run.path == long.run.path
+
+
+def test_the_best_of_an_extended_run_is_none_of_the_first_plan(tmp_path: Path) -> None:
+    """The decayed weights of the first plan are the best of all, and no part of the second."""
+    scores, path = {5: 0.1, 10: 0.5, 15: 0.2, 20: 0.9}, tmp_path / "run"
+    measured = []
+
+    def evaluate(network: Network) -> dict[str, float]:
+        measured.append(weights(network))
+        return {"score": next(values)}
+
+    values = iter(scores.values())
+    train(path, settings(), phases=phases(20), evaluate=evaluate, best=Best("score"))
+    assert sorted(file.name[5:13] for file in (path / "best").iterdir()) == ["00000010", "00000020"]
+    values = iter([0.4] * 5)
+    _, result = train(path, settings(), phases=phases(40), evaluate=evaluate, best=Best("score"))
+    assert (result.resumed_from, result.state.best_step) == (16, 10)
+    kept = toy_network(3)
+    load_weights(RunDirectory(path).best_weights(10), kept)
+    assert torch.equal(weights(kept), measured[1])

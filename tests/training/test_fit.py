@@ -278,7 +278,7 @@ def test_the_best_weights_are_kept(tmp_path: Path) -> None:
     _, result = train(tmp_path / "run", evaluate=evaluate, best=Best("accuracy"))
     assert (result.state.best_step, result.state.best_value) == (10, 0.7)
     network = toy_network(3)
-    load_weights(tmp_path / "run" / "best" / "weights.safetensors", network)
+    load_weights(RunDirectory(tmp_path / "run").best_weights(10), network)
     assert torch.equal(weights(network), seen[1])
     assert not Best("loss", lower_is_better=True).is_better(0.5, 0.5)
     assert Best("loss", lower_is_better=True).is_better(0.4, 0.5)
@@ -324,6 +324,33 @@ def test_a_run_that_gets_no_better_ends(
     assert trained[-1]["step"] == end
     rates = {line["step"]: line["lr"] for line in journal(tmp_path / "whole") if "lr" in line}
     assert all(line["lr"] == rates.get(line["step"], line["lr"]) for line in trained)
+
+
+def test_the_best_are_those_of_the_journal_whatever_a_killed_session_measured(
+    tmp_path: Path,
+) -> None:
+    """Resumed under other conditions, the same step may be measured differently."""
+    settings, best = SETTINGS.with_values(checkpoint_every=7), Best("score")
+    seen: list[Tensor] = []
+
+    def evaluate(network: Network) -> dict[str, float]:
+        seen.append(weights(network))
+        return {"score": next(values)}
+
+    path, values = tmp_path / "run", iter([0.1, 0.5, 0.9])
+    phases = [Phase(ToySource(1), 14), Phase(StoppingSource(2, 1), 6)]
+    with pytest.raises(StopError):  # at step 17: of step 15, the best so far, no checkpoint knows
+        train(path, settings, phases=phases, evaluate=evaluate, best=best)
+    values = iter([0.3, 0.2])
+    phases = [phases[0], Phase(ToySource(2), 6)]
+    _, result = train(path, settings, phases=phases, evaluate=evaluate, best=best)
+    assert (result.resumed_from, result.state.best_step, result.state.best_value) == (14, 10, 0.5)
+    scores = {line["step"]: line["metrics"]["score"] for line in journal(path) if "metrics" in line}
+    assert scores == {5: 0.1, 10: 0.5, 15: 0.3, 20: 0.2}
+    kept = toy_network(3)
+    load_weights(RunDirectory(path).best_weights(10), kept)
+    assert torch.equal(weights(kept), seen[1])
+    assert [file.name for file in (path / "best").iterdir()] == ["step-00000010.safetensors"]
 
 
 def test_an_early_end_is_the_same_after_a_kill_and_stays(tmp_path: Path) -> None:

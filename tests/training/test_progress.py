@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,14 @@ import torch
 from bertworks.model.config import EncoderConfig
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.pretraining.task import PretrainingNetwork
+from bertworks.training.fit import FitSettings, Phase, fit
+from bertworks.training.journal import RunDirectory
 from bertworks.training.machine import describe, encoder_flops, flops_of_batch, matmul_peak
-from bertworks.training.progress import Meter, Progress, _clock
+from bertworks.training.progress import Meter, Progress
+from bertworks.training.row_source import RowSource
 from bertworks.wording import duration, short
+
+from .letters import TASK, examples, letters_network
 
 
 def shown(progress: Progress, step: int = 120_000) -> None:
@@ -23,7 +29,6 @@ def shown(progress: Progress, step: int = 120_000) -> None:
         phase="length 128",
         loss=10.312,
         tokens_per_second=123_456.0,
-        peak_share=0.42,
         seconds_left=90_061,
     )
 
@@ -38,7 +43,7 @@ def test_a_line_now_and_then_where_there_is_no_terminal() -> None:
     progress.close()
     lines = stream.getvalue().splitlines()
     assert "120000/1000000" in lines[0]
-    assert "loss 10.312 · 123k tok/s · 42% peak · 1d 01h left" in lines[0]
+    assert "loss 10.312 · 123k tok/s · 1d 01h left" in lines[0]
     assert lines[1].startswith("step 500: some_metric_0 0 · some_metric_1 0.1429")
     assert "1000000/1000000" in lines[-1], "the last step is always shown"
     assert all(len(line) <= 80 for line in lines)
@@ -72,14 +77,6 @@ def test_one_live_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a line that stays" in stream.getvalue()
     assert "\x1b[2K" in stream.getvalue(), "the line is drawn again in its place"
     assert "…" in stream.getvalue(), "cut at the terminal's width"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0:00"), (42, "0:42"), (725, "12:05"), (11_220, "3:07:00"), (187_200, "2d 04h")],
-)
-def test_spans_of_time(seconds: float, text: str) -> None:
-    assert _clock(seconds) == text
 
 
 def test_short_numbers() -> None:
@@ -121,6 +118,21 @@ def test_operations_are_those_that_pytorch_counts() -> None:
         sum(losses.values()).backward()  # type: ignore[union-attr]
     assert flops_of_batch(network, batch) == pytest.approx(counter.get_total_flops(), rel=0.02)
     assert encoder_flops(config, packed) < flops_of_batch(network, batch) / 3
+
+
+def test_no_step_is_faster_than_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peak that was measured beside another process is no peak."""
+    monkeypatch.setattr("bertworks.training.machine.matmul_peak", lambda *_, **__: 1.0)
+    settings = FitSettings(batch_size=4, log_every=1, tensorboard=False)
+    run = RunDirectory.open(tmp_path / "run", settings)
+    network, source = letters_network(), RowSource(examples(), seed=0, batch_size=4)
+    stream = io.StringIO()
+    fit(network, TASK, [Phase(source, 3)], settings=settings, run=run, progress=Progress(stream))
+    run.close()
+    shares = [line["time"]["peak_share"] for line in run.lines()]
+    assert all(0 < share <= 1 for share in shares)
+    assert "peak" not in stream.getvalue()
+    assert "-:-- left" in stream.getvalue(), "the first step says nothing of the others"
 
 
 def test_measuring_draws_nothing() -> None:

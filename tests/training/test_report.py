@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from html.parser import HTMLParser
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,12 @@ import yaml
 from bertworks.errors import DataError
 from bertworks.inference.evaluate import Evaluation
 from bertworks.tasks.breakdown import Breakdown
+from bertworks.training.journal import read_run
 from bertworks.training.report import write_evaluation_report, write_report
+from bertworks.training.report.charts import Curve, draw
+from bertworks.training.report.facts import RunFacts
 from bertworks.training.report.page import label, value
-from bertworks.training.report.series import smoothed
+from bertworks.training.report.series import SMOOTHED_OVER, charts_of, smoothed
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
 
@@ -98,6 +103,14 @@ class _Page(HTMLParser):
         self.words += data
 
 
+def _charts(page: _Page) -> int:
+    """How many charts there are, each drawn for a desktop and for a phone."""
+    kinds = Counter(given["class"] for tag, given in page.tags if tag == "svg")
+    assert kinds.keys() <= {"broad", "narrow"}
+    assert kinds["broad"] == kinds["narrow"]
+    return kinds["broad"]
+
+
 def test_the_page_says_what_the_run_directory_says(run: Path) -> None:
     page = _Page(write_report(run).read_text(encoding="utf-8"))
     for said in (
@@ -112,7 +125,7 @@ def test_the_page_says_what_the_run_directory_says(run: Path) -> None:
     ):
         assert said in page.words, said
     assert "right" in page.words, "the answer stands in its gap"
-    assert sum(tag == "svg" for tag, _ in page.tags) == 6
+    assert _charts(page) == 6
 
 
 def test_nothing_is_fetched_and_nothing_runs(run: Path) -> None:
@@ -261,7 +274,7 @@ def test_errors_of_numbers(run: Path) -> None:
     page = _told(run, mistakes=[{**MISTAKE, "error": 2.5}], values=[[1.0, 2.0], [3.0, 2.5]])
     for said in ("The largest errors", "off by 2.5", "Told, by true"):
         assert said in page.words, said
-    assert sum(tag == "svg" for tag, _ in page.tags) == 7
+    assert _charts(page) == 7
 
 
 def test_confusions_are_a_heat_map(run: Path) -> None:
@@ -309,7 +322,7 @@ def test_calibration(run: Path) -> None:
     page = _told(run, calibration=CALIBRATION)
     for said in ("90.0 % sure", "77.5 % right", "12.5 %", "80 to 90 %4485.0 %70.0 %"):
         assert said in page.words, said
-    assert sum(tag == "svg" for tag, _ in page.tags) == 8
+    assert _charts(page) == 8
 
 
 def test_calibration_without_matplotlib(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,6 +344,53 @@ def test_a_page_about_one_evaluation(tmp_path: Path) -> None:
 def test_an_evaluation_of_another_version(run: Path) -> None:
     with pytest.raises(DataError, match=r"evaluation\.json: holds no breakdown .*mistakes"):
         _told(run, mistakes="none")
+
+
+def test_the_text_of_charts_is_readable_on_a_phone_and_on_a_desktop() -> None:
+    """Ten to thirteen CSS pixels, at the width that a card leaves a chart there."""
+    for drawn, width in zip(
+        draw([Curve("", [1, 2], [2.0, 1.0])]).split("</svg>")[:2], (425, 302), strict=True
+    ):
+        found = re.search(r'viewBox="0 0 ([\d.]+)', drawn)
+        assert found is not None
+        sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", drawn)}
+        assert all(10 <= size * width / float(found[1]) <= 13 for size in sizes), sizes
+        assert sizes
+
+
+def test_a_training_curve_is_drawn_strongly_where_it_is_alone(run: Path) -> None:
+    """A mean over single values would hide the curve that it is of."""
+    for count, names in ((SMOOTHED_OVER, ["training"]), (60, ["training", "smoothed"])):
+        steps = range(10, 10 * count + 10, 10)
+        _write_lines(run / "journal.jsonl", [_train(step, mlm=1 / step) for step in steps])
+        chart = next(charts_of(RunFacts.read(read_run(run))))
+        assert [curve.name for curve in chart.curves] == names
+        assert chart.curves[-1].colour == "first"
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_every_curve_stands_out_from_its_card(theme: int) -> None:
+    """Graphics need a contrast of 3 (WCAG 2.1, 1.4.11), in the light theme and the dark one."""
+    template = (files("bertworks.training.report") / "template.html").read_text(encoding="utf-8")
+    blocks = re.findall(r":root \{(.*?)\}", template, flags=re.DOTALL)
+    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", blocks[theme]))
+    for name in ("first", "second", "third", "faint"):
+        assert _contrast(colours[name], colours["card"]) >= 3, name
+
+
+def _contrast(one: str, other: str) -> float:
+    """Of two colours, by WCAG 2.1's definition."""
+
+    def luminance(colour: str) -> float:
+        shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (
+            share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
+            for share in shares
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
 
 
 def test_no_run(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from ..errors import DataError
-from ..wording import wrapped
+from ..time_left import TimeLeft
+from ..wording import clock, wrapped
 
 if TYPE_CHECKING:
     from rich.progress import Task
@@ -29,7 +30,7 @@ Update = Callable[[int, int], None]
 def bar(title: str, unit: str = "MB") -> Iterator[Update]:
     """A bar with rate and time left; `unit` MB is for bytes, any other is counted as it is."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
     from rich.text import Text
 
     scale = 1e6 if unit == "MB" else 1
@@ -39,17 +40,29 @@ def bar(title: str, unit: str = "MB") -> Iterator[Update]:
             speed = task.finished_speed or task.speed or 0
             return Text(f"{speed / scale:,.1f} {unit}/s", style="dim")
 
+    left = TimeLeft()
+
+    class Time(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            seconds = task.finished_time if task.finished else left.seconds
+            return Text(clock(seconds) + ("" if task.finished else " left"))
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.percentage:>3.0f} %"),
         Rate(),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        Time(),
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total or None)
+
+        def update(done: int, total: int) -> None:
+            left.update(done, total)
+            progress.update(task, completed=done, total=total or None)
+
+        yield update
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +159,7 @@ def load_newest(
 
 
 def checkpoint_states(directory: Path) -> Iterator[Mapping[str, Any]]:
-    """The states of all checkpoints that are whole, without their tensors; the newest first."""
+    """The states of all checkpoints, the newest first, without looking at their tensors."""
     for path in reversed(list_checkpoints(directory)):
         with suppress(CheckpointError):
             yield _load_state(path)
@@ -258,20 +258,20 @@ def load_weights(file: Path, network: nn.Module) -> None:
 
 
 def _load(path: Path) -> Checkpoint:
-    state = _load_state(path)
+    state = _load_state(path, _FILES)
     weights, optimizer = (_read_tensors(path / name) for name in _FILES[:2])
     return Checkpoint(weights, optimizer, state, path)
 
 
-def _load_state(path: Path) -> dict[str, Any]:
-    """A checkpoint's state, after all of its files were compared with their checksums."""
+def _load_state(path: Path, checked: Sequence[str] = ("state.json",)) -> dict[str, Any]:
+    """A checkpoint's state, after files of it were compared with their checksums."""
     try:
         sums = json.loads((path / "manifest.json").read_text())
-        for name in _FILES:
+        for name in checked:
             if _sha256(path / name) != sums[name]:
                 raise CheckpointError(f"{name} is damaged", where=str(path))
         state: dict[str, Any] = json.loads((path / "state.json").read_text())
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"damaged ({error})", where=str(path)) from None
     return state
 

@@ -211,7 +211,8 @@ def _finetune(
         progress=progress if members.is_main else None,
     )
     if members.is_main and data.dev is not None:
-        load_weights(run.best / "weights.safetensors", network)
+        assert result.state.best_step is not None, "it was measured at the end, if not before"
+        load_weights(run.best_weights(result.state.best_step), network)
     if start.adapters is not None:
         start.adapters.merge()
     final = Evaluation({}, 0)

@@ -75,7 +75,8 @@ def fit(
         settings: how.
         run: where the journal and the checkpoints go.
         evaluate: called every `eval_every` steps and at the end, by rank 0.
-        best: keep the weights with the best of one of `evaluate`'s metrics in `run.best`.
+        best: keep the weights with the best of one of `evaluate`'s metrics, as
+            `run.best_weights(result.state.best_step)`.
         device: where to compute; under `torchrun`, "cuda" is each rank's own GPU.
         progress: shows how it goes.
 
@@ -305,7 +306,7 @@ class _Loop:
             value = state.metrics[self.best.metric]
             if self.best.is_better(value, state.best_value):
                 state.best_step, state.best_value = state.step, value
-                save_weights(self.run.best / "weights.safetensors", self.network)
+                save_weights(self.run.best_weights(state.step), self.network)
 
     def waited_enough(self) -> bool:
         """Whether the run ends before its last step, since its metric is no longer getting better.

@@ -6,7 +6,8 @@ run/
                      but for each line's "time", which alone depends on the clock
   sessions.jsonl     when, where and with what versions the run was started and stopped
   checkpoints/       to go on from
-  best/              the weights with the best metric so far, where one is asked for
+  best/              the weights with the best metric so far, by step, where one is asked for: those
+                     of the journal's end, and those that a checkpoint may go back to
   tensorboard/       the journal again, for TensorBoard
   evaluation.json    of a fine-tuned model on dev: metrics, and what they are made of
   model/             the trained model
@@ -82,6 +83,10 @@ class RunDirectory:
     @property
     def best(self) -> Path:
         return self.path / "best"
+
+    def best_weights(self, step: int) -> Path:
+        """The file of the weights that were the best of all until a later step."""
+        return self.best / f"step-{step:08d}.safetensors"
 
     @property
     def tensorboard(self) -> Path:

@@ -161,7 +161,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Best:
-    """Which metric of the evaluations chooses the weights that are kept in `run.best`.
+    """Which metric of the evaluations chooses the weights that are kept.
 
     Attributes:
         metric: its name.

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..wording import short, wrapped
+from ..wording import clock, short, wrapped
 
 
 class Progress:
@@ -37,18 +37,25 @@ class Progress:
         phase: str,
         loss: float,
         tokens_per_second: float,
-        peak_share: float | None,
-        seconds_left: float,
+        seconds_left: float | None,
     ) -> None:
-        """Take note of a step; not every step is shown."""
+        """Take note of a step; not every step is shown.
+
+        Args:
+            step: the steps done with it.
+            total: those of the run.
+            phase: the phase's name.
+            loss: of the step.
+            tokens_per_second: of the last steps.
+            seconds_left: None as long as there is no estimate.
+        """
         now = time.monotonic()
         if now - self._last < self._interval and step < total:
             return
         self._last = now
-        share = "" if peak_share is None else f" · {peak_share:.0%} peak"
         self._show(
             f"{phase} {step}/{total} · loss {loss:.3f} · "
-            f"{short(tokens_per_second)} tok/s{share} · {_clock(seconds_left)} left"
+            f"{short(tokens_per_second)} tok/s · {clock(seconds_left)} left"
         )
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -112,14 +119,3 @@ class Meter:
     @property
     def flops_per_second(self) -> float:
         return self._flops / max(self._seconds, 1e-9)
-
-
-def _clock(seconds: float) -> str:
-    """A span of time: 0:42, 12:05, 3:07:00, 2d 04h."""
-    seconds = int(max(0.0, seconds))
-    if seconds >= 86400:
-        return f"{seconds // 86400}d {seconds % 86400 // 3600:02d}h"
-    hours, minutes = seconds // 3600, seconds % 3600 // 60
-    if hours:
-        return f"{hours}:{minutes:02d}:{seconds % 60:02d}"
-    return f"{minutes}:{seconds % 60:02d}"

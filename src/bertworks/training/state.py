@@ -102,6 +102,7 @@ def save_state(
             keep=keep,
             keep_step=plan.decay_start,
         )
+        _forget_best(run)
 
 
 def resume_state(
@@ -116,7 +117,8 @@ def resume_state(
 ) -> TrainState | None:
     """Go back to the newest checkpoint whose steps are those of the plan.
 
-    Later checkpoints, which are damaged or of a plan that was changed, are deleted.
+    Later checkpoints, which are damaged or of a plan that was changed, are deleted, and so are
+    later best weights: those steps are done again, maybe with another outcome.
 
     Returns:
         The checkpoint's state; None if there is none, and everything begins afresh.
@@ -145,6 +147,9 @@ def resume_state(
     team.gather(None)  # every rank has read its checkpoint
     if team.is_main:
         remove_after(run.checkpoints, state.step)
+        for file in run.best.glob("step-*.safetensors"):
+            if file > run.best_weights(state.step):
+                file.unlink()
         if state.step < plan.total:  # it was finished, and is extended
             run.outcome_file.unlink(missing_ok=True)
     run.cut_journal(saved["journal_bytes"])
@@ -160,6 +165,15 @@ def refusal(run: RunDirectory, plan: Plan) -> str | None:
     if not differences or None in differences:
         return None
     return f"no checkpoint fits: of the earliest, {differences[-1]}"
+
+
+def _forget_best(run: RunDirectory) -> None:
+    """Delete the best weights that were beaten before the oldest checkpoint."""
+    *_, oldest = checkpoint_states(run.checkpoints)
+    if (best_step := oldest["train"]["best_step"]) is not None:
+        for file in run.best.glob("step-*.safetensors"):
+            if file < run.best_weights(best_step):
+                file.unlink()
 
 
 def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -119,7 +119,9 @@ def train_probe(
             progress=progress,
         ).state
         assert state.best_step is not None, "it was measured at the end, if not before"
-        return ProbeResult(_metrics(run, state.best_step), state.best_step, _shares(run, network))
+        return ProbeResult(
+            _metrics(run, state.best_step), state.best_step, _shares(run, network, state.best_step)
+        )
     finally:
         run.close()
 
@@ -133,10 +135,10 @@ def _metrics(run: RunDirectory, step: int) -> dict[str, float]:
     return metrics
 
 
-def _shares(run: RunDirectory, network: ProbeNetwork) -> list[float]:
+def _shares(run: RunDirectory, network: ProbeNetwork, best_step: int) -> list[float]:
     """Each layer's share in the learned sum of the best epoch."""
     if network.mix is None:
         return []
-    load_weights(run.best / "weights.safetensors", network)
+    load_weights(run.best_weights(best_step), network)
     shares: list[float] = network.mix.weights.tolist()
     return shares

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..tasks.task import Network
+from ..time_left import TimeLeft
 from . import machine
 from .journal import RunDirectory
 from .progress import Meter, Progress, say
@@ -32,9 +33,8 @@ class Teller:
         self.run, self.progress = run, progress
         self._network, self._total = network, total
         self._events: TensorBoard | None = None
-        self._meter = Meter()
+        self._meter, self._left = Meter(), TimeLeft()
         self._peak: float | None = None
-        self._step = 0
         self._seconds = 0.0
         self._start = time.perf_counter()
 
@@ -63,7 +63,7 @@ class Teller:
             self.run.note_session("note", text="no TensorBoard events: it is not installed")
         if self.progress is not None:
             self._peak = machine.matmul_peak(*peak)
-        self._step, self._seconds = step, seconds
+        self._seconds = seconds
         self._start = time.perf_counter()
 
     @property
@@ -89,16 +89,15 @@ class Teller:
             parts = batch.micro_batches
             flops = sum(machine.flops_of_batch(self._network, part) for part in parts)
         self._meter.add(tokens, flops, took)
+        self._left.update(step, self._total, took)
         if self.progress is not None:
-            session = time.perf_counter() - self._start
             self.progress.train(
                 step,
                 self._total,
                 phase=phase,
                 loss=loss,
                 tokens_per_second=self._meter.tokens_per_second,
-                peak_share=self._peak_share(),
-                seconds_left=session / (step - self._step) * (self._total - step),
+                seconds_left=self._left.seconds,
             )
 
     def write_train(self, line: Mapping[str, Any]) -> None:
@@ -142,5 +141,12 @@ class Teller:
             self._events.write(line)
 
     def _peak_share(self) -> float | None:
+        """The share of the best rate of matrix products that was seen, in steps or before them.
+
+        A busy machine may measure a peak that the steps beat later.
+        """
         flops = self._meter.flops_per_second  # 0: of a network whose operations nobody counts
-        return flops / self._peak if self._peak and flops else None
+        if not self._peak or not flops:
+            return None
+        self._peak = max(self._peak, flops)
+        return flops / self._peak

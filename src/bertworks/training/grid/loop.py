@@ -178,6 +178,8 @@ class GridLoop:
             what = f"{metric} {run.metrics[metric]:.4f}"
         took = time.monotonic() - self._begun
         left = took / self._ended_here * (self._total - done)
+        if self._ended_here < len(self._places):  # those that run beside it end about now too
+            left = 0.0
         parts = [f"{done}/{self._total} · {what}", name.replace(",", " ")]
         remarks = run.remarks[:1]  # the rest is said of the best run alone
         self._progress.parts([*parts, *remarks, *([f"{duration(left)} left"] if left else [])])

@@ -23,6 +23,7 @@ from .series import charts_of
 __all__ = ["write_evaluation_report", "write_report"]
 
 _MAX_ROWS = 30
+_PEAK = "Matmul peak: the highest rate of large matrix products that was measured on this machine."
 _MAX_RUNS = 12
 
 
@@ -41,6 +42,7 @@ def write_report(run_directory: str | Path) -> Path:
     facts = RunFacts.read(run)
     body = [
         page.headline(list(_headline(facts))),
+        page.paragraph(_PEAK) if any("peak_share" in line["time"] for line in facts.train) else "",
         page.section("Curves", _curves(facts)),
         *evaluation.sections(facts.breakdown, f"the kept weights on {facts.measured}"),
         page.section("Fill-ins", fill_ins(facts.samples)),
@@ -74,7 +76,7 @@ def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, 
     ]
     text = page.page(
         model,
-        f"Measured on {data}, {found.rows:,} rows",
+        [f"Measured on {data}, {found.rows:,} rows"],
         filter(None, body),
         "Made by bertworks.",
     )
@@ -94,7 +96,7 @@ def _grid_error(path: Path) -> DataError:
     )
 
 
-def _subtitle(facts: RunFacts) -> str:
+def _subtitle(facts: RunFacts) -> list[str]:
     state = "Finished after" if facts.is_finished else "Not finished: stands at"
     parts = [f"{state} {facts.last_step:,} steps", facts.early_end]
     starts = [line for line in facts.sessions if line["event"] == "start"]
@@ -102,7 +104,7 @@ def _subtitle(facts: RunFacts) -> str:
         parts.append(f"begun {page.moment(starts[0]['at'])} UTC")
         machine = starts[-1].get("cpu" if starts[-1].get("device") == "cpu" else "device")
         parts.append(str(machine or ""))
-    return " · ".join(filter(None, parts))
+    return list(filter(None, parts))
 
 
 def _headline(facts: RunFacts) -> Iterator[page.Figure]:
@@ -116,7 +118,7 @@ def _headline(facts: RunFacts) -> Iterator[page.Figure]:
         speeds = sorted(line["time"]["tokens_per_second"] for line in facts.train)
         peaks = sorted(line["time"].get("peak_share", 0) for line in facts.train)
         peak = peaks[len(peaks) // 2]
-        note = f"median; {peak:.0%} of peak" if peak else "median"
+        note = f"median; {peak:.0%} of matmul peak" if peak else "median"
         yield page.Figure("Tokens a second", short(speeds[len(speeds) // 2]), note)
 
 
@@ -177,4 +179,5 @@ def _sessions(facts: RunFacts) -> str:
         rest = {key: item for key, item in line.items() if key not in ("event", "at", "step")}
         said = rest.get("text") or ", ".join(f"{key} {page.value(x)}" for key, x in rest.items())
         rows.append((page.moment(line["at"]), line["event"], line.get("step", ""), said))
-    return page.table(("UTC", "Event", "Step", ""), rows) if rows else ""
+    table = page.table(("UTC", "Event", "Step", ""), rows)
+    return f'<div class="sessions">{table}</div>' if rows else ""

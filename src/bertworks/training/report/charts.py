@@ -21,6 +21,10 @@ COLOURS = {
 }
 """Stand-ins, each of which becomes `var(--NAME)` in the SVG: the page says what they look like."""
 
+SIZES = {"broad": (5.2, 2.9), "narrow": (3.4, 2.5)}
+"""Inches, by the class of the SVG: drawn for a desktop and for a phone, so that the text is of a
+readable size on both; the page shows one of them."""
+
 DASHED = (0, (4, 3))
 
 Colour = Literal["first", "second", "third", "faint"]
@@ -48,7 +52,7 @@ def can_draw() -> bool:
 
 
 def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) -> str:
-    """An inline `<svg>` of the curves over the steps.
+    """Inline `<svg>`s of the curves over the steps, one for each of `SIZES`.
 
     Args:
         curves: at least one, with at least one point in all.
@@ -81,6 +85,7 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
         low, high = axes.get_ylim()
         if percent:
             in_percent(axes.yaxis, decimals=0 if high - low > 0.05 else 1)
+            axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # no 2.5 %
         elif high >= 1000:
             axes.yaxis.set_major_formatter(EngFormatter(sep=""))
         elif high < 0.01:
@@ -92,21 +97,23 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
 
 
 def svg(paint: Callable[[Any], None], *, legend: int = 0) -> str:
-    """An inline `<svg>` of what `paint` draws on matplotlib's axes, in the style of the page.
+    """Inline `<svg>`s of what `paint` draws on matplotlib's axes, one for each of `SIZES`.
 
     Args:
         paint: draws, in colours of `COLOURS`.
-        legend: how many things have a name; below two, none is told.
+        legend: how many things have a name; with fewer than two there is no legend.
     """
+    return "".join(_svg(paint, legend, size) for size in SIZES)
+
+
+def _svg(paint: Callable[[Any], None], legend: int, size: str) -> str:
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    with matplotlib.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "bertworks", "font.size": 9}
-    ):
-        figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": size, "font.size": 9}):
+        figure = Figure(figsize=SIZES[size], layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         axes.grid(axis="y", color=COLOURS["grid"], linewidth=0.8)
@@ -131,7 +138,7 @@ def svg(paint: Callable[[Any], None], *, legend: int = 0) -> str:
         figure.savefig(
             buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
         )
-    return _inline(buffer.getvalue())
+    return _inline(buffer.getvalue(), size)
 
 
 def in_percent(axis: Any, decimals: int = 0) -> None:
@@ -141,12 +148,15 @@ def in_percent(axis: Any, decimals: int = 0) -> None:
     axis.set_major_formatter(PercentFormatter(1.0, decimals=decimals, symbol=" %"))
 
 
-def _inline(svg: str) -> str:
+def _inline(svg: str, size: str) -> str:
     """Strip what a stand-alone file needs, and hand the colours to the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(
-        r'<svg [^>]*viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1
+        r'<svg [^>]*viewBox="([^"]+)"[^>]*>',
+        rf'<svg class="{size}" viewBox="\1" role="img">',
+        svg,
+        count=1,
     )
     for name, stand_in in COLOURS.items():
         svg = svg.replace(stand_in, f"var(--{name})")

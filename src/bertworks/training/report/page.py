@@ -31,11 +31,14 @@ class Figure(NamedTuple):
     note: str = ""
 
 
-def page(title: str, subtitle: str, body: Iterable[str], footer: str) -> str:
-    """The whole page; title, subtitle and footer are plain text."""
+def page(title: str, subtitle: Sequence[str], body: Iterable[str], footer: str) -> str:
+    """The whole page; the title, the parts of the subtitle and the footer are plain text."""
     template = Template((files(__package__) / "template.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=escape(title), subtitle=escape(subtitle), body="\n".join(body), footer=escape(footer)
+        title=escape(title),
+        subtitle=" · ".join(f"<span>{escape(part)}</span>" for part in subtitle),
+        body="\n".join(body),
+        footer=escape(footer),
     )
 
 

@@ -9,6 +9,9 @@ from .charts import Curve
 from .facts import RunFacts
 from .page import is_share, label, majority_of
 
+SMOOTHED_OVER = 40
+"""A mean is taken over this part of a curve's values; so fewer values are not smoothed."""
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -33,10 +36,12 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
         values = [line["losses"].get(loss) for line in facts.train]
         is_only = len(facts.loss_names) == 1
         held_out = "loss" if is_only and f"{loss}_loss" not in metrics else f"{loss}_loss"
-        curves = [
-            Curve("training", steps, values, "faint"),
-            Curve("smoothed", steps, smoothed(values)),
-        ]
+        curves = [Curve("training", steps, values)]
+        if len(values) > SMOOTHED_OVER:
+            curves = [
+                Curve("training", steps, values, "faint"),
+                Curve("smoothed", steps, smoothed(values)),
+            ]
         if held_out in metrics:
             curves.append(Curve("held out", at, metrics.pop(held_out), "second", dots=True))
         yield Chart("Loss" if is_only else f"{label(loss)} loss", "mean in nats, by step", curves)
@@ -56,7 +61,7 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
 
 def smoothed(values: Sequence[float | None]) -> list[float | None]:
     """An exponential mean over about a fortieth of the values; it starts at the first of them."""
-    weight = 1 - 1 / max(1.0, len(values) / 40)
+    weight = 1 - 1 / max(1.0, len(values) / SMOOTHED_OVER)
     out: list[float | None] = []
     total = norm = 0.0
     for value in values:
