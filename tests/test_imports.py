@@ -26,6 +26,8 @@ LIGHT = (
         for path in sorted((PACKAGE / folder).glob("*.py"))
         if path.stem != "__init__"
     ),
+    "bertworks.scoring",
+    "bertworks.training.report",
     "bertworks.tasks.pretraining.pairs",
     "bertworks.tasks.pretraining.masking",
     "bertworks.tasks.pretraining.source",
@@ -59,7 +61,7 @@ from typer.testing import CliRunner
 from bertworks.cli import app
 runner = CliRunner()
 verbs = [command.name for command in app.registered_commands]
-assert len(verbs) == 22, verbs
+assert len(verbs) == 23, verbs
 for arguments in [["--help"], ["--version"], *([verb, "--help"] for verb in verbs)]:
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, (arguments, result.output)

@@ -4,7 +4,7 @@ It begins with the same encoder and has the same settings as a run of `bertworks
 shuffled each epoch, batches padded to their longest row, bfloat16 by autocast, fused AdamW, the
 same learning rate at each step. What is told is the metric of the best evaluation, as ours.
 
-    python benchmarks/finetuning/peer.py MODEL run/settings.yaml TRAIN DEV
+    python benchmarks/finetuning/peer.py MODEL run/settings.yaml TRAIN DEV [--same-batches]
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -24,6 +28,7 @@ from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune_settings import settings_of
 from bertworks.training.optimizer import parameter_groups
+from bertworks.training.row_source import RowSource
 
 sys.path.insert(0, str(Path(__file__).parent))
 from peer_tasks import PEERS
@@ -31,11 +36,49 @@ from peer_tasks import PEERS
 _OF_A_RUN = ("task", "model", "fingerprint", "train", "dev")
 
 
+@dataclass(frozen=True)
+class _Place:
+    """The place of a row among the features, as `RowSource` takes it."""
+
+    number: int
+    num_tokens: int = 1
+
+
+def batches(features: Sequence[Any], size: int, same_as_seed: int | None) -> Iterator[list[Any]]:
+    """Batches without end, the rows shuffled each epoch.
+
+    Args:
+        features: what is trained on.
+        size: the rows of a batch.
+        same_as_seed: the batches of a run of `bertworks finetune` with this seed, which run on over
+            the border of two epochs; None: in an order drawn by torch, the last batch of an epoch
+            smaller.
+    """
+    if same_as_seed is not None:
+        places = [_Place(number) for number in range(len(features))]
+        source = RowSource(places, seed=same_as_seed, batch_size=size)
+        rows = (
+            features[place.number]
+            for epoch in count()
+            for block in range(source.num_blocks(epoch))
+            for place in source.block(epoch, block)
+        )
+        while True:
+            yield list(islice(rows, size))
+    while True:
+        order = torch.randperm(len(features)).tolist()
+        for at in range(0, len(order), size):
+            yield [features[row] for row in order[at : at + size]]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("model", "settings", "train", "dev"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--same-batches", action="store_true", help="the batches of our run with the same seed"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     written = yaml.safe_load(options.settings.read_text(encoding="utf-8"))
@@ -64,31 +107,27 @@ def main() -> None:
     size = settings.batch_size
     measure_every = settings.eval_every or math.ceil(len(features) / size)
     total = math.ceil(settings.epochs * len(features) / size)
-    step = 0
     best = {metric: -math.inf}
     model.train()
-    while step < total:
-        order = torch.randperm(len(features)).tolist()
-        for at in range(0, len(order), size):
-            for group in optimizer.param_groups:
-                group["lr"] = fit.optimizer.learning_rate(step, total)
-            inputs = task.batch([features[row] for row in order[at : at + size]])
-            with torch.autocast("cpu", torch.bfloat16, enabled=settings.precision == "bf16"):
-                loss = model(**inputs).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            step += 1
-            if step % measure_every == 0 or step == total:
-                model.eval()
-                with torch.no_grad():
-                    found = task.measure(model, dev)
-                model.train()
-                best = max(best, found, key=lambda metrics: metrics[metric])
-                print(f"step {step} of {total}: {found}", file=sys.stderr, flush=True)
-            if step == total:
-                break
+    dealt = batches(features, size, settings.seed if options.same_batches else None)
+    for step, part in enumerate(islice(dealt, total)):
+        for group in optimizer.param_groups:
+            group["lr"] = fit.optimizer.learning_rate(step, total)
+        inputs = task.batch(part)
+        with torch.autocast("cpu", torch.bfloat16, enabled=settings.precision == "bf16"):
+            loss = model(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        done = step + 1
+        if done % measure_every == 0 or done == total:
+            model.eval()
+            with torch.no_grad():
+                found = task.measure(model, dev)
+            model.train()
+            best = max(best, found, key=lambda metrics: metrics[metric])
+            print(f"step {done} of {total}: {found}", file=sys.stderr, flush=True)
     print(json.dumps(best))
 
 

@@ -20,7 +20,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
 from bertworks.tasks.answering.columns import answers_of
-from bertworks.tasks.answering.metrics import best_threshold, exact_match, f1
+from bertworks.tasks.answering.metrics import Version, best_threshold, exact_match, f1
 from bertworks.tasks.labels import label_name
 
 Row = Mapping[str, Any]
@@ -250,12 +250,14 @@ class Answering(PeerTask):
                             best[row] = score, rows[row][own.context][begin:past]
         answers = [answers_of(row, own.answers, None)[0] for row in rows]
         pairs = [(text, true) for (_, text), true in zip(best, answers, strict=True)]
-        scores = [f1(*pair) for pair in pairs]
+        version: Version = "2.0" if own.unanswerable else "1.1"
+        scores = [f1(*pair, version) for pair in pairs]
         if not own.unanswerable:
-            exact = float(np.mean([exact_match(*pair) for pair in pairs]))
+            exact = float(np.mean([exact_match(*pair, version) for pair in pairs]))
             return {"f1": float(np.mean(scores)), "exact_match": exact}
         margins = [n - score for n, (score, _) in zip(null, best, strict=True)]
-        return {"best_f1": best_threshold(margins, scores, [f1("", true) for true in answers])[1]}
+        if_none = [f1("", true, version) for true in answers]
+        return {"best_f1": best_threshold(margins, scores, if_none)[1]}
 
     @staticmethod
     def _is_span(places: Sequence[Any], first: int, last: int, longest: int) -> bool:

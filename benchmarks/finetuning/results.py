@@ -1,13 +1,15 @@
 """Every task on real data, ours and the peer's plain loop with the same settings and seeds.
 
     python benchmarks/finetuning/results.py run MODEL [TASK…] [--seeds 0 1 2]
-        [--who ours peer random] [--set learning_rate=5e-5 …]
+        [--who ours peer random] [--set learning_rate=5e-5 …] [--paired]
     python benchmarks/finetuning/results.py table
+    python benchmarks/finetuning/results.py pairs
 
 Each run, on one thread, adds a line to `results.jsonl` (`--out`); what stands there is not done
 again. Told are the metric of the best evaluation on dev, and the processor's seconds of the whole
 command, so that ours and the peer's may run beside other work. `random` is ours from random
-weights.
+weights. `--paired`: both begin with the same head and learn from the same batches, by the seed, so
+that dropout alone differs; `pairs` prints their differences.
 """
 
 from __future__ import annotations
@@ -205,6 +207,26 @@ def processor_seconds(command: Sequence[str]) -> tuple[float, str]:
     return round(used, 1), told
 
 
+def write_start(one: Measured, model: str, settings: Mapping[str, Any], folder: Path) -> str:
+    """Save a model with the head that a run of ours would begin with; returns its directory."""
+    from bertworks.api import Model, load
+    from bertworks.tasks import labelled_task
+    from bertworks.tasks.rows import read_rows
+    from bertworks.training.finetune_settings import settings_of
+    from bertworks.training.random_state import seed_everything
+    from bertworks.training.start import Start
+
+    kind = labelled_task(one.task)
+    resolved = settings_of(kind).parse(settings)
+    options = kind.options.parse(resolved.model_dump(include=set(kind.options.model_fields)))
+    rows = read_rows(tables(one, folder)[0], columns=options.named_columns(), header=options.header)
+    given = load(model)
+    task = kind.from_table(given.tokenizer, rows, options)
+    seed_everything(resolved.seed)
+    network = Start.of(given, task, resolved).network
+    return str(Model(task.tokenizer, task, network).save(folder / "start"))
+
+
 def run_ours(
     one: Measured, model: str, settings: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
@@ -224,13 +246,17 @@ def run_ours(
     return {**one.told(best), "processor_seconds": seconds}
 
 
-def run_peer(one: Measured, model: str, settings: Path, folder: Path) -> dict[str, Any]:
+def run_peer(
+    one: Measured, model: str, settings: Mapping[str, Any], folder: Path, *more: str
+) -> dict[str, Any]:
     """One run of the peer's loop, and what it prints."""
     train, dev = tables(one, folder)
+    file = folder / "settings.yaml"
+    file.write_text(yaml.safe_dump({"task": one.task, **settings}))
     seconds, told = processor_seconds(
         [
-            *(sys.executable, str(HERE / "peer.py"), model, str(settings), str(train), str(dev)),
-            *("--threads", "1"),
+            *(sys.executable, str(HERE / "peer.py"), model, str(file), str(train), str(dev)),
+            *("--threads", "1", *more),
         ]
     )
     return {**one.told(json.loads(told.splitlines()[-1])), "processor_seconds": seconds}
@@ -238,27 +264,34 @@ def run_peer(one: Measured, model: str, settings: Path, folder: Path) -> dict[st
 
 def run(options: argparse.Namespace) -> None:
     """Do what is not done yet."""
-    model = str(options.model)
     for name in options.tasks or [name for name, one in MEASURED.items() if not one.after]:
         one = MEASURED[name]
         for seed in options.seeds:
             settings = {"best_metric": one.metric, **one.settings, **options.set, "seed": seed}
             for who in options.who:
                 this = {"task": name, "who": who, "settings": settings}
-                done = [{key: line[key] for key in this} for line in read_results(options.out)]
-                if this in done:
+                if options.paired:
+                    this["paired"] = True
+                if this in [identity(line) for line in read_results(options.out)]:
                     continue
-                with tempfile.TemporaryDirectory() as folder:
+                with tempfile.TemporaryDirectory() as work:
+                    folder, model = Path(work), str(options.model)
+                    if options.paired:
+                        model = write_start(one, model, settings, folder)
                     if who == "peer":
-                        file = Path(folder) / "settings.yaml"
-                        file.write_text(yaml.safe_dump({"task": one.task, **settings}))
-                        found = run_peer(one, model, file, Path(folder))
+                        more = ["--same-batches"] if options.paired else []
+                        found = run_peer(one, model, settings, folder, *more)
                     else:
                         more = {"reinitialize": "true"} if who == "random" else {}
-                        found = run_ours(one, model, {**settings, **more}, Path(folder))
+                        found = run_ours(one, model, {**settings, **more}, folder)
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({**this, **found}) + "\n")
                 print(name, who, found, flush=True)
+
+
+def identity(line: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line of the results is a run of."""
+    return {key: line[key] for key in ("task", "who", "settings", "paired") if key in line}
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -277,6 +310,7 @@ def write_table(options: argparse.Namespace) -> None:
             line
             for line in read_results(options.out)
             if line["task"] == name
+            and "paired" not in line
             and {k: v for k, v in line["settings"].items() if k != "seed"} == usual
         ]
         by = {who: [line for line in lines if line["who"] == who] for who in ("ours", "peer")}
@@ -289,6 +323,41 @@ def write_table(options: argparse.Namespace) -> None:
             ]
             print(f"| {rest[0]} | {metric} | {' | '.join(cells)} | {' | '.join(rest[1:])} |")
             rest = [""] * len(rest)
+
+
+def write_pairs(options: argparse.Namespace) -> None:
+    """By task and settings, ours and the peer from the same head and batches, and how they differ.
+
+    Behind each mean stands the standard deviation of the seeds, behind the mean difference its
+    standard error.
+    """
+    print("| task | metric | precision | ours | peer | difference | seeds |")
+    print("|---|---|---|---|---|---|---|")
+    kinds: dict[str, dict[int, dict[str, Any]]] = {}
+    for line in read_results(options.out):
+        if "paired" in line:
+            key = json.dumps([line["task"], {**line["settings"], "seed": 0}])
+            by_seed = kinds.setdefault(key, {})
+            by_seed.setdefault(line["settings"]["seed"], {})[line["who"]] = line
+    for key, by_seed in kinds.items():
+        name, settings = json.loads(key)
+        both = {seed: own for seed, own in sorted(by_seed.items()) if {"ours", "peer"} <= set(own)}
+        for metric in (MEASURED[name].metric, *MEASURED[name].also):
+            ours, peer = (
+                [100 * own[who][metric] for own in both.values()] for who in ("ours", "peer")
+            )
+            gaps = [a - b for a, b in zip(ours, peer, strict=True)]
+            error = f" ± {stdev(gaps) / len(gaps) ** 0.5:.2f}" if len(gaps) > 1 else ""
+            cells = [
+                MEASURED[name].label,
+                metric,
+                settings.get("precision", "fp32"),
+                _mean(ours),
+                _mean(peer),
+                f"{mean(gaps):+.2f}{error}" if gaps else "–",
+                ", ".join(map(str, both)),
+            ]
+            print(f"| {' | '.join(cells)} |")
 
 
 def _mean(values: Sequence[float]) -> str:
@@ -315,8 +384,10 @@ def main() -> None:
         "--who", nargs="+", choices=("ours", "peer", "random"), default=["ours", "peer"]
     )
     runs.add_argument("--set", type=_assignment, nargs="+", action="extend", default=[])
+    runs.add_argument("--paired", action="store_true", help="the same head and batches for both")
     runs.set_defaults(do=run)
     verbs.add_parser("table").set_defaults(do=write_table)
+    verbs.add_parser("pairs").set_defaults(do=write_pairs)
     options = parser.parse_args()
     if hasattr(options, "set"):
         options.set = dict(options.set)

@@ -27,6 +27,7 @@ _HOMES = {
     "load": "api",
     "Index": "search",
     "inspect": "inspection",
+    "score": "scoring",
     "pretrain": "training.pretrain",
     "finetune": "training.finetune",
     "finetune_grid": "training.grid",

@@ -21,9 +21,9 @@ from .inference.features import EmbedSettings
 from .model.precision import Precision
 from .tasks.classification.settings import ClassificationOptions
 from .tasks.classification.task import ClassificationTask
-from .tasks.metrics import EXTRA, classification_metrics
 from .tasks.placed import Rows, text_of
 from .tasks.rows import Table, read_rows, replayable
+from .tasks.scores import EXTRA, classification_metrics
 
 
 class TextProbeSettings(EmbedSettings):

@@ -18,10 +18,10 @@ from .conftest import CPU, SMALL, Bertworks, World
 
 def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None:
     overview = bertworks("--help").stdout
-    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:22]]
+    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:23]]
     assert verbs == [
         *("demo", "vocab", "prepare", "pretrain", "finetune", "glue", "probe", "ablate"),
-        *("evaluate", "predict", "fill-mask", "next-sentence", "generate", "embed"),
+        *("evaluate", "score", "predict", "fill-mask", "next-sentence", "generate", "embed"),
         *("features", "search"),
         *("tokenize", "inspect", "convert", "add-tokens", "shrink", "extend"),
     ]
@@ -43,6 +43,7 @@ def test_options_of_the_examples_exist(bertworks: Bertworks) -> None:
         "probe",
         "ablate",
         "evaluate",
+        "score",
         "predict",
         "embed",
         "search",

@@ -32,6 +32,8 @@ from bertworks.tasks.counters import (
 from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 
+from . import squad_oracle
+
 LETTERS = "abcdefgh"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 CONFIG = EncoderConfig(
@@ -295,8 +297,8 @@ def test_regression() -> None:
 
 
 def question(answer: int) -> dict[str, Any]:
-    """A question whose answer has so many words."""
-    own = words(12, 16)
+    """A question whose answer has so many words, and not articles alone."""
+    own = ["b", *words(11, 15)]
     spans = {"text": [" ".join(own[:answer])], "answer_start": [0]}
     nothing: dict[str, Any] = {"text": [], "answer_start": []}
     return {
@@ -334,6 +336,34 @@ def test_answering() -> None:
         if told["answer"]:
             assert one.mark is not None
             assert one.text[slice(*one.mark)] == told["answer"]
+
+
+@pytest.mark.parametrize("version", ["1.1", "2.0"])
+def test_answers_without_words(version: str) -> None:
+    """A true answer without words, as the official scorers take it."""
+    rows = [question(1 + number % 3) for number in range(24)]
+    for row in rows[::3]:
+        row["answers"] = {"text": ["a"], "answer_start": [0]}
+        row["context"] = f"a {row['context']}"
+    for row in rows[1::3]:
+        row["answers"]["text"].append("a a")
+        row["answers"]["answer_start"].append(0)
+    if version == "2.0":
+        rows += [question(0) for _ in range(4)]
+    model = untrained("answering", rows, stride=8)
+    found = model.evaluate(rows)
+    answers = {str(number): row["answers"]["text"] for number, row in enumerate(rows)}
+    predicted = {str(number): one["answer"] for number, one in enumerate(model.predict(rows))}
+    expected = squad_oracle.scored(answers, predicted, version)
+    assert {key: found.metrics[key] for key in expected} == pytest.approx(expected)
+    nothing = {key: texts for key, texts in answers.items() if set(texts) <= {"a"}}
+    assert len(nothing) == (12 if version == "2.0" else 8)
+    lengths = {row.name: row.count for row in found.breakdown.tables[0].rows}
+    assert lengths["no answer"] == len(nothing)
+    if version == "2.0":
+        share = squad_oracle.scored(nothing, predicted, version)["f1"]
+        assert found.metrics["unanswered_accuracy"] == pytest.approx(share)
+        assert found.metrics["best_f1"] >= len(nothing) / len(rows)
 
 
 def test_json_and_back() -> None:

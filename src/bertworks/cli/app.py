@@ -29,6 +29,7 @@ ORDER = (
     "probe",
     "ablate",
     "evaluate",
+    "score",
     "predict",
     "fill-mask",
     "next-sentence",

@@ -1,10 +1,11 @@
-"""Using a model: `evaluate`, `predict`, `fill-mask`, `next-sentence`, `generate`."""
+"""Using a model: `evaluate`, `score`, `predict`, `fill-mask`, `next-sentence`, `generate`."""
 
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +25,14 @@ from .app import (
     verb,
 )
 
+if TYPE_CHECKING:
+    from ..tasks.evaluation import Evaluation
+
+Report = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write a page: confusions, calibration, the worst mistakes."),
+]
+
 
 @verb(
     "evaluate",
@@ -34,29 +43,110 @@ def evaluate(
     model: ModelPath,
     data: Annotated[str, typer.Option(metavar="FILE", help="Rows whose answers are known.")],
     header: Header = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a page: confusions, calibration, the worst mistakes."
-        ),
-    ] = None,
+    report: Report = None,
     json: AsJson = False,
     device: Device = DeviceName.AUTO,
     threads: Threads = None,
     precision: Precision = PrecisionName.FP32,
 ) -> None:
     """Measure a fine-tuned model on labelled rows."""
+    _check_report(report)
+    found = load_model(model, device, threads).evaluate(
+        data, header=header, precision=precision.value
+    )
+    _show_evaluation(found, model, data, report, json=json)
+
+
+class ScoredTaskName(StrEnum):
+    """What was predicted."""
+
+    ANSWERING = "answering"
+    TAGGING = "tagging"
+    CLASSIFICATION = "classification"
+    REGRESSION = "regression"
+
+
+@verb(
+    "score",
+    "bertworks score answering --data dev-v2.0.json --predictions answers.json",
+    "bertworks score tagging --data predicted.conll --report errors.html",
+    "bertworks score classification --data predicted.tsv",
+)
+def score(
+    task: Annotated[
+        ScoredTaskName,
+        typer.Argument(
+            metavar="TASK",
+            help="answering, tagging, classification or regression.",
+            show_default=False,
+        ),
+    ],
+    data: Annotated[
+        str, typer.Option(metavar="FILE", help="Rows whose answers are known; - reads TSV.")
+    ],
+    predictions: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For answering: JSON, an answer for each id."),
+    ] = None,
+    no_answer_probs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="For answering: JSON, for each id the probability of no answer."
+        ),
+    ] = None,
+    label_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The column of true labels; guessed if left out."),
+    ] = None,
+    prediction_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The column of predicted labels; guessed if left out."),
+    ] = None,
+    header: Header = None,
+    report: Report = None,
+    json: AsJson = False,
+) -> None:
+    """Score predictions of any system, as evaluate scores a model's.
+
+    answering: the data as SQuAD's JSON, version 1.1 or 2.0, and ids with their answers, as the
+    official scorers read them. tagging: CoNLL columns, the last two of them the true and the
+    predicted tags. classification and regression: a table with both.
+    """
+    _check_report(report)
+    from ..scoring import score as run
+
+    found = run(
+        task.value,
+        data,
+        predictions=predictions,
+        no_answer_probabilities=no_answer_probs,
+        label_column=label_column,
+        prediction_column=prediction_column,
+        header=header,
+    )
+    _show_evaluation(found, str(predictions or data), data, report, json=json)
+
+
+def _check_report(report: Path | None) -> None:
+    """See that a page can be written, before anything is measured.
+
+    Raises:
+        DataError: its directory does not exist, or it is a directory itself.
+    """
     if report is not None and not report.parent.is_dir():
         raise DataError("no such directory", where=str(report.parent))
     if report is not None and report.is_dir():
         raise DataError("is a directory, not a page", where=str(report))
-    found = load_model(model, device, threads).evaluate(
-        data, header=header, precision=precision.value
-    )
+
+
+def _show_evaluation(
+    found: Evaluation, measured: str, data: str, report: Path | None, *, json: bool
+) -> None:
+    """Print an evaluation, and write its page if there is to be one."""
     if report is not None:
         from ..training.report import write_evaluation_report
 
-        write_evaluation_report(report, found, model=model, data=data)
+        write_evaluation_report(report, found, model=measured, data=data)
     if json:
         show.as_json({"rows": found.rows, **found.metrics, "remarks": found.remarks})
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -81,19 +82,19 @@ class Worst:
         *,
         mark: tuple[int, int] = (0, 0),
         before: str = "",
-        is_number: bool = False,
+        unit: Literal["probability", "error"] | None = "probability",
     ) -> None:
         """Take note of a mistake.
 
         Args:
-            size: the probability with which it was made; of a number, how far off it is.
+            size: how bad it is: the probability with which it was made, or how far off a number is.
             index: the row's number, from 0.
             text: what was read.
             truth: what is true.
             told: what was told.
             mark: the characters `[start, end)` of the text that it is about, if not all.
             before: what is shown in front of the text, however much of that is cut.
-            is_number: whether the answer is a number.
+            unit: what `size` is; None if it is for the order alone.
         """
         key = (size, -index)  # of equals, the first rows
         if len(self._heap) == MOST_MISTAKES and key <= self._heap[0][:2]:
@@ -105,8 +106,8 @@ class Worst:
             mark=place and (len(before) + place[0], len(before) + place[1]),
             truth=excerpt(str(truth))[0],
             told=excerpt(str(told))[0],
-            probability=None if is_number else size,
-            error=size if is_number else None,
+            probability=size if unit == "probability" else None,
+            error=size if unit == "error" else None,
         )
         heapq.heappush(self._heap, (*key, mistake))
         if len(self._heap) > MOST_MISTAKES:

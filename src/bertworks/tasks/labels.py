@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..corpus.formats import has_lone_surrogate
 from ..errors import DataError
 from .placed import Rows, missing_column, unpacked
-from .task import Row
+
+if TYPE_CHECKING:
+    from .task import Row
 
 
 def count_labels(rows: Rows, column: str, separator: str | None = None) -> Counter[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import DataError
 from ..columns import listing, resolve
 from ..placed import Rows, unpacked
-from ..task import Row
+
+if TYPE_CHECKING:
+    from ..task import Row
 
 
 def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], list[Any]]:

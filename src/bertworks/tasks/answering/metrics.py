@@ -6,6 +6,10 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
+
+Version = Literal["1.1", "2.0"]
+"""Of SQuAD: the official scorers of the two differ where an answer has no words."""
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -16,23 +20,41 @@ def normalized(answer: str) -> str:
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(told: str, answers: Sequence[str]) -> float:
-    """1 if the answer told is one of the true ones; no answer is the empty one."""
-    return float(any(normalized(told) == normalized(answer) for answer in answers or [""]))
+def with_words(answers: Sequence[str]) -> list[str]:
+    """The answers of which something is left when they are normalised.
 
-
-def f1(told: str, answers: Sequence[str]) -> float:
-    """The best F1 of the words that an answer shares with one of the true ones.
-
-    Where one of the two has no words, it is 1 if neither has any, else 0.
+    A question that has none is one without an answer.
     """
-    return max(_word_f1(told, answer) for answer in answers or [""])
+    return [answer for answer in answers if normalized(answer)]
 
 
-def _word_f1(told: str, answer: str) -> float:
-    own, other = normalized(told).split(), normalized(answer).split()
+def _compared(answers: Sequence[str], version: Version) -> Sequence[str]:
+    """The true answers that a prediction is compared with; without any, the empty one.
+
+    Version 2.0 leaves out those without words.
+    """
+    return (with_words(answers) if version == "2.0" else answers) or [""]
+
+
+def exact_match(predicted: str, answers: Sequence[str], version: Version) -> float:
+    """1 if the predicted answer is one of the true ones; no answer is the empty one."""
+    return float(
+        any(normalized(predicted) == normalized(answer) for answer in _compared(answers, version))
+    )
+
+
+def f1(predicted: str, answers: Sequence[str], version: Version) -> float:
+    """The best F1 of the words that the predicted answer shares with one of the true ones.
+
+    Where one of the two has no words, it is 0; but 1 if neither has any, in version 2.0.
+    """
+    return max(_word_f1(predicted, answer, version) for answer in _compared(answers, version))
+
+
+def _word_f1(predicted: str, answer: str, version: Version) -> float:
+    own, other = normalized(predicted).split(), normalized(answer).split()
     if not own or not other:
-        return float(own == other)
+        return float(own == other and version == "2.0")
     shared = sum((Counter(own) & Counter(other)).values())
     return 2 * shared / (len(own) + len(other))
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import DataError
 from ...settings import Settings
 from ..columns import listing, resolve
 from ..conll import DOCUMENT
 from ..placed import Rows, missing_column, unpacked
-from ..task import Row
+
+if TYPE_CHECKING:
+    from ..task import Row
 
 WORD_NAMES = ("words", "tokens", "form")
 DOCUMENT_NAMES = (DOCUMENT, "document_id", "doc_id")

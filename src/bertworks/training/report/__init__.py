@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...errors import DataError
-from ...inference.evaluate import Evaluation
+from ...tasks.evaluation import Evaluation
 from ...wording import duration, short
 from ..journal import read_run, write_atomically
 from . import charts, evaluation, page

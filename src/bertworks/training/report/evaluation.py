@@ -25,8 +25,10 @@ def sections(breakdown: Breakdown, of: str) -> Iterator[str]:
     if breakdown.values:
         yield page.section("True and told", _values(breakdown))
     if breakdown.mistakes:
-        are_numbers = breakdown.mistakes[0].error is not None
-        heading = "The largest errors" if are_numbers else "The most confident mistakes"
+        worst = breakdown.mistakes[0]
+        heading = "Mistakes" if worst.probability is None else "The most confident mistakes"
+        if worst.error is not None:
+            heading = "The largest errors"
         yield page.section(heading, _mistakes(breakdown))
 
 
@@ -139,11 +141,9 @@ def _marked(mistake: Mistake) -> str:
 
 
 def _verdict(mistake: Mistake) -> str:
-    how = (
-        f"off by {mistake.error:.3g}"
-        if mistake.error is not None
-        else _percent(mistake.probability or 0)
-    )
+    how = "" if mistake.probability is None else _percent(mistake.probability)
+    if mistake.error is not None:
+        how = f"off by {mistake.error:.3g}"
     lines = (
         ("told", ' class="wrong"', mistake.told, how),
         ("true", "", mistake.truth, f"row {mistake.row:,}"),

@@ -1,0 +1,340 @@
+"""Scores of predictions that are in a file, whatever system they are from.
+
+    answering        the data as SQuAD's JSON, and ids → texts as its official scorers read them
+    tagging          CoNLL columns of which the last two are the true and the predicted tags
+    classification   a table with a column of labels and a column of predicted ones
+    regression       the like, of numbers
+
+What is counted, and how, is what `Model.evaluate` counts, but for the loss and the probabilities,
+which only a model has. No model is loaded, and no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+
+from .errors import DataError, SettingsError, nearest
+from .tasks.answering.columns import answers_of, find_answering_columns
+from .tasks.answering.scores import AnsweringScores
+from .tasks.columns import LABEL_NAMES, PREDICTION, listing, resolve
+from .tasks.conll import DOCUMENT
+from .tasks.evaluation import Evaluation
+from .tasks.labels import finite_number, label_name, sort_labels
+from .tasks.placed import PlacedRow, Rows, text_of
+from .tasks.rows import Table, read_rows
+from .tasks.scores import ClassificationScores, RegressionScores
+from .tasks.tagging.columns import TAG_NAMES, WORD_NAMES, strings_of
+from .tasks.tagging.scores import TaggingScores
+from .tasks.tagging.tags import mark_spans
+
+__all__ = ["ScoredTask", "score"]
+
+T = TypeVar("T", str, float)
+ScoredTask = Literal["answering", "tagging", "classification", "regression"]
+"""The tasks whose predictions can be scored."""
+
+_PREDICTED_NAMES = ("predicted", "predictions", "predicted_label", "predicted_labels", "pred")
+_NOT_CONLL = (".jsonl", ".ndjson", ".json", ".parquet")
+
+
+def score(
+    task: ScoredTask,
+    data: Table,
+    *,
+    predictions: str | os.PathLike[str] | Mapping[str, str] | None = None,
+    no_answer_probabilities: str | os.PathLike[str] | Mapping[str, float] | None = None,
+    label_column: str | None = None,
+    prediction_column: str | None = None,
+    header: bool | None = None,
+) -> Evaluation:
+    """Score predictions, as the official scorers of the tasks do.
+
+    Answers are counted by the rules of SQuAD 2.0 if a question has no answer, or if probabilities
+    are given, else by those of 1.1. A question without a prediction scores 0, and how many there
+    are is a remark.
+
+    Args:
+        task: what was predicted: "answering", "tagging", "classification" or "regression".
+        data: the rows with the true values; but for answering, also with the predicted ones.
+        predictions: of answering: by the question's id the answer, "" for none; or a JSON file.
+        no_answer_probabilities: of answering: by id how probable it is that there is no answer, for
+            the best F1 at any threshold; or a JSON file. Any finite score will do.
+        label_column: the true labels, values or tags, by name or number; found out if left out.
+        prediction_column: the predicted ones; found out if left out.
+        header: whether the first line of a TSV or CSV file names its columns; found out if None.
+
+    Returns:
+        The metrics, and what they are made of.
+
+    Raises:
+        DataError: a file or a row is not what it should be; an id is missing, unknown or twice
+            there.
+        SettingsError: there is no such task, or an argument is not for it.
+        BertworksError: a package that counts the metrics is not installed.
+    """
+    if task not in get_args(ScoredTask):
+        raise SettingsError(
+            f"predictions of {task!r} cannot be scored", fix=nearest(task, get_args(ScoredTask))
+        )
+    columns = {"label_column": label_column, "prediction_column": prediction_column}
+    files = {"predictions": predictions, "no_answer_probabilities": no_answer_probabilities}
+    unused, of = (columns, "a table's") if task == "answering" else (files, "answering's")
+    for name, value in unused.items():
+        if value is not None:
+            raise SettingsError(f"{name} is not for {task}: it is {of}", fix="Leave it out.")
+    if task == "answering":
+        if predictions is None:
+            raise SettingsError("predictions: they are missing", fix="Give ids and their answers.")
+        return _score_answers(read_rows(data, header=header), predictions, no_answer_probabilities)
+    named = [name for name in columns.values() if name is not None]
+    if task == "tagging":
+        suffixes = Path(data).suffixes if isinstance(data, str | os.PathLike) else []
+        is_conll = isinstance(data, str | os.PathLike) and not {*suffixes} & {*_NOT_CONLL}
+        rows = read_rows(data, columns=named, format="conll" if is_conll else "auto")
+        return _score_tags(rows, label_column, prediction_column)
+    rows = read_rows(data, columns=[*named, *_PREDICTED_NAMES], header=header)
+    score_rows = _score_classes if task == "classification" else _score_values
+    return score_rows(rows, *_find_columns(rows, LABEL_NAMES, label_column, prediction_column))
+
+
+def _score_answers(
+    rows: Rows,
+    predictions: str | os.PathLike[str] | Mapping[str, str],
+    chances: str | os.PathLike[str] | Mapping[str, float] | None,
+) -> Evaluation:
+    columns = find_answering_columns(rows, (None, None, None), labelled=True)
+    questions: dict[str, PlacedRow] = {}
+    for row in rows:
+        identity = text_of(row.values, "id", row.where)
+        if not identity:
+            raise DataError("the question has no id", where=row.where)
+        if identity in questions:
+            raise DataError(f"two questions have the id {identity!r}", where=row.where)
+        questions[identity] = row
+    answers = {
+        identity: answers_of(row.values, columns["answers"], row.where)[0]
+        for identity, row in questions.items()
+    }
+    predicted = _by_id(predictions, "the predictions", _text, questions, rows.name)
+    margins: dict[str, float] = {}
+    if chances is not None:
+        where = "the no-answer probabilities"
+        margins = _by_id(chances, where, _finite, questions, rows.name)
+        for identity in questions:
+            if identity not in margins:
+                where = os.fspath(chances) if isinstance(chances, str | os.PathLike) else where
+                raise DataError(f"there is none of the question {identity!r}", where=where)
+    # Predictions are as their system left them: no threshold changes them.
+    scores = AnsweringScores(unanswerable=bool(margins) or not all(answers.values()))
+    for index, (identity, row) in enumerate(questions.items()):
+        context = text_of(row.values, columns["context"], row.where)
+        answer = predicted.get(identity)
+        start = context.find(answer) if answer else -1
+        scores.add(
+            index,
+            text_of(row.values, columns["question"], row.where),
+            context,
+            answers[identity],
+            answer,
+            margin=margins.get(identity),
+            mark=(0, 0) if answer is None or start < 0 else (start, start + len(answer)),
+        )
+    return Evaluation(scores.result(), len(questions), scores.remarks(), scores.breakdown())
+
+
+def _by_id(
+    given: str | os.PathLike[str] | Mapping[str, Any],
+    name: str,
+    checked: Callable[[Any], T | None],
+    questions: Mapping[str, PlacedRow],
+    data: str,
+) -> dict[str, T]:
+    """Values by the questions' ids, all of them known.
+
+    Raises:
+        DataError: a file is no JSON object; an id is unknown or twice there; `checked` gives None
+            of a value.
+    """
+    where, items = name, given
+    if isinstance(given, str | os.PathLike):
+        where, items = os.fspath(given), _json_object(os.fspath(given))
+    assert isinstance(items, Mapping)
+    found: dict[str, T] = {}
+    for identity, value in items.items():
+        right = checked(value)
+        if right is None:
+            kind = "a text" if checked is _text else "a finite number"
+            what = f"{type(value).__name__} {_short(value)} of the question {identity!r}"
+            raise DataError(f"expected {kind}, got {what}", where=where)
+        found[identity] = right
+    unknown = [identity for identity in found if identity not in questions]
+    if unknown:
+        more = f", nor {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+        raise DataError(f"the question {unknown[0]!r} is not in {data}{more}", where=where)
+    return found
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _finite(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _json_object(path: str) -> dict[str, Any]:
+    """The object of a JSON file, each of its keys there once."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise DataError(f"the id {key!r} is there twice", where=path)
+            found[key] = value
+        return found
+
+    try:
+        value = json.loads(Path(path).read_bytes(), object_pairs_hook=once)
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror})", where=path) from None
+    except UnicodeDecodeError:
+        raise DataError("not UTF-8", where=path) from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"no JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
+    except (RecursionError, ValueError):
+        raise DataError("no JSON that can be read", where=path) from None
+    if not isinstance(value, dict):
+        raise DataError(
+            f"a JSON {type(value).__name__}, not an object",
+            where=path,
+            fix='It must hold one value for each id: {"id": …}.',
+        )
+    return value
+
+
+def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evaluation:
+    tag_column, predicted_column = _find_columns(rows, TAG_NAMES, label, prediction)
+    by_name = {column.strip().lower(): column for column in rows.columns}
+    first = rows.columns[0]
+    word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
+    if word_column is None and _are_numbered(rows) and first not in (tag_column, predicted_column):
+        word_column = first
+    sentences = []
+    for where, row in rows:
+        true = strings_of(row, tag_column, where)
+        predicted = strings_of(_unfolded(row, predicted_column, "tags"), predicted_column, where)
+        # Without words the mistakes are shown among the predicted tags.
+        words = predicted if word_column is None else strings_of(row, word_column, where)
+        if not len(words) == len(true) == len(predicted):
+            raise DataError(
+                f"{len(words)} word(s), {len(true)} tag(s) and {len(predicted)} predicted one(s)",
+                where=where,
+            )
+        sentences.append((words, true, predicted))
+    labels = sorted({tag for _, true, predicted in sentences for tag in (*true, *predicted)})
+    scores = TaggingScores(labels, spans=mark_spans(labels))
+    for index, sentence in enumerate(sentences):
+        scores.add(index, *sentence)
+    return Evaluation(scores.result(), len(sentences), scores.remarks(), scores.breakdown())
+
+
+def _score_classes(rows: Rows, label: str, prediction: str) -> Evaluation:
+    pairs, texts = [], []
+    for where, row in rows:
+        predicted = _unfolded(row, prediction, "label")
+        pairs.append((label_name(row, label, where), label_name(predicted, prediction, where)))
+        texts.append(_shown(row, (label, prediction)))
+    names = sort_labels({name for pair in pairs for name in pair})
+    numbers = np.array([[names.index(name) for name in pair] for pair in pairs]).T
+    # The last of two is the one that F1 is of, as of a trained classifier.
+    scores = ClassificationScores(names, 1 if len(names) == 2 else None)
+    scores.add(numbers[0], numbers[1])
+    for index, (pair, text) in enumerate(zip(pairs, texts, strict=True)):
+        if pair[0] != pair[1]:
+            scores.add_mistake(index, text, *pair)
+    return Evaluation(scores.result(), len(pairs), scores.remarks(), scores.breakdown())
+
+
+def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:
+    scores = RegressionScores()
+    count = 0
+    for count, (where, row) in enumerate(rows, 1):
+        predicted = finite_number(_unfolded(row, prediction, "value"), prediction, where)
+        text = _shown(row, (label, prediction))
+        scores.add(count - 1, text, finite_number(row, label, where), predicted)
+    metrics = {"mean_squared_error": scores.mean_squared_error(), **scores.result()}
+    return Evaluation(metrics, count, scores.remarks(), scores.breakdown())
+
+
+def _are_numbered(rows: Rows) -> bool:
+    """Whether a file names no columns."""
+    names = [column for column in rows.columns if column != DOCUMENT]
+    return names == [str(at + 1) for at in range(len(names))]
+
+
+def _find_columns(
+    rows: Rows, label_names: Sequence[str], label: str | None, prediction: str | None
+) -> tuple[str, str]:
+    """The columns of the true and the predicted labels: of a file without names, the last two.
+
+    Raises:
+        DataError: one is not there, or both are the same.
+    """
+    names = [column for column in rows.columns if column != DOCUMENT]
+    if _are_numbered(rows):
+        guesses = (names[-2:-1], names[-1:])
+    else:
+        by_name = {column.strip().lower(): column for column in names}
+        predicted = [name for name in names if name.startswith(f"{PREDICTION}.")]
+        keys = {f"{PREDICTION}.{key}" for key in ("label", "value", "tags")}
+        guesses = (
+            [by_name[name] for name in label_names if name in by_name],
+            [name for name in predicted if name in keys]
+            + [by_name[name] for name in (PREDICTION, *_PREDICTED_NAMES) if name in by_name],
+        )
+    found = []
+    for named, guessed, role in zip(
+        (label, prediction), guesses, ("label", "prediction"), strict=True
+    ):
+        if named is None and not guessed:
+            raise DataError(
+                f"cannot tell which column is the {role}; {listing(rows.columns)}",
+                where=rows.name,
+                fix=f"Name it with {role}_column (--{role}-column NAME).",
+            )
+        found.append(guessed[0] if named is None else resolve(rows.columns, named, rows.name))
+    if found[0] == found[1]:
+        raise DataError(
+            f"the column {found[0]!r} cannot be both the label and the prediction", where=rows.name
+        )
+    return found[0], found[1]
+
+
+def _unfolded(row: Mapping[str, Any], column: str, key: str) -> Mapping[str, Any]:
+    """A row whose prediction is the value alone, where `predict` has written more beside it."""
+    value = row.get(column)
+    if isinstance(value, Mapping) and key in value:
+        return {**row, column: value[key]}
+    return row
+
+
+def _shown(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """The other columns of a row, for people."""
+    return " | ".join(
+        str(value)
+        for name, value in row.items()
+        if name not in columns and not name.startswith(f"{PREDICTION}.")
+    )

@@ -1,0 +1,250 @@
+"""Scores of predicted classes and numbers, whatever system they are from, and their breakdown.
+
+scikit-learn and SciPy count them. What a network adds to this (losses) is in `metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import need
+from .breakdown import MOST_POINTS, Breakdown, Confusion, ScoreTable
+from .counters import CalibrationCounter, Worst
+
+EXTRA = "metrics"
+
+
+def require_metrics() -> None:
+    """See that the metrics can be counted, before hours are spent on what they are to measure.
+
+    Raises:
+        BertworksError: scikit-learn is not installed.
+    """
+    need("sklearn.metrics", EXTRA, "Measuring a classifier")
+
+
+def classification_metrics(
+    labels: np.ndarray, predicted: np.ndarray, num_labels: int, positive: int | None = None
+) -> dict[str, float]:
+    """Accuracy, Matthews correlation and F1 of predicted classes.
+
+    Args:
+        labels: `[rows]` the true classes, from 0.
+        predicted: `[rows]` the predicted ones.
+        num_labels: how many classes there are.
+        positive: the class whose F1 is `f1`; for more than two classes there is none.
+
+    Returns:
+        `accuracy`; `f1` if there is a positive class; `macro_f1`, the mean of the classes' F1 (of a
+        class that neither occurs nor is predicted it is 0); `matthews_correlation`, 0 where only
+        one class occurs or is predicted.
+
+    Raises:
+        BertworksError: scikit-learn is not installed.
+    """
+    metrics: Any = need("sklearn.metrics", EXTRA, "Measuring a classifier")
+    classes = list(range(num_labels))
+    f1 = metrics.f1_score(labels, predicted, labels=classes, average=None, zero_division=0.0)
+    result = {"accuracy": float(np.mean(labels == predicted))}
+    if positive is not None:
+        result["f1"] = float(f1[positive])
+    result["macro_f1"] = float(np.mean(f1))
+    varies = len(np.unique([labels, predicted])) > 1
+    result["matthews_correlation"] = (
+        float(metrics.matthews_corrcoef(labels, predicted)) if varies else 0.0
+    )
+    return result
+
+
+def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray) -> ScoreTable:
+    """Precision, recall, F1 and rows of each label; what is undefined is 0.
+
+    Args:
+        names: of the labels.
+        labels: `[rows]` the numbers of the true ones, or `[rows, labels]` whether each is.
+        predicted: the like.
+
+    Raises:
+        BertworksError: scikit-learn is not installed.
+    """
+    metrics: Any = need("sklearn.metrics", EXTRA, "Measuring a classifier")
+    if labels.ndim == 2:
+        labels, predicted = indicators(labels), indicators(predicted)
+    counted = metrics.precision_recall_fscore_support(
+        labels, predicted, labels=list(range(len(names))), zero_division=0.0
+    )
+    columns = [column.tolist() for column in counted]
+    rates = dict(zip(names, zip(*columns, strict=True), strict=True))
+    return ScoreTable.of_rates("label", "rows", rates)
+
+
+def indicators(labels: np.ndarray) -> np.ndarray:
+    """`[rows, labels + 1]`: with a label that no row has, or one label would be read as classes."""
+    return np.pad(labels, ((0, 0), (0, 1)))
+
+
+class OneOfSeveralScores:
+    """Rows of which one of several is right: a class, or a choice.
+
+    `majority`, the accuracy of always predicting the commonest; `accuracy`.
+    """
+
+    def __init__(self) -> None:
+        self._true: list[np.ndarray] = []
+        self._predicted: list[np.ndarray] = []
+        self._calibration, self._worst = CalibrationCounter(), Worst()
+
+    def add(
+        self, true: np.ndarray, predicted: np.ndarray, confidence: np.ndarray | None = None
+    ) -> None:
+        """Count rows.
+
+        Args:
+            true: `[rows]` the numbers of what is right.
+            predicted: `[rows]` the like.
+            confidence: `[rows]` the probabilities of what is predicted, if known.
+        """
+        self._true.append(true)
+        self._predicted.append(predicted)
+        if confidence is not None:
+            self._calibration.add(confidence, true == predicted)
+
+    def add_mistake(
+        self, index: int, text: str, true: str, predicted: str, confidence: float | None = None
+    ) -> None:
+        """Keep a mispredicted row, if it is one of the worst.
+
+        Args:
+            index: the row's number, from 0.
+            text: what was read.
+            true: what is right, for people.
+            predicted: the like.
+            confidence: the probability of what is predicted, if known.
+        """
+        unit: Any = None if confidence is None else "probability"
+        self._worst.add(confidence or 0.0, index, text, true, predicted, unit=unit)
+
+    def answers(self) -> tuple[np.ndarray, np.ndarray]:
+        """`[rows]` each: what is right, and what was predicted."""
+        assert self._true, "nothing was evaluated"
+        return np.concatenate(self._true), np.concatenate(self._predicted)
+
+    def result(self) -> dict[str, float]:
+        """The metrics."""
+        true, predicted = self.answers()
+        return {
+            "majority": float(np.bincount(true).max() / len(true)),
+            "accuracy": float(np.mean(true == predicted)),
+        }
+
+    def remarks(self) -> list[str]:
+        """What people should know beside the metrics."""
+        return []
+
+    def breakdown(self) -> Breakdown:
+        """Calibration and mistakes."""
+        return Breakdown(
+            calibration=self._calibration.result("rows"), mistakes=self._worst.result()
+        )
+
+
+class ClassificationScores(OneOfSeveralScores):
+    """`majority`, and the metrics of `classification_metrics`, over all rows.
+
+    Args:
+        names: the classes'.
+        positive: the number of the class whose F1 is `f1`, if there is one.
+
+    Raises:
+        BertworksError: scikit-learn is not installed.
+    """
+
+    def __init__(self, names: Sequence[str], positive: int | None) -> None:
+        require_metrics()
+        super().__init__()
+        self.names, self._positive = names, positive
+
+    def result(self) -> dict[str, float]:
+        metrics = classification_metrics(*self.answers(), len(self.names), self._positive)
+        return {**super().result(), **metrics}
+
+    def remarks(self) -> list[str]:
+        labels, predicted = self.answers()
+        if len(np.unique(predicted)) > 1 or len(np.unique(labels)) == 1:
+            return []
+        name = self.names[predicted[0]]
+        return [f"every row is predicted to be {name!r}: nothing has been learned yet"]
+
+    def breakdown(self) -> Breakdown:
+        labels, predicted = self.answers()
+        own = {
+            "confusion": Confusion.of("rows", self.names, labels, predicted),
+            "tables": (label_scores(self.names, labels, predicted),),
+        }
+        return super().breakdown().model_copy(update=own)
+
+
+class RegressionScores:
+    """The `pearson` and `spearman` correlations, and the mean squared error.
+
+    Where all values are the same, on either side, there is no correlation: it is 0.
+
+    Raises:
+        BertworksError: SciPy is not installed.
+    """
+
+    def __init__(self) -> None:
+        self._stats: Any = need("scipy.stats", EXTRA, "Measuring a regression")
+        self._rows: list[tuple[int, float, float]] = []
+        self._worst = Worst()
+
+    def add(self, index: int, text: str, true: float, predicted: float) -> None:
+        """Count a row.
+
+        Args:
+            index: its number, from 0.
+            text: what was read.
+            true: its value.
+            predicted: the like.
+        """
+        self._rows.append((index, true, predicted))
+        names = f"{true:.4g}", f"{predicted:.4g}"
+        self._worst.add(abs(true - predicted), index, text, *names, unit="error")
+
+    def _values(self) -> tuple[np.ndarray, np.ndarray]:
+        """True and predicted values, in the order of the rows: batches come in order of length."""
+        table = np.array(sorted(self._rows))
+        return table[:, 1], table[:, 2]
+
+    def mean_squared_error(self) -> float:
+        true, predicted = self._values()
+        return float(np.square(true - predicted).mean())
+
+    def result(self) -> dict[str, float]:
+        """The correlations."""
+        true, predicted = self._values()
+        if np.ptp(true) == 0 or np.ptp(predicted) == 0:
+            return {"pearson": 0.0, "spearman": 0.0}
+        return {
+            "pearson": float(self._stats.pearsonr(true, predicted).statistic),
+            "spearman": float(self._stats.spearmanr(true, predicted).statistic),
+        }
+
+    def remarks(self) -> list[str]:
+        """Whether nothing has been learned."""
+        true, predicted = self._values()
+        if np.ptp(predicted) == 0 and np.ptp(true) > 0:
+            value = predicted[0]
+            return [f"every row is predicted to be {value:.3g}: nothing has been learned yet"]
+        return []
+
+    def breakdown(self) -> Breakdown:
+        """Values and the largest errors."""
+        true, predicted = self._values()
+        true, predicted = true[np.isfinite(predicted)], predicted[np.isfinite(predicted)]
+        some = np.linspace(0, len(true) - 1, min(len(true), MOST_POINTS)).astype(int)
+        pairs = zip(true[some].tolist(), predicted[some].tolist(), strict=True)
+        return Breakdown(values=tuple(pairs), mistakes=self._worst.result())

@@ -1,0 +1,329 @@
+"""Predictions in files: scored as the official scorers and other packages score them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import pearsonr, spearmanr
+from seqeval.metrics import f1_score as span_f1
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+import bertworks as bw
+from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.tasks.rows import read_rows
+
+from .tasks import squad_oracle
+
+DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
+# Articles, punctuation of ASCII and of others, and words of which some hold an article.
+PARTS = st.sampled_from(["a", "the", "An", ".", "-", "–", "cat", "Cats", "x", "y's", "theory", " "])
+TEXTS = st.lists(PARTS, max_size=4).map(" ".join)
+ANSWERS = TEXTS.filter(str.strip)
+
+
+def rows_of(answers: dict[str, list[str]]) -> list[dict[str, Any]]:
+    """Questions as SQuAD's reader gives them."""
+    return [
+        {
+            "id": identity,
+            "question": f"What is {identity}?",
+            "context": f"so: {' '.join(texts)}",
+            "answers": {"text": texts, "answer_start": [0] * len(texts)},
+        }
+        for identity, texts in answers.items()
+    ]
+
+
+def named(values: list[Any]) -> dict[str, Any]:
+    return {f"q{number}": value for number, value in enumerate(values)}
+
+
+@given(
+    questions=st.lists(
+        st.tuples(st.lists(ANSWERS, min_size=1, max_size=3), st.none() | TEXTS), min_size=1
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_version_1_is_scored_as_the_official_scorer_does(questions):
+    answers = named([texts for texts, _ in questions])
+    predictions = {f"q{n}": text for n, (_, text) in enumerate(questions) if text is not None}
+    found = bw.score("answering", rows_of(answers), predictions=predictions)
+    expected = squad_oracle.scored(answers, predictions, "1.1")
+    assert found.metrics == pytest.approx(expected)
+    missing = len(questions) - len(predictions)
+    assert [str(missing) in remark for remark in found.remarks] == [True] * bool(missing)
+    nothing = sum(not any(map(squad_oracle.words_of, texts)) for texts in answers.values())
+    lengths = {row.name: row.count for row in found.breakdown.tables[0].rows}
+    assert lengths.get("no answer", 0) == nothing
+    mistakes = {one.row - 1 for one in found.breakdown.mistakes}
+    wrong = [
+        number
+        for number, (texts, text) in enumerate(questions)
+        if text is not None and not squad_oracle.of_version_1(text, texts)[0]
+    ]
+    assert mistakes <= set(wrong)
+    assert len(mistakes) == min(25, len(wrong))
+
+
+@given(
+    questions=st.lists(
+        st.tuples(st.lists(ANSWERS, max_size=3), TEXTS, st.integers(-3, 3)), min_size=1
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_version_2_is_scored_as_the_official_scorer_does(questions):
+    """And the best threshold is the best of all; a wordless answer is none everywhere."""
+    answers, predictions = named([q[0] for q in questions]), named([q[1] for q in questions])
+    margins = named([q[2] for q in questions])
+    found = bw.score(
+        "answering",
+        rows_of(answers),
+        predictions=predictions,
+        no_answer_probabilities={key: float(value) for key, value in margins.items()},
+    )
+    metrics = dict(found.metrics)
+
+    def at(threshold: float) -> dict[str, float]:
+        kept = {k: "" if margins[k] > threshold else text for k, text in predictions.items()}
+        return squad_oracle.scored(answers, kept, "2.0")
+
+    assert {key: metrics[key] for key in ("exact_match", "f1")} == pytest.approx(at(9))
+    best = max(at(threshold)["f1"] for threshold in range(-4, 4))
+    assert metrics["best_f1"] == pytest.approx(best)
+    assert at(metrics["best_null_threshold"])["f1"] == pytest.approx(best)
+    none = {k: texts for k, texts in answers.items() if not any(map(squad_oracle.words_of, texts))}
+    some = {k: texts for k, texts in answers.items() if k not in none}
+    if some:
+        expected = squad_oracle.scored(some, predictions, "2.0")["f1"]
+        assert metrics["answered_f1"] == pytest.approx(expected)
+    if none:
+        expected = squad_oracle.scored(none, predictions, "2.0")["f1"]
+        assert metrics["unanswered_accuracy"] == pytest.approx(expected)
+    lengths = {row.name: row.count for row in found.breakdown.tables[0].rows}
+    assert lengths.get("no answer", 0) == len(none)
+
+
+def test_a_question_without_an_answer_makes_it_version_2():
+    answers = {"q0": ["."], "q1": []}
+    found = bw.score("answering", rows_of(answers), predictions={"q0": "", "q1": ""})
+    assert found.metrics == {
+        **{"exact_match": 1.0, "f1": 1.0, "answered_f1": 0.0, "unanswered_accuracy": 1.0},
+    }
+    only = bw.score("answering", rows_of({"q0": ["."]}), predictions={"q0": ""})
+    assert only.metrics == {"exact_match": 1.0, "f1": 0.0}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "em", "score"),
+    [("rnet-plus", 82.469, 88.478), ("match-lstm", 67.635, 76.756)],
+)
+def test_published_answers_have_their_published_scores(name, em, score):
+    """Two published systems' answers, as scored by the official script."""
+    folder = DATA / "squad"
+    if not folder.is_dir():
+        pytest.skip(f"there is no {folder}")
+    rows = [row.values for part in ("train", "dev") for row in read_rows(folder / f"{part}.json")]
+    assert len(rows) == 10_570
+    found = bw.score("answering", rows, predictions=folder / f"predictions-{name}.json")
+    assert 100 * found.metrics["exact_match"] == pytest.approx(em, abs=5e-4)
+    assert 100 * found.metrics["f1"] == pytest.approx(score, abs=5e-4)
+
+
+QUESTIONS = rows_of({"q0": ["cat"], "q1": ["x"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "answers.json:1: no JSON"),
+        ("[]", "answers.json: a JSON list, not an object"),
+        ('{"q0": "a", "q0": "b"}', "answers.json: the id 'q0' is there twice"),
+        ('{"q0": 5}', "answers.json: expected a text, got int 5 of the question 'q0'"),
+        ('{"q0": null}', "expected a text, got NoneType None of the question 'q0'"),
+        (
+            '{"zz": "a", "yy": "b"}',
+            "answers.json: the question 'zz' is not in the rows given, nor 1 more",
+        ),
+        ("\udcff", "answers.json: not UTF-8"),
+    ],
+)
+def test_bad_predictions(tmp_path, text, says):
+    file = tmp_path / "answers.json"
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(DataError, match=says) as caught:
+        bw.score("answering", QUESTIONS, predictions=file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("chances", "says"),
+    [
+        ({"q0": 0.5}, "there is none of the question 'q1'"),
+        ({"q0": 0.5, "q1": "1"}, "expected a finite number, got str '1' of the question 'q1'"),
+        ({"q0": 0.5, "q1": float("nan")}, "got float nan of the question 'q1'"),
+        ({"q0": 0.5, "q1": True}, "got bool True of the question 'q1'"),
+        ({"q0": 0.5, "q1": 1, "q2": 1}, "the question 'q2' is not in the rows"),
+    ],
+)
+def test_bad_probabilities(chances, says):
+    with pytest.raises(DataError, match=says):
+        bw.score("answering", QUESTIONS, predictions={}, no_answer_probabilities=chances)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"id": ""}, "row 2: the question has no id"),
+        ({"id": "q0"}, "row 2: two questions have the id 'q0'"),
+        ({"answers": None}, "row 2: the column 'answers' holds no answers"),
+        ({"id": 7}, "row 2: the column 'id' holds 7"),
+    ],
+)
+def test_bad_questions(change, says):
+    with pytest.raises(DataError, match=says):
+        bw.score("answering", [QUESTIONS[0], {**QUESTIONS[1], **change}], predictions={})
+
+
+def test_arguments_are_of_their_task():
+    with pytest.raises(SettingsError, match="'taging' cannot be scored"):
+        bw.score("taging", [])
+    with pytest.raises(SettingsError, match="predictions: they are missing"):
+        bw.score("answering", QUESTIONS)
+    with pytest.raises(SettingsError, match="label_column is not for answering"):
+        bw.score("answering", QUESTIONS, predictions={}, label_column="x")
+    with pytest.raises(SettingsError, match="predictions is not for tagging"):
+        bw.score("tagging", [], predictions={})
+
+
+@pytest.mark.parametrize("separator", [" ", "\t"])
+@pytest.mark.parametrize("words", [True, False])
+def test_tags(tmp_path, separator, words):
+    """A file as `conlleval` takes it, with and without words, under a name that says nothing."""
+    draw = random.Random(0)
+    tags = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    sentences = [
+        [(f"w{at}", draw.choice(tags), draw.choice(tags)) for at in range(draw.randint(1, 9))]
+        for _ in range(40)
+    ]
+    lines = (
+        "".join(separator.join(word[0 if words else 1 :]) + "\n" for word in sentence)
+        for sentence in sentences
+    )
+    file = tmp_path / "system.out.txt"
+    file.write_text("\n".join(lines))
+    found = bw.score("tagging", file)
+    true, predicted = ([[word[at] for word in one] for one in sentences] for at in (1, 2))
+    assert found.rows == 40
+    assert found.metrics["f1"] == pytest.approx(span_f1(true, predicted))
+    flat = [list(chain(*part)) for part in (true, predicted)]
+    assert found.metrics["accuracy"] == pytest.approx(accuracy_score(*flat))
+    assert found.breakdown.confusion is not None
+    assert found.breakdown.confusion.labels == ("LOC", "PER", "O")
+    first = found.breakdown.mistakes[0]
+    sentence = sentences[first.row - 1]
+    wrong = next(at for at, word in enumerate(sentence) if word[1] != word[2])
+    assert (first.truth, first.told) == sentence[wrong][1:]
+    assert first.mark is not None
+    assert first.text[slice(*first.mark)] == sentence[wrong][0 if words else 2]
+
+
+def test_plain_tags_have_a_macro_f1(tmp_path):
+    file = tmp_path / "tags.conll"
+    file.write_text("a NOUN NOUN\nb VERB NOUN\n\nc VERB VERB\n")
+    metrics = bw.score("tagging", file).metrics
+    expected = f1_score(["N", "V", "V"], ["N", "N", "V"], average="macro")
+    assert metrics["macro_f1"] == pytest.approx(expected)
+    assert "f1" not in metrics
+
+
+def test_tags_of_rows():
+    row = {"words": ["a", "b"], "tags": ["X", "Y"], "prediction": {"tags": ["X", "X"]}}
+    assert bw.score("tagging", [row]).metrics["accuracy"] == 0.5
+    with pytest.raises(DataError, match=r"row 1: 2 word\(s\), 2 tag\(s\) and 1 predicted"):
+        bw.score("tagging", [{**row, "prediction": ["X"]}])
+    with pytest.raises(DataError, match="cannot be both the label and the prediction"):
+        bw.score("tagging", [row], prediction_column="tags")
+
+
+LABELS = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=1)
+
+
+@given(pairs=LABELS)
+@settings(max_examples=60, deadline=None)
+def test_classes(pairs):
+    rows = [{"note": f"row {n}", "label": a, "predicted": b} for n, (a, b) in enumerate(pairs)]
+    found = bw.score("classification", rows)
+    true, predicted = zip(*pairs, strict=True)
+    names = sorted({*true, *predicted})
+    assert found.metrics["accuracy"] == pytest.approx(accuracy_score(true, predicted))
+    macro = f1_score(true, predicted, labels=names, average="macro", zero_division=0)
+    assert found.metrics["macro_f1"] == pytest.approx(macro)
+    if len(names) == 2:
+        positive = f1_score(true, predicted, pos_label=names[1], zero_division=0)
+        assert found.metrics["f1"] == pytest.approx(positive)
+    if len({*true, *predicted}) > 1:
+        matthews = matthews_corrcoef(true, predicted)
+        assert found.metrics["matthews_correlation"] == pytest.approx(matthews)
+    wrong = [n for n, (a, b) in enumerate(pairs) if a != b]
+    shown = [(one.row - 1, one.text, one.truth, one.told) for one in found.breakdown.mistakes]
+    assert shown == [(n, f"row {n}", *pairs[n]) for n in wrong][:25]
+
+
+def test_columns_without_names_are_the_last_two(tmp_path):
+    file = tmp_path / "predicted.tsv"
+    file.write_text("0\ta text\tx\tx\n1\tanother\tx\ty\n")
+    assert bw.score("classification", file, header=False).metrics["accuracy"] == 0.5
+    named = bw.score("classification", file, header=False, label_column="4", prediction_column="3")
+    assert named.breakdown.mistakes[0].truth == "y"
+    with pytest.raises(DataError, match=r"which column is the prediction; .*--prediction-column"):
+        bw.score("classification", [{"label": "x", "text": "a"}])
+    with pytest.raises(DataError, match="there is no column 'lable'"):
+        bw.score("classification", [{"label": "x", "predicted": "a"}], label_column="lable")
+    with pytest.raises(DataError, match=r"row 1: the label \(column 'predicted'\) is empty"):
+        bw.score("classification", [{"label": "x", "predicted": ""}])
+
+
+def test_values():
+    draw = random.Random(0)
+    true = [draw.random() for _ in range(30)]
+    told = [value + draw.gauss(0, 0.3) for value in true]
+    pairs = zip(true, told, strict=True)
+    found = bw.score("regression", [{"label": a, "prediction": {"value": b}} for a, b in pairs])
+    errors = [abs(a - b) for a, b in zip(true, told, strict=True)]
+    assert found.metrics == pytest.approx(
+        {
+            "mean_squared_error": sum(error**2 for error in errors) / 30,
+            "pearson": pearsonr(true, told).statistic,
+            "spearman": spearmanr(true, told).statistic,
+        }
+    )
+    assert found.breakdown.mistakes[0].error == pytest.approx(max(errors))
+    with pytest.raises(BertworksError, match=r"'nan' \(column 'predicted'\) is no finite number"):
+        bw.score("regression", [{"label": 1, "predicted": "nan"}])
+
+
+def test_what_predict_writes_can_be_scored(tmp_path):
+    """TSV and JSON Lines with a prediction beside each row."""
+    rows = [
+        {"text": "a", "label": "x", "prediction": {"label": "x", "probabilities": {"x": 0.9}}},
+        {"text": "b", "label": "y", "prediction": {"label": "x", "probabilities": {"x": 0.6}}},
+    ]
+    lines = tmp_path / "predicted.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = tmp_path / "predicted.tsv"
+    table.write_text(
+        "text\tlabel\tprediction.label\tprediction.probabilities.x\na\tx\tx\t0.9\nb\ty\tx\t0.6\n"
+    )
+    for file in (lines, table):
+        found = bw.score("classification", file)
+        assert found.metrics["accuracy"] == 0.5
+        assert found.breakdown.mistakes[0].text == "b"
