@@ -62,7 +62,7 @@ def test_the_share_needs_its_schedule() -> None:
     with pytest.raises(SettingsError, match=r"decay_share=0\.1 does nothing without schedule="):
         OptimizerSettings.parse({"decay_share": 0.1})
     with pytest.raises(SettingsError, match=r"decay_share=0\.1 does nothing without schedule="):
-        FinetuneSettings.parse({"decay_share": 0.1}).check_needed()
+        FinetuneSettings.parse({"decay_share": 0.1}).check_together()
     optimizer = OptimizerSettings.parse({"schedule": "warmup-stable-decay"})
     assert optimizer.decay_start(100) == 80
     assert OptimizerSettings().decay_start(100) is None

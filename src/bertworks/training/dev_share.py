@@ -10,12 +10,14 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from ..errors import DataError, SettingsError
-from ..tasks.labelled import LabelledExample, LabelledTask
 from ..tasks.placed import Rows
 from ..tasks.rows import Table
+
+if TYPE_CHECKING:
+    from ..tasks.labelled import LabelledExample, LabelledTask
 
 Dev: TypeAlias = Table | float
 """The rows to measure on: a table, or a share of the training rows."""
