@@ -171,6 +171,7 @@ def test_bad_predictions(tmp_path, text, says):
         ({"q0": 0.5, "q1": "1"}, "expected a finite number, got str '1' of the question 'q1'"),
         ({"q0": 0.5, "q1": float("nan")}, "got float nan of the question 'q1'"),
         ({"q0": 0.5, "q1": True}, "got bool True of the question 'q1'"),
+        ({"q0": 0.5, "q1": 10**400}, "got int 1000.*… of the question 'q1'"),
         ({"q0": 0.5, "q1": 1, "q2": 1}, "the question 'q2' is not in the rows"),
     ],
 )
@@ -290,6 +291,14 @@ def test_columns_without_names_are_the_last_two(tmp_path):
         bw.score("classification", [{"label": "x", "predicted": "a"}], label_column="lable")
     with pytest.raises(DataError, match=r"row 1: the label \(column 'predicted'\) is empty"):
         bw.score("classification", [{"label": "x", "predicted": ""}])
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_table_without_rows(tmp_path, task):
+    file = tmp_path / "predicted.tsv"
+    file.write_text("label\tpredicted\n")
+    with pytest.raises(DataError, match=r"predicted.tsv: there are no rows"):
+        bw.score(task, file)
 
 
 def test_values():

@@ -186,8 +186,12 @@ def _text(value: Any) -> str | None:
 
 
 def _finite(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
 
 
 def _short(value: Any) -> str:
@@ -257,6 +261,8 @@ def _score_classes(rows: Rows, label: str, prediction: str) -> Evaluation:
         predicted = _unfolded(row, prediction, "label")
         pairs.append((label_name(row, label, where), label_name(predicted, prediction, where)))
         texts.append(_shown(row, (label, prediction)))
+    if not pairs:
+        raise DataError("there are no rows", where=rows.name)
     names = sort_labels({name for pair in pairs for name in pair})
     numbers = np.array([[names.index(name) for name in pair] for pair in pairs]).T
     # The last of two is the one that F1 is of, as of a trained classifier.
@@ -275,6 +281,8 @@ def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:
         predicted = finite_number(_unfolded(row, prediction, "value"), prediction, where)
         text = _shown(row, (label, prediction))
         scores.add(count - 1, text, finite_number(row, label, where), predicted)
+    if not count:
+        raise DataError("there are no rows", where=rows.name)
     metrics = {"mean_squared_error": scores.mean_squared_error(), **scores.result()}
     return Evaluation(metrics, count, scores.remarks(), scores.breakdown())
 

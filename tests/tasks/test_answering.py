@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from bertworks.errors import DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.model.config import EncoderConfig
+from bertworks.tasks.answering.columns import answers_of
 from bertworks.tasks.answering.metrics import best_threshold, exact_match, f1
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.settings import AnsweringOptions
@@ -27,7 +28,8 @@ from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 
 DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdé中", *(f"##{c}" for c in "abcdé")]
+LETTERS = [*"abcdé中", *(f"##{c}" for c in "abcdé")]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "ab", "##cd"]
 TOKENIZER = Tokenizer.from_vocabulary(PIECES, lowercase=False, strip_accents=False)
 
 
@@ -72,6 +74,130 @@ def test_an_answer_comes_back(words, data):
     assert context[told["start"] : told["end"]] == told["answer"]
 
 
+@given(words=PASSAGES, data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_window_has_the_target_if_it_has_the_whole_answer(words, data):
+    """Any characters of the passage, also parts of pieces, against the tokens of all of it."""
+    context = " ".join(words)
+    start = data.draw(st.integers(0, len(context) - 1))
+    end = data.draw(st.integers(start + 1, min(len(context), start + 8)))
+    assume(context[start:end].strip())
+    task = make_task()
+    example = task.example(row(context, context[start:end], start), 0)
+    tokens = TOKENIZER.encode(context).offsets[1:-1].tolist()
+    held = [at for at, (first, past) in enumerate(tokens) if first < end and past > start]
+    question = 2
+    room = 16 - 3 - question
+    for number, (window, target) in enumerate(zip(example.windows, example.targets, strict=True)):
+        seen = range(5 * number, min(5 * number + room, len(tokens)))
+        assert window.num_tokens == len(seen) + 3 + question
+        expected = (0, 0)
+        if held[0] in seen and held[-1] in seen:
+            expected = tuple(at - seen.start + 2 + question for at in (held[0], held[-1]))
+        assert target == expected
+
+
+class Rules:
+    """What is predicted for a passage, by the rules of the original, token by token.
+
+    Args:
+        logits: of a window and a place in it, the start's and the end's.
+        tokens: characters of each token of the passage.
+        windows: first token and number of tokens of each window.
+        before: tokens before the passage in each window.
+    """
+
+    def __init__(self, logits, tokens, windows, before, longest, n_best):
+        self.null = min(sum(logits[number, 0]) for number in range(len(windows)))
+        every = []
+        for number, (first, length) in enumerate(windows):
+            own = []
+            for at in range(length):
+                if number != most_context(windows, first + at):
+                    continue
+                for to in range(at, min(length, at + longest)):
+                    score = logits[number, before + at][0] + logits[number, before + to][1]
+                    own.append((score, tokens[first + at][0], tokens[first + to][1]))
+            every += sorted(own, reverse=True)[:n_best]
+        self.spans = sorted(every, reverse=True)
+        self.n_best = n_best
+
+    def best(self, context):
+        """The best spans of different texts."""
+        found = {}
+        for score, start, end in self.spans:
+            found.setdefault(context[start:end], (score, start, end))
+        return list(found.values())[: self.n_best]
+
+
+def most_context(windows, token):
+    """The window that sees most around a token: the original's `_check_is_max_context`."""
+    context = {}
+    for number, (start, length) in enumerate(windows):
+        left, right = token - start, start + length - 1 - token
+        if min(left, right) >= 0:
+            context[number] = min(left, right) + 0.01 * length
+    return max(context, key=context.__getitem__)  # of equals the first
+
+
+@given(
+    words=st.lists(st.text("abcd中", min_size=1, max_size=4), max_size=25),
+    question=st.integers(1, 6),
+    stride=st.integers(1, 12),
+    longest=st.integers(1, 5),
+    n_best=st.integers(1, 6),
+    threshold=st.none() | st.floats(-6, 6),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=300, deadline=None)
+def test_what_is_predicted_is_what_the_rules_say(
+    words, question, stride, longest, n_best, threshold, seed
+):
+    context = " ".join(words)
+    values = {"stride": stride, "max_answer_tokens": longest, "n_best": n_best}
+    values |= {"max_question_tokens": 4, "unanswerable": threshold is not None}
+    task = make_task(**values, null_threshold=threshold or 0.0)
+    rows = [
+        {"question": "b " * question, "context": context},
+        {"question": "a", "context": "d c b a"},  # another row, whose windows lie between
+    ]
+    examples = task.examples(rows, 3, labelled=False)
+    assert [one.truncated_tokens for one in examples] == [max(0, question - 4), 0]
+    batch = task.collate(examples).to("cpu")
+    packed = batch.packed
+    logits = np.random.default_rng(seed).normal(0, 3, (packed.num_tokens, 2))
+    found = task.decode({"logits": torch.from_numpy(logits)}, batch)
+    assert set(found) == {3, 4}
+
+    tokens = TOKENIZER.encode(context).offsets[1:-1].tolist()
+    room = 16 - 3 - min(question, 4)
+    step = min(stride, room)
+    starts = [0]
+    while starts[-1] + room < len(tokens):
+        starts.append(starts[-1] + step)
+    windows = [(start, min(room, len(tokens) - start)) for start in starts]
+    by_place = {}
+    for at, first in enumerate(packed.cu_seqlens[:-1].tolist()):
+        if packed.sequence_row[at] == 3:
+            for place in range(packed.cu_seqlens[at + 1] - first):
+                by_place[int(packed.sequence_number[at]), place] = logits[first + place].tolist()
+    rules = Rules(by_place, tokens, windows, 2 + min(question, 4), longest, n_best)
+    best = rules.best(context)
+    every = [*best, (rules.null, 0, 0)] if threshold is not None else best
+    total = sum(np.exp(score) for score, _, _ in every)
+    chances = [(np.exp(score) / total, start, end) for score, start, end in every]
+    expected = chances[0] if chances else (0.0, 0, 0)
+    if threshold is not None and (not best or rules.null - best[0][0] > threshold):
+        expected = chances[-1]
+    told = found[3]
+    assert (told["start"], told["end"]) == expected[1:]
+    assert told["answer"] == context[told["start"] : told["end"]]
+    assert told["probability"] == pytest.approx(expected[0])
+    others = [(one["probability"], one["start"], one["end"]) for one in told["alternatives"]]
+    assert [one[1:] for one in others] == [one[1:] for one in sorted(chances, reverse=True)]
+    assert [one[0] for one in others] == pytest.approx(sorted([c[0] for c in chances])[::-1])
+
+
 def test_the_window_with_the_whole_answer_has_the_target():
     task = make_task()
     example = task.example(row("a b c d a b c d a b c d a b", "d a", 14), 0)
@@ -95,12 +221,19 @@ def test_the_window_with_the_whole_answer_has_the_target():
         (4, (3, "moved")),
         (None, (0, "moved")),
         (-1, (0, "moved")),
+        (-2, (0, "moved")),
+        (3.5, (0, "moved")),
         (99, (3, "moved")),
         ("3", (0, "moved")),
     ],
 )
 def test_an_answer_is_looked_for_where_it_is_said_to_be(start, expected):
     assert locate("ab ab", "ab", start) == expected
+
+
+def test_the_nearest_of_places_that_overlap():
+    assert locate("aaab", "aa", 2) == (1, "moved")
+    assert locate("bab", "ab", True) == (1, "moved"), "true is no place"
 
 
 def test_a_lost_answer_is_counted_and_not_learned():
@@ -120,13 +253,9 @@ def test_the_window_with_the_most_context_has_the_say(total, room, data):
     windows = [(start, min(room, total - start)) for start in starts]
     says = tellers(windows)
     for token in range(total):
-        context = {}
-        for number, (start, length) in enumerate(windows):
-            left, right = token - start, start + length - 1 - token
-            if min(left, right) >= 0:
-                context[number] = min(left, right) + 0.01 * length
-        best = max(context, key=context.__getitem__)
-        assert [number for number in context if says[number][token - windows[number][0]]] == [best]
+        sees = [n for n, (start, length) in enumerate(windows) if start <= token < start + length]
+        have_say = [number for number in sees if says[number][token - windows[number][0]]]
+        assert have_say == [most_context(windows, token)]
     assert [len(own) for own in says] == [length for _, length in windows]
 
 
@@ -188,7 +317,7 @@ def test_the_loss_is_that_of_the_paper(loss, softmax):
 
 
 def test_no_answer_is_told_where_it_scores_better():
-    for threshold, told in ((0.0, ""), (3.0, "b")):
+    for threshold, told in ((0.0, ""), (2.0, "b"), (3.0, "b")):
         task = make_task(unanswerable=True, null_threshold=threshold)
         batch = task.collate([task.example(row("a b", None), 0, labelled=False)]).to("cpu")
         logits = torch.zeros(7, 2)  # [CLS] a b [SEP] a b [SEP]
@@ -262,6 +391,10 @@ def test_bad_rows(values, says):
     [
         ("{", "a.json:1: no JSON"),
         ("[\n1]", "there is no list 'data', as SQuAD"),
+        ('{"paragraphs": []}', "there is no list 'data', as SQuAD"),
+        (" \n\n", "the file is empty"),
+        ('{"data":\n' + "[" * 10**5, "no JSON that can be read: nested too deeply"),
+        ('{"data": [{"paragraphs": []},\n {}]}', "article 2: there is no list 'paragraphs'"),
         (
             '{"data": [{"paragraphs": [{"qas": []}]}]}',
             "article 1, paragraph 1: there is no text 'co",
@@ -282,6 +415,82 @@ def test_bad_files(tmp_path, text, says):
     file.write_text(text)
     with pytest.raises(DataError, match=says):
         list(read_rows(file))
+
+
+def test_the_questions_of_a_file(tmp_path):
+    answer = {"text": "b", "answer_start": 2}
+    qas = [
+        {"id": 1, "question": "a", "answers": [answer, {"text": "a"}]},
+        {"question": "c", "is_impossible": True},
+        {"id": "3", "question": "d", "answers": [answer], "is_impossible": True},
+        {"id": "4", "question": "e", "answers": [answer], "is_impossible": False},
+        {"id": "5", "question": "of a test"},
+    ]
+    paragraphs = [{"context": "a b", "qas": qas}, {"context": "c", "qas": [{"question": "d"}]}]
+    document = {"data": [{"title": "t", "paragraphs": paragraphs}, {"paragraphs": []}]}
+    none: dict[str, list[Any]] = {"text": [], "answer_start": []}
+    for indent in (None, 1):
+        file = tmp_path / f"a{indent}.json"
+        file.write_text(json.dumps(document, indent=indent))
+        rows = list(read_rows(file))
+        assert [row.values for row in rows] == [
+            {"id": identity, "title": "t", "context": context, "question": text, "answers": own}
+            for identity, context, text, own in (
+                ("1", "a b", "a", {"text": ["b", "a"], "answer_start": [2, None]}),
+                ("", "a b", "c", none),
+                ("3", "a b", "d", none),
+                ("4", "a b", "e", {"text": ["b"], "answer_start": [2]}),
+                ("5", "a b", "of a test", None),
+                ("", "c", "d", None),
+            )
+        ]
+        places = [row.where.removeprefix(f"{file}, ") for row in rows]
+        assert places[:2] == ["question '1'", "article 1, paragraph 1"]
+        assert places[-1] == "article 1, paragraph 2"
+
+
+def test_columns_are_found_by_their_names():
+    task = AnsweringTask.from_table(
+        TOKENIZER,
+        read_rows([{"query": "a", "passage": "a b", "answer": "b"}]),
+        AnsweringOptions(max_seq_length=16, stride=4),
+    )
+    own = task.settings
+    assert (own.question, own.context, own.answers) == ("query", "passage", "answer")
+    assert not own.unanswerable
+    unlabelled = read_rows([{"question": "a", "context": "b"}])
+    assert task.for_table(unlabelled, labelled=False).settings.question == "question"
+    with pytest.raises(DataError, match=r"cannot tell which column is the answers; its columns"):
+        task.for_table(unlabelled, labelled=True)
+    with pytest.raises(DataError, match=r"cannot tell which column is the context"):
+        task.for_table(read_rows([{"question": "a"}]), labelled=False)
+    named = AnsweringOptions(question_column="2", context_column="c", answers_column="a")
+    rows = read_rows([{"c": "a b", "q": "a", "a": "b"}])
+    again = AnsweringTask.from_table(TOKENIZER, rows, named).settings
+    assert (again.question, again.context, again.answers) == ("q", "c", "a")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("b", (["b"], [None])),
+        (" ", ([], [])),
+        ({"text": ["b", " ", "c"], "answer_start": [2, 1, 0]}, (["b", "c"], [2, 0])),
+        ({"text": ["b", "c"]}, (["b", "c"], [None, None])),
+        ({"text": []}, ([], [])),
+        ('{"text": ["b"], "answer_start": [2]}', (["b"], [2])),
+    ],
+)
+def test_answers_as_they_are_written(value, expected):
+    assert answers_of({"own": value}, "own", None) == expected
+
+
+@pytest.mark.parametrize(
+    "value", [None, 3, ["b"], {"text": "b"}, {"text": [1]}, {"text": ["b"], "answer_start": [1, 2]}]
+)
+def test_what_is_no_answer(value):
+    with pytest.raises(DataError, match="f:1: the column 'own' holds no answers"):
+        answers_of({"own": value}, "own", "f:1")
 
 
 def test_a_long_question_narrows_the_stride():

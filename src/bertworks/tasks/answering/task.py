@@ -151,8 +151,11 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             answers = tuple(texts)
             start = end = -1
             if texts:
-                start, found = locate(row[own.context], texts[0], starts[0])
-                end = start + len(texts[0])
+                text = texts[0]
+                start, found = locate(row[own.context], text, starts[0])
+                if found != "lost":  # blanks around the answer are no token's
+                    end = start + len(text.rstrip())
+                    start += len(text) - len(text.lstrip())
             targets = [self._target(window, start, end) for window in windows]
         return AnsweringExample(
             index,
