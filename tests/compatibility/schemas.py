@@ -1,0 +1,55 @@
+"""Where the classes of settings are: all that the tests know of the implementation.
+
+What is moved or renamed in `src/` is followed here alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bertworks.ablations.features import FeatureAblationSettings
+from bertworks.probing import TextProbeSettings
+from bertworks.settings import Settings
+from bertworks.tasks import LABELLED, labelled_task
+from bertworks.training.finetune_settings import settings_of
+from bertworks.training.recipe import PretrainSettings, read_recipe
+
+VERBS = ("pretrain", *(f"finetune {task}" for task in LABELLED), "glue", "probe", "ablate")
+"""The verbs that take `key=value` words; of `finetune`, one for each task."""
+
+NEEDED: dict[str, tuple[str, ...]] = {"pretrain": ("data=prepared", "steps=100")}
+"""The words that a verb cannot do without."""
+
+RENAMED: dict[str, str] = {}
+"""The present key of each setting that had another, by the verb and its former key.
+
+For example `{"pretrain optimizer.lr": "learning_rate"}`.
+"""
+
+
+def schema_of(verb: str) -> type[Settings]:
+    """The class of a verb's settings."""
+    name, _, task = verb.partition(" ")
+    if name == "finetune":
+        return settings_of(labelled_task(task))
+    if name == "glue":
+        return settings_of(labelled_task("classification"))
+    return {
+        "pretrain": PretrainSettings,
+        "probe": TextProbeSettings,
+        "ablate": FeatureAblationSettings,
+    }[name]
+
+
+def recipe(name: str, words: Sequence[str]) -> Settings:
+    """A recipe as resolved; `name` may be a file."""
+    return read_recipe(name, words)
+
+
+def value_of(resolved: Settings, key: str) -> Any:
+    """The value of a dotted key, as JSON can hold it."""
+    value: Any = resolved.model_dump(mode="json")
+    for part in key.split("."):
+        value = value[part]
+    return value

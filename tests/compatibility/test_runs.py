@@ -1,0 +1,85 @@
+"""Runs that were killed half-way resume by the command line of then, and end as they did there."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from . import accepted, look
+from .commands import RUNS
+
+pytestmark = pytest.mark.long
+
+# On another processor sums in float32 are made in another order, and a dozen steps widen that.
+TOLERANCE = 1e-5
+# Adam divides by the size of gradients. A parameter whose true gradient is 0, such as the bias of a
+# score that a softmax compares with others, therefore follows their rounding.
+ROUNDING = 1e-7
+# A sum over a tensor adds the differences of its numbers up.
+OF_SUMS = 2e-5
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_resumes_and_ends_as_it_did(root: Path, name: str, same_conditions: bool) -> None:
+    command = json.loads((root / "commands.json").read_bytes())[name]
+    expected = json.loads((root / "expected/runs" / f"{name}.json").read_bytes())
+    directory = root / "runs" / name
+    if name == "student" and not same_conditions:
+        pytest.skip("a teacher's answers are its rows' labels, and must be the same to the bit")
+    with look.recorded_batches() as batches:
+        accepted.invoke(command, machine_of(directory))
+
+    # The same examples in the same order: these are whole numbers, the same everywhere.
+    assert len(batches) == expected["resumed"]
+    assert batches == expected["batches"][-len(batches) :]
+
+    rel = 0 if same_conditions else TOLERANCE
+    was, now = expected["files"], look.outcome(directory)
+    if not same_conditions:
+        was, now = without_details(was), without_details(now)
+    look.check_same(was, now, rel=rel)
+    check_state(expected["state"], look.last_state(directory), exactly=same_conditions)
+    assert look.models(directory).keys() == expected["models"].keys()
+    if same_conditions:
+        assert look.models(directory) == expected["models"]
+
+
+def machine_of(directory: Path) -> Any:
+    """The facts about the machine where a run was begun."""
+    sessions = next(iter(sorted(directory.rglob("sessions.jsonl"))))
+    lines = [json.loads(line) for line in sessions.read_text(encoding="utf-8").splitlines()]
+    return next(line for line in lines if line["event"] == "start")
+
+
+def without_details(files: dict[str, Any]) -> dict[str, Any]:
+    """The files of a run without lists that are sorted or cut by what may be nearly equal."""
+    found = copy.deepcopy(files)
+    for name, content in found.items():
+        if name.endswith("evaluation.json"):
+            del content["breakdown"]
+    return found
+
+
+def check_state(was: dict[str, Any], now: dict[str, Any], *, exactly: bool) -> None:
+    """Compare the tensors of the last checkpoints: their bits, or their sums and norms."""
+    if exactly:
+        assert was == now
+        return
+    assert was.keys() == now.keys()
+    for file, tensors in was.items():
+        assert tensors.keys() == now[file].keys(), file
+        squares = was[file.replace("weights.safetensors", "optimizer.safetensors")]
+        for name, tensor in tensors.items():
+            parameter = name.split("/")[-1]
+            square = squares.get(f"exp_avg_sq/{parameter}")
+            if square is not None and math.sqrt(square["sum_norm"][1]) < ROUNDING:
+                continue
+            found, wanted = now[file][name]["sum_norm"], tensor["sum_norm"]
+            close = np.allclose(found, wanted, rtol=TOLERANCE, atol=OF_SUMS)
+            assert close, f"{file}: {name}: {found}, and was {wanted}"
