@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from .. import files
 from ..errors import CheckpointError
 from ..settings import Settings
 from .weights import read_json
@@ -127,7 +128,7 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
         ("sentence_bert_config.json", limits),
         ("1_Pooling/config.json", pooling),
     ):
-        (directory / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        files.write_json(directory / name, content)
 
 
 def _pooling(file: Path) -> SentencePooling:

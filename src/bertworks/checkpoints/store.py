@@ -12,26 +12,24 @@ is listed.
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from .. import files
 from ..errors import CheckpointError
 from ..model.config import EncoderConfig
+from ..text.files import write_definition
 from . import tensorflow
 from .families import family_named, family_of
 from .family import Family
-from .replacing import check_target, put_in_place
+from .replacing import check_target, is_other
 from .sentence import SentenceSettings, write_sentence_settings
-from .weights import SAFETENSORS, has_weights, read_json, read_weights
+from .weights import SAFETENSORS, has_weights, read_json, read_weights, write_weights
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -179,11 +177,12 @@ def save_model(
     config_entries: Mapping[str, Any],
     tokenizer: Tokenizer,
     sentence: SentenceSettings | None = None,
+    keep_others: bool = False,
 ) -> Path:
     """Write a model; one that is there is replaced once the new one is complete.
 
     Args:
-        directory: where to; new, empty, or a saved model's. See `replacing.put_in_place` for where
+        directory: where to; new, empty, or a saved model's. See `files.new_directory` for where
             the former model is if the program is killed while it is replaced.
         network: the network, its encoder as its attribute `encoder`.
         config: its geometry.
@@ -193,15 +192,15 @@ def save_model(
         config_entries: what the task adds to `config.json` (`id2label`).
         tokenizer: the model's tokenizer.
         sentence: how a sentence encoder makes vectors; None if it is none.
+        keep_others: keep the files in the directory that are no part of a saved model, rather than
+            refuse to save there.
 
     Raises:
-        CheckpointError: the directory holds something else, or cannot be written; or the family has
-            no place for the model.
+        CheckpointError: the directory holds something else, or the family has no place for the
+            model.
+        OutputError: the directory cannot be written, or is being written by another process.
     """
     directory = Path(directory)
-    check_target(directory)
-    target = directory.resolve()  # "." has no name
-    new = target.with_name(f".{target.name}.new")
     family = family_of(config)
     check_layout(network, config, model_class)
     raw = {
@@ -213,23 +212,19 @@ def save_model(
         **config_entries,
     }
     own = {"format_version": FORMAT_VERSION, "task": task, "task_settings": dict(task_settings)}
-    try:
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        _write_json(new / "config.json", raw)
-        if task is not None:
-            _write_json(new / "bertworks.json", own)
-        exported = family.keys.export(own_tensors(network))
-        contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
-        save_file(contiguous, new / SAFETENSORS, metadata={"format": "pt"})
-        (new / SAFETENSORS).chmod(0o644)  # safetensors leaves it to its owner alone
-        tokenizer.save(new, model_max_length=config.max_seqlen)
-        if sentence is not None:
-            write_sentence_settings(new, sentence, config.hidden_size)
-        put_in_place(new, target)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(new, ignore_errors=True)
-        raise CheckpointError(f"cannot be written ({error})", where=str(directory)) from None
+    exported = family.keys.export(own_tensors(network))
+    contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
+    with files.claim(directory, kind="whole directory"):
+        check_target(directory, keep_others=keep_others)
+        with files.new_directory(directory, last="config.json", replace=True, keep=is_other) as new:
+            files.write_json(new / "config.json", raw)
+            if task is not None:
+                files.write_json(new / "bertworks.json", own)
+            write_weights(new / SAFETENSORS, contiguous, format="pt")
+            (new / SAFETENSORS).chmod(0o644)  # safetensors leaves it to its owner alone
+            write_definition(tokenizer.definition, new, model_max_length=config.max_seqlen)
+            if sentence is not None:
+                write_sentence_settings(new, sentence, config.hidden_size)
     return directory
 
 
@@ -331,7 +326,3 @@ def _why_dropped(
     if reason is None:
         raise CheckpointError(f"the tensor {name!r} is not known", where=where)
     return reason
-
-
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from ..errors import DataError
 from . import show
 from .app import (
     AsJson,
@@ -21,6 +20,7 @@ from .app import (
     Threads,
     lines_of,
     load_model,
+    output,
     verb,
 )
 
@@ -46,17 +46,14 @@ def evaluate(
     precision: Precision = PrecisionName.FP32,
 ) -> None:
     """Measure a fine-tuned model on labelled rows."""
-    if report is not None and not report.parent.is_dir():
-        raise DataError("no such directory", where=str(report.parent))
-    if report is not None and report.is_dir():
-        raise DataError("is a directory, not a page", where=str(report))
-    found = load_model(model, device, threads).evaluate(
-        data, header=header, precision=precision.value
-    )
-    if report is not None:
-        from ..training.report import write_evaluation_report
+    with output(report, [data], model=model):
+        found = load_model(model, device, threads).evaluate(
+            data, header=header, precision=precision.value
+        )
+        if report is not None:
+            from ..training.report import write_evaluation_report
 
-        write_evaluation_report(report, found, model=model, data=data)
+            write_evaluation_report(report, found, model=model, data=data)
     if json:
         show.as_json({"rows": found.rows, **found.metrics, "remarks": found.remarks})
         return
@@ -108,14 +105,15 @@ def predict(
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
 
-    loaded = load_model(model, device, threads)
-    given = lines_of(texts or [])
-    table = data or (given if pair is None else ((text, pair) for text in given))
-    rows = loaded.stream(table, header=header, precision=precision.value)
-    if out is None and data is None and not json and sys.stdout.isatty():
-        show.predictions(rows)
-        return
-    count = write_predictions(out or "-", rows, format="jsonl" if json else "auto")
+    with output(out, [data], model=model):
+        loaded = load_model(model, device, threads)
+        given = lines_of(texts or [])
+        table = data or (given if pair is None else ((text, pair) for text in given))
+        rows = loaded.stream(table, header=header, precision=precision.value)
+        if out is None and data is None and not json and sys.stdout.isatty():
+            show.predictions(rows)
+            return
+        count = write_predictions(out or "-", rows, format="jsonl" if json else "auto")
     if out is not None:
         typer.echo(f"{count:,} rows written to {Path(out)}", err=True)
 

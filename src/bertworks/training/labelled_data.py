@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .. import files
 from ..errors import DataError, SettingsError, TrainingError, nearest
 from ..inference.engine import labelled_examples
 from ..tasks.labelled import LabelledExample, LabelledTask
@@ -17,7 +18,7 @@ from ..tasks.rows import Table, read_rows, replayable
 from ..tasks.summary import DataSummary
 from ..text.tokenizer import Tokenizer
 from .finetune_settings import FinetuneSettings
-from .journal import RunDirectory, write_atomically
+from .journal import RunDirectory
 from .teacher import taught
 
 
@@ -121,7 +122,7 @@ class LabelledData:
                         fix="Give the same, or another run directory.",
                     )
         content = {**self.summary.to_dict(), "checksums": checksums}
-        write_atomically(file, json.dumps(content, indent=1, ensure_ascii=False).encode())
+        files.write_json(file, content, indent=1)
 
 
 def _digest(examples: Iterable[LabelledExample]) -> str:

@@ -72,7 +72,7 @@ def save_state(
     Every rank calls it; rank 0 writes.
 
     Raises:
-        TrainingError: the disk is full or not writable; earlier checkpoints are untouched.
+        OutputError: the disk is full or not writable; earlier checkpoints are untouched.
     """
     random = team.gather(get_random_state(team.device))
     if team.is_main:

@@ -91,7 +91,7 @@ def train_probe(
         progress: shows how it goes.
 
     Raises:
-        TrainingError, Interrupted: as `fit` does.
+        TrainingError, OutputError, Interrupted: as `fit` does.
     """
     pieces = [piece for example in train for piece in task.training_examples(example)]
     seed_everything(seed)
@@ -105,8 +105,7 @@ def train_probe(
         "seed": seed,
         **settings.model_dump(mode="json"),
     }
-    run = RunDirectory.open(out, description)
-    try:
+    with RunDirectory.open(out, description) as run:
         state = fit(
             network,
             task,
@@ -120,8 +119,6 @@ def train_probe(
         ).state
         assert state.best_step is not None, "it was measured at the end, if not before"
         return ProbeResult(_metrics(run, state.best_step), state.best_step, _shares(run, network))
-    finally:
-        run.close()
 
 
 def _metrics(run: RunDirectory, step: int) -> dict[str, float]:

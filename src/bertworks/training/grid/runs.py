@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ...corpus.workers import end_with_parent, without_main
-from ...errors import CheckpointError, SettingsError, TrainingError
+from ...errors import CheckpointError, OutputError, SettingsError, TrainingError
 from ..finetune import FinetuneResult
 from ..progress import Progress
 from ..signals import Interrupted, stop_request
@@ -92,7 +92,7 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
         raise
     except TrainingError as error:
         return error.what
-    except (SettingsError, CheckpointError) as error:
+    except (SettingsError, CheckpointError, OutputError) as error:
         return str(error)
     except RuntimeError as error:
         if not _is_memory_short(error):
