@@ -348,10 +348,10 @@ def claim(
             _lent.add(owner)
         return
     needed = {"file": None, "directory": target, "whole directory": target.parent}[kind]
-    made = [one for one in (needed, *needed.parents) if not one.exists()] if needed else []
+    made: list[Path] = []
     try:
         with writing(path):
-            lock, handle = _lock(target, needed, os.fspath(path))
+            lock, handle = _lock(target, needed, made, os.fspath(path))
     except BaseException:
         _remove_empty(made)
         raise
@@ -370,10 +370,7 @@ def claim(
         stop.set()
         life.join()
         _lent.discard(owner)
-        with suppress(OSError):  # while it is locked, so that nobody else's is removed
-            if _is_at(handle, lock):
-                lock.unlink()
-        handle.close()
+        _unlock(lock, handle)
         _remove_empty(made)
 
 
@@ -399,7 +396,7 @@ def check_inputs(path: str | os.PathLike[str], inputs: Iterable[object]) -> None
         raise OutputError(what, where=os.fspath(path), fix="Give another place for the output.")
 
 
-def _lock(target: Path, needed: Path | None, name: str) -> tuple[Path, IO[bytes]]:
+def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tuple[Path, IO[bytes]]:
     """Take an output's lock: the path of its file, and the file, open.
 
     `flock` may be missing on a network's file system, or know nothing of other machines. So the
@@ -409,11 +406,15 @@ def _lock(target: Path, needed: Path | None, name: str) -> tuple[Path, IO[bytes]
     Args:
         target: the output.
         needed: the directory that is made if it is missing.
+        made: takes the directories that are made.
         name: the output's name in errors.
     """
-    while True:
-        if needed is not None:
-            needed.mkdir(parents=True, exist_ok=True)
+    for _ in range(100):  # others may come and go
+        for directory in reversed(() if needed is None else (needed, *needed.parents)):
+            if not directory.exists():
+                with suppress(FileExistsError, FileNotFoundError):  # another's, meanwhile
+                    directory.mkdir()
+                    made.insert(0, directory)
         path = target / LOCK if target.is_dir() else _beside(target, "lock")
         try:
             handle = path.open("a+b")
@@ -436,10 +437,24 @@ def _lock(target: Path, needed: Path | None, name: str) -> tuple[Path, IO[bytes]
             raise OutputError(
                 f"is being written {who}", where=name, fix="Wait for it, or give another place."
             )
-        handle.truncate(0)
-        handle.write(json.dumps(_self()).encode())
-        handle.flush()
+        try:
+            handle.truncate(0)
+            handle.write(json.dumps(_self()).encode())
+            handle.flush()
+        except OSError:
+            _unlock(path, handle)
+            raise
         return path, handle
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _unlock(path: Path, handle: IO[bytes]) -> None:
+    """Remove a lock while it is held, so that it is nobody else's."""
+    with suppress(OSError):
+        if _is_at(handle, path):
+            path.unlink()
+    with suppress(OSError):  # what could not be written is tried once more
+        handle.close()
 
 
 if sys.platform == "win32":

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from ... import files
 from ...api import Model, load
 from ...checkpoints.locate import local_directory
 from ...errors import DataError, SettingsError, TrainingError
+from ...files import claim, write, write_json
 from ...tasks import labelled_task
 from ...wording import markdown
 from ..finetune_settings import settings_of
@@ -99,7 +99,7 @@ class GlueResult:
         lines = [NOTE, "", *markdown(self.columns, self.rows())]
         lines += ["", *(f"Not there: {name} ({why})." for name, why in self.missing.items())]
         text = "\n".join(lines).rstrip("\n") + "\n"
-        files.write(self.out / "glue.md", text)
+        write(self.out / "glue.md", text)
         tree = {
             "scores": [
                 {**asdict(score.figure), "dev": score.dev, "mean": score.mean}
@@ -109,7 +109,7 @@ class GlueResult:
             "best": self.best,
             "missing": self.missing,
         }
-        files.write_json(self.out / "glue.json", tree, indent=1)
+        write_json(self.out / "glue.json", tree, indent=1)
 
 
 def glue(
@@ -163,7 +163,7 @@ def glue(
         for name in (*task.files, *task.test_files.values())
     ]
     source = None if isinstance(model, Model) else local_directory(model)
-    with files.claim(out, [*tables, source], kind="directory"):
+    with claim(out, [*tables, source], kind="directory"):
         found = _learned_before(out, model, except_for=folders.keys())
         answers: list[Path] = []
         for number, (task, folder) in enumerate(folders.values(), 1):
