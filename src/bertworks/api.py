@@ -322,7 +322,7 @@ class Model:
             SettingsError: a setting is unknown or impossible.
         """
         texts = read_texts(data, column=column, header=header)
-        return self._write(out, texts, self._embedder(engine, settings), progress)
+        return self._write(out, [data], texts, self._embedder(engine, settings), progress)
 
     def features_to(
         self,
@@ -355,11 +355,13 @@ class Model:
             # A window's vectors are held at once.
             EngineSettings.parse({"window_rows": 256, **(engine or {})}),
         )
-        return self._write(out, read_texts(data, column=column, header=header), made, progress)
+        texts = read_texts(data, column=column, header=header)
+        return self._write(out, [data], texts, made, progress)
 
     def _write(
         self,
         out: str | Path,
+        inputs: Iterable[object],
         texts: Texts,
         made: Embedder | TokenFeatures,
         progress: Callable[[int, int], None] | None,
@@ -373,7 +375,7 @@ class Model:
             "precision": "fp32" if dtype is None else "bf16",
         }
         tell = None if progress is None else lambda rows: progress(rows, total)
-        return write_vectors(out, texts, made, made_with=made_with, progress=tell)
+        return write_vectors(out, texts, made, made_with=made_with, inputs=inputs, progress=tell)
 
     def _embedder(self, engine: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Embedder:
         known = {} if self.sentence is None else self.sentence.model_dump()
@@ -447,14 +449,19 @@ class Model:
         probability: float = answer["next_sentence_probability"]
         return probability
 
-    def save(self, directory: str | Path) -> Path:
+    def save(self, directory: str | Path, *, keep_others: bool = False) -> Path:
         """Write the model in the Hugging Face layout; `load` reads it again.
 
         A model that is there is replaced.
 
+        Args:
+            directory: new, empty, or a saved model's.
+            keep_others: keep the files in it that are no part of a saved model, rather than refuse
+                to save there.
+
         Raises:
-            CheckpointError: the directory holds something else than a saved model, or cannot be
-                written.
+            CheckpointError: the directory holds something else than a saved model.
+            OutputError: it cannot be written, or is being written by another process.
         """
         task = self.task
         return save_model(
@@ -468,6 +475,7 @@ class Model:
             head_dropout=None if task is None else task.head_dropout,
             tokenizer=self.tokenizer,
             sentence=self.sentence,
+            keep_others=keep_others,
         )
 
     def to(self, device: torch.device | str) -> Self:

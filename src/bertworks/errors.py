@@ -48,6 +48,10 @@ class CheckpointError(BertworksError):
     """A model or checkpoint is missing, damaged, or of another shape than expected."""
 
 
+class OutputError(BertworksError):
+    """An output cannot be written, is being written by another process, or is an input too."""
+
+
 class TrainingError(BertworksError):
     """Training cannot go on; what was saved before is untouched."""
 

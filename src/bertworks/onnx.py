@@ -10,15 +10,16 @@ Face's models name it.
 from __future__ import annotations
 
 import logging
-import shutil
 import warnings
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from . import files
 from .api import BareEncoder, Model
-from .errors import CheckpointError, need
+from .checkpoints.replacing import check_empty
+from .errors import need
 from .packed import Padded
 from .tasks.task import Network, encoder_outputs
 
@@ -59,13 +60,12 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
         directory: where to; it must not exist, or be empty.
 
     Raises:
-        CheckpointError: the directory is not empty, or cannot be written.
+        CheckpointError: the directory is not empty.
+        OutputError: the directory cannot be written, or is being written by another process.
         BertworksError: a package that is needed is not installed.
     """
     need("onnxscript", "onnx", "The ONNX format")
     directory = Path(directory)
-    if directory.exists() and any(directory.iterdir()):
-        raise CheckpointError("the directory is not empty", where=str(directory))
     network = PaddedNetwork(model.network).eval()
     shape = (2, min(7, model.encoder.config.max_seqlen))
     inputs = {
@@ -77,26 +77,25 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
     with torch.no_grad():
         names = list(network.named(**inputs))
     rows, length = (torch.export.Dim(name) for name in ("rows", "length"))
-    try:
-        model.save(directory)
-        for name in ("model.safetensors", "bertworks.json"):
-            (directory / name).unlink(missing_ok=True)
-        with warnings.catch_warnings():
-            # The exporter's, about itself and about packages that nobody asked for.
-            warnings.simplefilter("ignore")
-            logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-            torch.onnx.export(
-                network,
-                kwargs=inputs,
-                f=directory / "model.onnx",
-                input_names=list(inputs),
-                output_names=names,
-                dynamic_shapes={name: {0: rows, 1: length} for name in inputs},
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-            )
-    except OSError as error:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise CheckpointError(f"cannot be written ({error})", where=str(directory)) from None
+    with files.claim(directory, kind="whole directory"):
+        check_empty(directory)
+        with files.new_directory(directory, last="config.json") as new:
+            model.save(new)
+            for name in ("model.safetensors", "bertworks.json"):
+                (new / name).unlink(missing_ok=True)
+            with warnings.catch_warnings():
+                # The exporter's, about itself and about packages that nobody asked for.
+                warnings.simplefilter("ignore")
+                logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+                torch.onnx.export(
+                    network,
+                    kwargs=inputs,
+                    f=new / "model.onnx",
+                    input_names=list(inputs),
+                    output_names=names,
+                    dynamic_shapes={name: {0: rows, 1: length} for name in inputs},
+                    dynamo=True,
+                    external_data=False,
+                    verbose=False,
+                )
     return directory

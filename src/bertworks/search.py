@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from . import files
 from .api import Model
 from .errors import BertworksError, DataError, SettingsError
 from .inference.approximate import open_cells
@@ -107,7 +109,9 @@ class Index:
 
         Raises:
             DataError: there are no texts; what the directory holds is of other texts or another
-                model; or it cannot be made.
+                model.
+            OutputError: the directory cannot be written, is being written by another process, or
+                is, contains or lies in an input.
         """
         if isinstance(data, str) and data == "-":
             raise DataError(
@@ -131,13 +135,11 @@ class Index:
                     model, texts, np.load(Path(temporary) / _VECTORS), engine=engine, cut=cut
                 )
         folder = Path(directory)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(
-                f"the directory cannot be made ({error.strerror})", where=str(folder)
-            ) from None
-        cut = embedded(folder)
+        files.check_inputs(folder, [data])
+        # What is finished is only read.
+        is_finished = (folder / _VECTORS).exists()
+        with nullcontext() if is_finished else files.claim(folder, kind="directory"):
+            cut = embedded(folder)
         vectors = np.load(folder / _VECTORS, mmap_mode="r")
         cells = folder / f"{_VECTORS}.faiss"
         return cls(model, texts, vectors, engine=engine, cells=cells, cut=cut)

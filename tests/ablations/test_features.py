@@ -95,7 +95,7 @@ def test_a_table_learns_and_goes_on(
     after = model.network.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     assert {file.name for file in (tmp_path / "a").iterdir()} == {
-        *("settings.yaml", "data.json", "journal.jsonl", ".lock"),
+        *("settings.yaml", "data.json", "journal.jsonl"),
         *("table.md", "results.json", "rows"),
     }
     assert not list(tmp_path.glob("a/rows/*/checkpoints"))

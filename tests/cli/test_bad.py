@@ -101,9 +101,13 @@ def test_bad_corpora(bertworks: Bertworks, world: World, tmp_path: Path) -> None
 def test_nothing_is_overwritten(bertworks: Bertworks, world: World) -> None:
     for out in (world.vocab, world.pretrained / "model"):
         _fails(bertworks, "vocab", world.corpus, "--out", out, says="already")
-    _fails(bertworks, "vocab", world.corpus, "--out", world.corpus, says="is a file")
+    _fails(bertworks, "vocab", world.corpus, "--out", world.corpus, says="is an input")
+    _fails(
+        bertworks, "vocab", world.corpus, "--out", world.train, says="is a file, not a directory"
+    )
     words = ("prepare", world.corpus, "--tokenizer", world.vocab, "--out")
-    _fails(bertworks, *words, world.vocab, says="not empty")
+    _fails(bertworks, *words, world.vocab, says="is an input")
+    _fails(bertworks, *words, world.finetuned, says="not empty")
     words = ("pretrain", "tiny", f"data={world.prepared}", *SMALL, *CPU, "--out")
     _fails(bertworks, *words, world.vocab, says="not empty and holds no run")
     _fails(bertworks, *words, world.pretrained, "seed=9", says="seed=0, not 9")
@@ -191,7 +195,7 @@ def test_models_that_are_none_or_of_another_task(
     missing = world.dev.parent / "missing" / "page.html"
     _fails(
         *(bertworks, "evaluate", world.finetuned, "--data", world.dev, "--report", missing),
-        says="missing: no such directory",
+        says="page.html: cannot be written (No such file or directory)",
     )
     _fails(bertworks, "fill-mask", world.finetuned, "a [MASK]", says="trained for classification")
     _fails(bertworks, "next-sentence", world.finetuned, "a", "b", says="classification")

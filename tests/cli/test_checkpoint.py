@@ -78,7 +78,7 @@ def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
         (["convert", world.pretrained, tmp_path / "x", "--to", "onyx"], "onyx"),
         (["convert", world.pretrained, tmp_path, "--to", "tensorflow"], "is not empty"),
         (["convert", world.pretrained, tmp_path], "holds 'bad.txt', which is no part of a saved"),
-        (["shrink", world.pretrained, tmp_path / "no.txt", "--out", tmp_path], "holds 'bad.txt'"),
+        (["shrink", world.pretrained, world.corpus, "--out", tmp_path], "holds 'bad.txt'"),
         (["add-tokens", world.pretrained, tmp_path / "empty.txt", "--out", "m"], "is empty"),
         (
             ["add-tokens", world.pretrained, tmp_path / "bad.txt", "--out", "m"],

@@ -23,7 +23,7 @@ from bertworks.corpus.prepare import PrepareProgress, prepare
 from bertworks.corpus.readers import read_documents
 from bertworks.corpus.shards import Corpus
 from bertworks.corpus.workers import Workers
-from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
 from bertworks.text.sentences import split_sentences
 from bertworks.text.tokenizer import Tokenizer
 
@@ -265,7 +265,7 @@ def test_something_else_in_the_directory(tokenizer: Tokenizer, text: Path, tmp_p
 
 def test_two_runs_at_once(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     def second(now: PrepareProgress) -> None:
-        with pytest.raises(DataError, match="another run"):
+        with pytest.raises(OutputError, match="is being written by process"):
             prepare(text, tokenizer=tokenizer, out=tmp_path / "out")
         raise StopError
 
@@ -321,7 +321,8 @@ def test_full_disk(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
     try:
-        with pytest.raises(BertworksError, match=r"out: cannot be written .*\d finished shards"):
+        written = r"out/shard-\d+\.arrow: cannot be written .*\d finished shards"
+        with pytest.raises(OutputError, match=written):
             prepare(longer, **settings)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from bertworks.api import Model
-from bertworks.errors import BertworksWarning, DataError
+from bertworks.errors import BertworksWarning, DataError, OutputError
 from bertworks.inference.engine import (
     EngineSettings,
     by_tokens,
@@ -220,5 +220,5 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="bad row"):
         write_predictions(tmp_path / "out.tsv", answers())
     assert not list(tmp_path.iterdir())
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         write_predictions(tmp_path / "no" / "out.tsv", answers())

@@ -15,7 +15,7 @@ import pytest
 from tests.checkpoints.test_store import tiny
 
 import bertworks as bw
-from bertworks.errors import BertworksWarning, DataError, SettingsError
+from bertworks.errors import BertworksWarning, DataError, OutputError, SettingsError
 from bertworks.inference import vector_files
 
 WINDOW = {"window_rows": 4}
@@ -142,7 +142,7 @@ def test_what_is_in_the_way(model, out, tmp_path):
         model.embed_to(out, TEXTS)
     with pytest.raises(DataError, match=r"\.txt: the name says no format"):
         model.embed_to(tmp_path / "a.txt", TEXTS)
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         model.embed_to(tmp_path / "no" / out.name, TEXTS)
 
 

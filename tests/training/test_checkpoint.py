@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertworks.errors import CheckpointError, TrainingError
-from bertworks.training import checkpoint as module
+from bertworks import files
+from bertworks.errors import CheckpointError, OutputError
 from bertworks.training.checkpoint import (
     ResumeWarning,
     list_checkpoints,
@@ -113,7 +113,7 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, limit: int) -> Non
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
-        with pytest.raises(TrainingError, match=r"step 2 cannot be written \(.*too large.*Make"):
+        with pytest.raises(OutputError, match=r"step 2 cannot be written \(.*too large.*Make"):
             save_checkpoint(tmp_path, 2, network, optimizer, {"x": "y" * 9000}, keep=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -129,9 +129,9 @@ def test_no_room_for_a_file_is_said_in_words(
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "_sync", fail)
+    monkeypatch.setattr(files, "sync", fail)
     network, optimizer = trained()
-    with pytest.raises(TrainingError, match=r"cannot be written \(No space left on device\)"):
+    with pytest.raises(OutputError, match=r"cannot be written \(No space left on device\)"):
         save_checkpoint(tmp_path, 2, network, optimizer, {}, keep=1)
     assert list(tmp_path.iterdir()) == []
 

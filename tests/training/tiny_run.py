@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bertworks.training import checkpoint
+from bertworks import files
 from bertworks.training.pretrain import PretrainResult, pretrain
 
 STEPS = 40
@@ -45,11 +45,12 @@ def tiny_run(data: Path, out: Path, **values: Any) -> PretrainResult:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if len(sys.argv) > 3:
-        synchronise, seconds = checkpoint._sync, float(sys.argv[3])
+        synchronise, seconds = files.sync, float(sys.argv[3])
 
         def slowly(path: Path) -> None:
-            time.sleep(seconds)
+            if path.parent.name.startswith(".step-") and not path.name.startswith("."):
+                time.sleep(seconds)
             synchronise(path)
 
-        checkpoint._sync = slowly
+        files.sync = slowly
     tiny_run(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -25,7 +25,9 @@ from typing import Any, NamedTuple, Self, cast
 import torch
 from pydantic import Field, NonNegativeInt, model_validator
 
+from .. import files
 from ..api import Model, load
+from ..checkpoints.locate import local_directory
 from ..inference.engine import EngineSettings
 from ..inference.frozen import frozen_states
 from ..inference.vectors import fingerprint
@@ -39,7 +41,7 @@ from ..tasks.tagging.settings import TaggingOptions
 from ..tasks.tagging.task import TaggingTask
 from ..training.finetune import finetune
 from ..training.finetune_settings import FinetuneSettings, settings_of
-from ..training.journal import RunDirectory, write_atomically
+from ..training.journal import RunDirectory
 from ..training.labelled_data import LabelledData
 from ..training.progress import Progress, say
 from ..training.tagging_probe import ProbeSettings, train_probe
@@ -133,6 +135,8 @@ def ablate_features(
         DataError: a table or a row of it is not what it should be.
         SettingsError: a setting is unknown or impossible.
         TrainingError: `out` was begun with another model, other data or settings.
+        OutputError: `out` cannot be written, another process is at it, or it is, contains or lies
+            in an input.
         BertworksError: the disk has no room for the hidden states.
     """
     resolved = FeatureAblationSettings.parse(settings)
@@ -149,8 +153,10 @@ def ablate_features(
     may_change = {"seeds"}
     if not any(Path(out).glob(f"rows/{FINE_TUNED}-seed*/result.json")):
         may_change.add("finetune")  # whose mistakes show when the probes are measured already
-    run = RunDirectory.open(out, description, may_change=frozenset(may_change))
-    try:
+    inputs = [train, dev, None if isinstance(model, Model) else local_directory(model)]
+    with RunDirectory.open(
+        out, description, may_change=frozenset(may_change), inputs=inputs
+    ) as run:
         data.note_in(run)
         for line in data.lines():
             say(progress, line)
@@ -161,8 +167,6 @@ def ablate_features(
         if resolved.finetune is not None:
             results.add(work.row(FINE_TUNED, 96.4, partial(work.fine_tune, train, dev)))
         return results
-    finally:
-        run.close()
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,7 @@ class _Work:
             if not file.exists():
                 say(self.progress, f"{name}, seed {seed}")
                 found = measure(seed, directory)
-                write_atomically(file, json.dumps(found, indent=1).encode())
+                files.write_json(file, found, indent=1)
                 for part in ("checkpoints", "best"):  # of no use any more, and large
                     shutil.rmtree(directory / part)
             outcomes[seed] = json.loads(file.read_bytes())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..training.journal import write_atomically
+from .. import files
 from ..wording import markdown
 
 Outcome = dict[str, Any]
@@ -64,9 +63,8 @@ class Results:
     def add(self, row: ResultRow) -> None:
         """Add a row, and write the files anew."""
         self.rows.append(row)
-        write_atomically(self.table_file, self.markdown().encode())
-        content = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
-        write_atomically(self.json_file, content.encode())
+        files.write(self.table_file, self.markdown())
+        files.write_json(self.json_file, self.to_dict(), indent=1)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The headings and the cells, all as text; with several seeds their standard deviation."""

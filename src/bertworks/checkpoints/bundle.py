@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import files
 from ..errors import CheckpointError, need
 from ..wire import bytes_field, fields, number_field, read_varint, varint
 
@@ -114,11 +115,12 @@ def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
 
     Raises:
         BertworksError: the package that computes the checksums is not installed.
+        OutputError: a file cannot be written.
     """
     names = sorted(tensors, key=str.encode)
     rows: list[tuple[bytes, bytes]] = [(b"", number_field(1, 1) + bytes_field(3, b"\x08\x01"))]
     offset = 0
-    with Path(f"{prefix}.data-00000-of-00001").open("wb") as data:
+    with files.atomic(f"{prefix}.data-00000-of-00001") as new, new.open("wb") as data:
         for name in names:
             tensor = tensors[name].detach().cpu().contiguous()
             content = tensor.view(-1).view(torch.uint8).numpy().tobytes()
@@ -138,7 +140,7 @@ def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
                 )
             )
             offset += len(content)
-    Path(f"{prefix}.index").write_bytes(_table(rows))
+    files.write(f"{prefix}.index", _table(rows))
 
 
 def masked_checksum(content: bytes) -> int:

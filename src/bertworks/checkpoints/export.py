@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from .. import files
 from ..errors import CheckpointError
 from ..model.config import EncoderConfig
 from .bundle import write_bundle
 from .families import family_of
-from .replacing import put_in_place
+from .replacing import check_empty
 from .store import own_tensors
 from .tensorflow import CHECKPOINT, CONFIG, original_tensors
 
@@ -35,7 +34,8 @@ def write_tensorflow(
         tokenizer: the model's.
 
     Raises:
-        CheckpointError: the model is no BERT, or the directory cannot be written.
+        CheckpointError: the model is no BERT, or the directory is not empty.
+        OutputError: the directory cannot be written, or is being written by another process.
         BertworksError: the package that computes the checksums is not installed.
     """
     directory = Path(directory)
@@ -46,24 +46,15 @@ def write_tensorflow(
             "the original release's classifiers stand on the first token alone, not on "
             f"classifier_pooling={config.classifier_pooling}"
         )
-    if directory.exists() and any(directory.iterdir()):
-        raise CheckpointError("the directory is not empty", where=str(directory))
     family = family_of(config)
     tensors = original_tensors(family.keys.export(own_tensors(network)))
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
     kept["hidden_act"] = _ACTIVATIONS.get(kept["hidden_act"], kept["hidden_act"])
-    target = directory.resolve()  # "." has no name
-    new = target.with_name(f".{target.name}.new")
-    try:
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        (new / CONFIG).write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-        write_bundle(new / CHECKPOINT, tensors)
-        vocabulary = "".join(f"{piece}\n" for piece in tokenizer.pieces)
-        (new / "vocab.txt").write_text(vocabulary, encoding="utf-8", newline="\n")
-        put_in_place(new, target)
-    except OSError as error:
-        shutil.rmtree(new, ignore_errors=True)
-        raise CheckpointError(f"cannot be written ({error})", where=str(directory)) from None
+    with files.claim(directory, kind="whole directory"):
+        check_empty(directory)
+        with files.new_directory(directory, last=CONFIG) as new:
+            files.write_json(new / CONFIG, kept)
+            write_bundle(new / CHECKPOINT, tensors)
+            files.write(new / "vocab.txt", "".join(f"{piece}\n" for piece in tokenizer.pieces))
     return directory

@@ -11,6 +11,15 @@ _HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
+def local_directory(name: str | Path) -> Path | None:
+    """The directory of a model that is here, in a run or by itself; None if there is none."""
+    path = Path(name)
+    if not path.is_dir():
+        return None
+    is_run = (path / "model" / "config.json").is_file()
+    return path / "model" if is_run and not (path / "config.json").exists() else path
+
+
 def locate(name: str | Path, *, weights: bool = True) -> Path:
     """The directory of a model: here, in a run, or fetched from the Hugging Face hub.
 
@@ -21,11 +30,9 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     Raises:
         CheckpointError: there is none of that name.
     """
-    path = Path(name)
-    if path.is_dir():
-        is_run = (path / "model" / "config.json").is_file()
-        return path / "model" if is_run and not (path / "config.json").exists() else path
-    if path.exists():
+    if (here := local_directory(name)) is not None:
+        return here
+    if Path(name).exists():
         raise CheckpointError("is a file, not a model's directory", where=str(name))
     if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(name)):
         raise CheckpointError("no such directory", where=str(name))

@@ -1,12 +1,12 @@
-"""A saved model's directory, replaced as a whole; never one that holds anything else."""
+"""What a saved model's directory may hold, so that nothing else is lost when it is replaced."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from ..errors import CheckpointError
+from ..files import LOCK, is_empty
 from ..text import files as tokenizer_files
 from . import sentence
 from .weights import SAFETENSORS
@@ -19,27 +19,45 @@ _FILES = {
 """All that a saved model may consist of."""
 
 
-def check_target(directory: str | Path) -> None:
-    """See that nothing but a saved model is lost when one is saved.
+def is_other(name: str) -> bool:
+    """Whether the file of that path in a saved model's directory is no part of the model."""
+    return name not in _FILES and name != LOCK
+
+
+def check_empty(directory: Path) -> None:
+    """See that a directory is new or empty.
 
     Raises:
-        CheckpointError: the directory holds something else, or is a file, or cannot be read.
+        CheckpointError: it is not.
+    """
+    if directory.exists() and not is_empty(directory):
+        raise CheckpointError(
+            "the directory is not empty", where=str(directory), fix="Name one that is new or empty."
+        )
+
+
+def check_target(directory: str | Path, *, keep_others: bool = False) -> None:
+    """See that nothing but a saved model is lost when one is saved.
+
+    Args:
+        directory: where it is saved.
+        keep_others: what else the directory holds is kept, and is no obstacle.
+
+    Raises:
+        CheckpointError: the directory holds something else, or cannot be read.
     """
     target = Path(directory).resolve()
     where = str(directory)
     try:
         if not target.exists():
             return
-        if not target.is_dir():
-            raise CheckpointError("is a file, not a directory", where=where)
         found = sorted(path.relative_to(target).as_posix() for path in target.rglob("*"))
+        found = [name for name in found if name != LOCK]
         is_here = target.samefile(os.curdir)
     except OSError as error:
         raise CheckpointError(f"cannot be read ({error})", where=where) from None
-    others = [name for name in found if name not in _FILES]
-    if found and "config.json" not in found:  # a vocabulary, say
-        others = found
-    if others:
+    others = list(filter(is_other, found)) if "config.json" in found else found  # a vocabulary, say
+    if others and not keep_others:
         raise CheckpointError(
             f"the directory holds {others[0]!r}, which is no part of a saved model and would be "
             "lost",
@@ -50,31 +68,3 @@ def check_target(directory: str | Path) -> None:
         raise CheckpointError(
             "the working directory cannot be replaced", where=where, fix="Save from another."
         )
-
-
-def put_in_place(new: Path, directory: Path) -> None:
-    """Give a finished directory its name; what `check_target` allows there goes.
-
-    A model that is there is away for a moment only, between two renamings. Killed then, it lies
-    beside as `.NAME.old`, and stays there until a model has been saved under its name again.
-
-    Raises:
-        OSError: it cannot be moved; then a model that was there is there again.
-    """
-    if directory.exists() and not any(directory.iterdir()):
-        # It may be somebody's working directory. What makes a directory a model's comes last.
-        for path in sorted(new.iterdir(), key=lambda path: path.name == "config.json"):
-            path.rename(directory / path.name)
-        new.rmdir()
-        return
-    old = directory.with_name(f".{directory.name}.old")
-    if directory.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        directory.rename(old)
-    try:
-        new.rename(directory)
-    except OSError:
-        if old.exists():
-            old.rename(directory)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

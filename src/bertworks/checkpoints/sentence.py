@@ -7,13 +7,13 @@ sentence_bert_config.json    the most tokens of a text
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
+from .. import files
 from ..errors import CheckpointError
 from ..json_text import parse_json
 from ..settings import Settings
@@ -128,7 +128,7 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
         ("sentence_bert_config.json", limits),
         ("1_Pooling/config.json", pooling),
     ):
-        (directory / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        files.write_json(directory / name, content)
 
 
 def _pooling(file: Path) -> SentencePooling:

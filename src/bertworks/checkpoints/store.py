@@ -12,8 +12,6 @@ is listed.
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import Field
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from .. import files
 from ..errors import CheckpointError, SettingsError
 from ..model.config import EncoderConfig
 from ..model.precision import is_finite
 from ..settings import Settings
+from ..text.files import write_definition
 from . import tensorflow
 from .families import family_named, family_of
 from .family import Family
-from .replacing import check_target, put_in_place
+from .replacing import check_target, is_other
 from .sentence import SentenceSettings, write_sentence_settings
-from .weights import SAFETENSORS, has_weights, read_json, read_weights
+from .weights import SAFETENSORS, has_weights, read_json, read_weights, write_weights
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -297,11 +295,12 @@ def save_model(
     tokenizer: Tokenizer,
     head_dropout: float | None = None,
     sentence: SentenceSettings | None = None,
+    keep_others: bool = False,
 ) -> Path:
     """Write a model; one that is there is replaced once the new one is complete.
 
     Args:
-        directory: where to; new, empty, or a saved model's. See `replacing.put_in_place` for where
+        directory: where to; new, empty, or a saved model's. See `files.new_directory` for where
             the former model is if the program is killed while it is replaced.
         network: the network, its encoder as its attribute `encoder`.
         config: its geometry.
@@ -312,15 +311,15 @@ def save_model(
         tokenizer: the model's tokenizer.
         head_dropout: before the task's output layer, where it is not the family's usual.
         sentence: how a sentence encoder makes vectors; None if it is none.
+        keep_others: keep the files in the directory that are no part of a saved model, rather than
+            refuse to save there.
 
     Raises:
-        CheckpointError: the directory holds something else, or cannot be written; or the family has
-            no place for the model; or a weight is not finite.
+        CheckpointError: the directory holds something else, the family has no place for the model,
+            or a weight is not finite.
+        OutputError: the directory cannot be written, or is being written by another process.
     """
     directory = Path(directory)
-    check_target(directory)
-    target = directory.resolve()  # "." has no name
-    new = target.with_name(f".{target.name}.new")
     family = family_of(config)
     check_layout(network, config, model_class)
     raw = {
@@ -342,22 +341,18 @@ def save_model(
     }
     if non_finite:
         raise CheckpointError(f"the model is not saved: {_complaint(non_finite)}")
-    try:
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        _write_json(new / "config.json", raw)
-        if task is not None:
-            _write_json(new / "bertworks.json", own)
-        contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
-        save_file(contiguous, new / SAFETENSORS, metadata={"format": "pt"})
-        (new / SAFETENSORS).chmod(0o644)  # safetensors leaves it to its owner alone
-        tokenizer.save(new, model_max_length=config.max_seqlen)
-        if sentence is not None:
-            write_sentence_settings(new, sentence, config.hidden_size)
-        put_in_place(new, target)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(new, ignore_errors=True)
-        raise CheckpointError(f"cannot be written ({error})", where=str(directory)) from None
+    contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
+    with files.claim(directory, kind="whole directory"):
+        check_target(directory, keep_others=keep_others)
+        with files.new_directory(directory, last="config.json", replace=True, keep=is_other) as new:
+            files.write_json(new / "config.json", raw)
+            if task is not None:
+                files.write_json(new / "bertworks.json", own)
+            write_weights(new / SAFETENSORS, contiguous, format="pt")
+            (new / SAFETENSORS).chmod(0o644)  # safetensors leaves it to its owner alone
+            write_definition(tokenizer.definition, new, model_max_length=config.max_seqlen)
+            if sentence is not None:
+                write_sentence_settings(new, sentence, config.hidden_size)
     return directory
 
 
@@ -466,7 +461,3 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or torch.equal(one, other):
         return one.shape == other.shape
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
-
-
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from .. import files
 from ..errors import CheckpointError
-from ..json_text import parse_json
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 
@@ -61,17 +63,26 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: there is no such file, or it holds none.
     """
-    try:
-        values = parse_json(path.read_bytes())
-    except FileNotFoundError:
+    if not path.exists():
         raise CheckpointError(
             f"there is no {path.name}", where=str(path.parent), fix="Is it a model's directory?"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot be read ({error})", where=str(path)) from None
-    if not isinstance(values, dict):
-        raise CheckpointError("the file holds no JSON object", where=str(path))
-    return values
+        )
+    return files.read_json(path, CheckpointError)
+
+
+def write_weights(file: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
+    """Write a file in the format of safetensors.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        save_file(dict(tensors), file, metadata or None)
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise OSError(str(error)) from None
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
 
 
 def _files(directory: Path, name: str) -> list[Path]:

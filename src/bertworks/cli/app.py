@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import BertworksError, BertworksWarning, DataError
+from ..files import Kind, claim
 
 if TYPE_CHECKING:
     from ..api import Model
@@ -216,21 +217,30 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def check_new_directory(out: Path, holding: Sequence[str] = ()) -> None:
-    """See that nothing of worth is overwritten.
+@contextmanager
+def output(
+    path: str | Path | None,
+    inputs: Iterable[object] = (),
+    *,
+    model: str | None = None,
+    kind: Kind = "file",
+) -> Iterator[None]:
+    """Lock what a verb writes until the block ends, and see that it is no input; see `files.claim`.
 
-    Raises:
-        DataError: `out` is a file, or a directory that has one of the named files.
+    Args:
+        path: the output; for none and for standard output there is nothing to do.
+        inputs: the files and directories that are read.
+        model: the model that is read, by its directory or its name on the hub.
+        kind: what the output is.
     """
-    if out.exists() and not out.is_dir():
-        raise DataError("is a file, not a directory", where=str(out), fix="Give another --out.")
-    found = next((name for name in holding if (out / name).exists()), None)
-    if found is not None:
-        raise DataError(
-            f"the directory has a {found} already",
-            where=str(out),
-            fix="Give another --out, or remove it.",
-        )
+    from ..checkpoints.locate import local_directory
+
+    if path in (None, "-"):
+        yield
+        return
+    assert path is not None
+    with claim(path, [*inputs, model and local_directory(model)], kind=kind, lend=True):
+        yield
 
 
 def read_lines(file: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import show
-from .app import AsJson, ModelPath, read_lines, verb
+from .app import AsJson, ModelPath, output, read_lines, verb
 from .corpus import Column, Corpus, FileFormat, Format, SkipBad
 
 if TYPE_CHECKING:
@@ -91,22 +91,23 @@ def convert(
     """Write a checkpoint in another layout, with every weight kept to the bit."""
     from ..api import load
 
-    model = load(source, device="cpu")
-    if to is Layout.TENSORFLOW:
-        from ..checkpoints.export import write_tensorflow
+    with output(target, model=source, kind="whole directory"):
+        model = load(source, device="cpu")
+        if to is Layout.TENSORFLOW:
+            from ..checkpoints.export import write_tensorflow
 
-        written = write_tensorflow(
-            target,
-            network=model.network,
-            config=model.encoder.config,
-            tokenizer=model.tokenizer,
-        )
-    elif to is Layout.ONNX:
-        from ..onnx import write_onnx
+            written = write_tensorflow(
+                target,
+                network=model.network,
+                config=model.encoder.config,
+                tokenizer=model.tokenizer,
+            )
+        elif to is Layout.ONNX:
+            from ..onnx import write_onnx
 
-        written = write_onnx(model, target)
-    else:
-        written = model.save(target)
+            written = write_onnx(model, target)
+        else:
+            written = model.save(target)
     show.facts({"written to": written})
 
 
@@ -123,9 +124,9 @@ def add_tokens(
     from ..api import load
     from ..surgery import add_tokens as add
 
-    words = list(read_lines(Path(file)))
-    found = add(load(model, device="cpu"), words)
-    written = found.model.save(out)
+    with output(out, [file], model=model, kind="whole directory"):
+        found = add(load(model, device="cpu"), list(read_lines(Path(file))))
+        written = found.model.save(out)
     show.facts(
         {
             "added": f"{len(found.added):,} words, {found.reused:,} of them in unused places",
@@ -152,23 +153,24 @@ def shrink(
     from ..api import load
     from ..checkpoints.replacing import check_target
     from ..corpus.readers import ReadCounts, read_documents
+    from ..corpus.sources import parse_sources, paths_of
     from ..surgery import shrink as keep_used
 
-    check_target(out)  # reading a corpus may take long
+    sources = parse_sources(corpus, format=format.value, column=column)
     counts = ReadCounts()
-    documents = read_documents(
-        corpus, format=format.value, column=column, skip_bad=skip_bad, counts=counts
-    )
+    documents = read_documents(sources, skip_bad=skip_bad, counts=counts)
 
     def paragraphs() -> Iterator[str]:
         for document in documents:
             yield from document.paragraphs
             reading(counts.bytes_read, counts.bytes_total)
 
-    large = load(model, device="cpu")
-    with show.bar("reading") as reading:
-        small = keep_used(large, paragraphs())
-    written = small.save(out)
+    with output(out, paths_of(sources), model=model, kind="whole directory"):
+        check_target(out)  # reading a corpus may take long
+        large = load(model, device="cpu")
+        with show.bar("reading") as reading:
+            small = keep_used(large, paragraphs())
+        written = small.save(out)
     before, after = (_parameters(one) for one in (large, small))
     show.facts(
         {
@@ -196,8 +198,9 @@ def extend(
     from ..api import load
     from ..surgery import extend_positions
 
-    short = load(model, device="cpu")
-    written = extend_positions(short, positions).save(out)
+    with output(out, model=model, kind="whole directory"):
+        short = load(model, device="cpu")
+        written = extend_positions(short, positions).save(out)
     show.facts(
         {
             "positions": f"{positions:,}, before {short.encoder.config.max_seqlen:,}",

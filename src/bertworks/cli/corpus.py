@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
+from ..errors import DataError
 from ..wording import duration
 from . import show
-from .app import AsJson, check_new_directory, lines_of, verb
+from .app import AsJson, lines_of, output, verb
 
 
 class FileFormat(StrEnum):
@@ -100,14 +101,13 @@ def vocab(
     """
     from ..corpus.overlap import SharedSequences
     from ..corpus.readers import ReadCounts, read_documents
+    from ..corpus.sources import parse_sources, paths_of
     from ..text.vocabulary import train_vocabulary
 
-    check_new_directory(out, holding=("vocab.txt", "tokenizer.json", "config.json"))
+    sources = parse_sources(corpus, format=format.value, column=column)
     counts = ReadCounts()
     documents = read_documents(
-        corpus,
-        format=format.value,
-        column=column,
+        sources,
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
         exclude=SharedSequences(exclude) if exclude else None,
@@ -119,7 +119,17 @@ def vocab(
             yield from document.paragraphs
             reading(counts.bytes_read, counts.bytes_total)
 
-    with show.stopwatch() as seconds:
+    with (
+        output(out, paths_of(sources), kind="whole directory"),
+        show.stopwatch() as seconds,
+    ):
+        for name in ("vocab.txt", "tokenizer.json", "config.json"):
+            if (out / name).exists():
+                raise DataError(
+                    f"the directory has a {name} already",
+                    where=str(out),
+                    fix="Give another --out, or remove it.",
+                )
         with show.bar("reading") as reading, show.bar("learning", "pieces") as learning:
             tokenizer = train_vocabulary(
                 paragraphs(),

@@ -73,9 +73,14 @@ def search(
     """
     if candidates is not None and rerank is None:
         ctx.fail("--candidates is for --rerank MODEL.")
+    from ..checkpoints.locate import local_directory
+    from ..files import check_inputs
+
     asked = list(lines_of(queries))
     for query in asked:
         show.must_hold_text(query)
+    if index is not None:
+        check_inputs(index, map(local_directory, filter(None, (model, rerank))))
     loaded = load_model(model, device, threads)
     reranker = None if rerank is None else load_model(rerank, device, threads)
     from ..search import MANY, Index

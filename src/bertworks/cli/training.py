@@ -13,7 +13,6 @@ from .app import (
     Device,
     DeviceName,
     Threads,
-    check_new_directory,
     is_main_process,
     set_threads,
     verb,
@@ -54,7 +53,6 @@ def demo(
 
     Ends with status 1 if the pre-trained network does not beat both baselines.
     """
-    check_new_directory(out)
     set_threads(threads)
     from ..demo import run_demo
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import DataError
 from . import show
 from .app import (
     AsJson,
@@ -22,6 +21,7 @@ from .app import (
     Threads,
     lines_of,
     load_model,
+    output,
     verb,
 )
 
@@ -50,11 +50,11 @@ def evaluate(
     precision: Precision = PrecisionName.FP32,
 ) -> None:
     """Measure a fine-tuned model on labelled rows."""
-    _check_report(report)
-    found = load_model(model, device, threads).evaluate(
-        data, header=header, precision=precision.value
-    )
-    _show_evaluation(found, model, data, report, json=json)
+    with output(report, [data], model=model):
+        found = load_model(model, device, threads).evaluate(
+            data, header=header, precision=precision.value
+        )
+        _show_evaluation(found, model, data, report, json=json)
 
 
 class ScoredTaskName(StrEnum):
@@ -112,31 +112,19 @@ def score(
     official scorers read them. tagging: CoNLL columns, the last two of them the true and the
     predicted tags. classification and regression: a table with both.
     """
-    _check_report(report)
     from ..scoring import score as run
 
-    found = run(
-        task.value,
-        data,
-        predictions=predictions,
-        no_answer_probabilities=no_answer_probs,
-        label_column=label_column,
-        prediction_column=prediction_column,
-        header=header,
-    )
-    _show_evaluation(found, str(predictions or data), data, report, json=json)
-
-
-def _check_report(report: Path | None) -> None:
-    """See that a page can be written, before anything is measured.
-
-    Raises:
-        DataError: its directory does not exist, or it is a directory itself.
-    """
-    if report is not None and not report.parent.is_dir():
-        raise DataError("no such directory", where=str(report.parent))
-    if report is not None and report.is_dir():
-        raise DataError("is a directory, not a page", where=str(report))
+    with output(report, [data, predictions, no_answer_probs]):
+        found = run(
+            task.value,
+            data,
+            predictions=predictions,
+            no_answer_probabilities=no_answer_probs,
+            label_column=label_column,
+            prediction_column=prediction_column,
+            header=header,
+        )
+        _show_evaluation(found, str(predictions or data), data, report, json=json)
 
 
 def _show_evaluation(
@@ -198,16 +186,17 @@ def predict(
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
 
-    loaded = load_model(model, device, threads)
-    given = lines_of(texts or [])
-    asked = given if pair is None else ((text, pair) for text in given)
-    rows = loaded.stream(
-        None if data is not None else asked, data=data, header=header, precision=precision.value
-    )
-    if out is None and data is None and not json and sys.stdout.isatty():
-        show.predictions(rows)
-        return
-    count = write_predictions(out or "-", rows, format="jsonl" if json else "auto")
+    with output(out, [data], model=model):
+        loaded = load_model(model, device, threads)
+        given = lines_of(texts or [])
+        asked = given if pair is None else ((text, pair) for text in given)
+        rows = loaded.stream(
+            None if data is not None else asked, data=data, header=header, precision=precision.value
+        )
+        if out is None and data is None and not json and sys.stdout.isatty():
+            show.predictions(rows)
+            return
+        count = write_predictions(out or "-", rows, format="jsonl" if json else "auto")
     if out is not None:
         typer.echo(f"{count:,} rows written to {Path(out)}", err=True)
 

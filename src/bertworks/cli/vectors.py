@@ -20,6 +20,7 @@ from .app import (
     Threads,
     lines_of,
     load_model,
+    output,
     verb,
 )
 
@@ -120,8 +121,9 @@ def embed(
         "max_seq_length": max_seq_length,
     }
     source = _texts(ctx, texts, data, column, header)
-    write = load_model(model, device, threads).embed_to
-    _run(write, out, source, precision, {"column": column, "header": header, **given})
+    with output(out, [data], model=model):
+        write = load_model(model, device, threads).embed_to
+        _run(write, out, source, precision, {"column": column, "header": header, **given})
 
 
 class OfName(StrEnum):
@@ -178,8 +180,9 @@ def features(
         "max_seq_length": max_seq_length,
     }
     source = _texts(ctx, texts, data, column, header)
-    write = load_model(model, device, threads).features_to
-    _run(write, out, source, precision, {"column": column, "header": header, **given})
+    with output(out, [data], model=model):
+        write = load_model(model, device, threads).features_to
+        _run(write, out, source, precision, {"column": column, "header": header, **given})
 
 
 def _texts(

@@ -124,7 +124,7 @@ class ShardMaker:
 
         Raises:
             DataError: the batch is too large for one shard.
-            OSError: the shard cannot be written.
+            OutputError: the shard cannot be written.
         """
         made: list[_Made] = []
         per_document: list[int] = []

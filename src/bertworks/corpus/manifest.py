@@ -5,14 +5,13 @@ Nothing in them depends on the machine, the time, or the number of workers.
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from .. import files
 from ..errors import CheckpointError, DataError
 from ..json_text import parse_json
 from .spans import SpanSource
@@ -187,49 +186,34 @@ class Manifest(_Record):
 
     def write(self, directory: Path) -> None:
         """Write the manifest, whole or not at all."""
-        text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
-        write_atomically(directory / MANIFEST, text.encode())
+        files.write_json(directory / MANIFEST, self.model_dump(mode="json"))
 
 
 class Journal:
     """The shards finished so far, as JSON Lines: the job first, then a line a shard.
 
-    It stands beside the shards until the manifest takes its place, and is locked while a run
-    writes to it.
+    It stands beside the shards until the manifest takes its place.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._path = self.path(directory)
-        try:
-            self._file = open(self._path, "a+b")  # noqa: SIM115  # closed by close()
-        except OSError as error:
-            raise DataError(
-                f"cannot be written ({error.strerror})", where=str(self._path)
-            ) from None
-        if not _lock(self._file.fileno()):
-            self._file.close()
-            raise DataError(
-                "another run is preparing a corpus here",
-                where=str(directory),
-                fix="Wait for it, or choose another --out.",
-            )
+        self._file = files.LineFile(self.path(directory))
 
     @staticmethod
     def path(directory: Path) -> Path:
         return directory / "journal.jsonl"
 
     def read(self) -> tuple[Job | None, list[ShardRecord]]:
-        """The job and the shards; a last line that was cut short by a kill is removed.
+        """The job and the shards.
 
         Raises:
             CheckpointError: another line cannot be understood.
         """
-        lines = whole_lines(self._file).splitlines()
+        lines = self._file.read().splitlines()
         try:
             job = Job.model_validate_json(lines[0]) if lines else None
             return job, [ShardRecord.model_validate_json(line) for line in lines[1:]]
         except ValidationError as error:
-            raise _damaged(self._path, _first(error)) from None
+            raise _damaged(self._file.path, _first(error)) from None
 
     def restart(self, job: Job) -> None:
         """Empty the journal, and begin it with the job."""
@@ -238,72 +222,27 @@ class Journal:
 
     def append(self, record: Job | ShardRecord) -> None:
         """Add a line, and have it on the disk."""
-        self._file.write(record.model_dump_json().encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._file.append(record.model_dump_json().encode() + b"\n")
+        self._file.sync()
 
     def close(self) -> None:
-        """Let others at it; an empty journal is not left behind."""
-        if not os.fstat(self._file.fileno()).st_size:
+        """Let go of the file; an empty journal is not left behind."""
+        if not self._file.size:
             self.remove()
         self._file.close()
 
     def remove(self) -> None:
         """Remove the file, once the manifest has taken its place."""
-        self._path.unlink(missing_ok=True)
-
-
-def whole_lines(file: IO[bytes]) -> bytes:
-    """The lines of a file that is open to read and append; a last one cut short is removed.
-
-    Otherwise the next line would go on where it ends, and both would be lost.
-    """
-    file.seek(0)
-    content = file.read()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        file.truncate(whole)
-    return content[:whole]
-
-
-def write_atomically(path: Path, content: bytes | Any) -> None:
-    """Write a file whole or not at all: under another name, to the disk, then renamed.
-
-    Args:
-        path: where the content is to be.
-        content: bytes, or any object with a buffer.
-    """
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(unfinished, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
+        self._file.path.unlink(missing_ok=True)
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what a killed run left half written."""
-    for path in directory.glob("*.tmp"):
+    """Remove what a killed run left half written, of an earlier release too."""
+    for path in (*directory.glob(".*.new"), *directory.glob("*.tmp")):
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _lock(file: int) -> bool:
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # Windows has no such locks: two runs are not told apart there
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _first(error: ValidationError) -> str:

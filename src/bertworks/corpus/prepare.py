@@ -22,8 +22,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import BertworksError, DataError, SettingsError
-from .lines import ReadCounts, reason
+from .. import files
+from ..errors import BertworksError, DataError, OutputError, SettingsError
+from .lines import ReadCounts
 from .making import ShardMaker, TextBatch, batches
 from .manifest import (
     EXCLUDED,
@@ -37,13 +38,12 @@ from .manifest import (
     ShardRecord,
     SourceRecord,
     remove_unfinished,
-    write_atomically,
 )
 from .overlap import SharedSequences
 from .progress import PrepareProgress
 from .readers import read_documents
 from .shards import sha256_of, token_type
-from .sources import CorpusSource, Format, parse_sources
+from .sources import CorpusSource, Format, parse_sources, paths_of
 from .spans import SpanSource
 from .workers import Workers
 
@@ -102,7 +102,9 @@ def prepare(
     Raises:
         DataError: the corpus is missing, bad or holds no text; or a finished corpus lies in `out`
             and its text has changed since.
-        BertworksError: `out` holds something else, or cannot be written (finished shards are kept).
+        OutputError: `out` cannot be written (finished shards are kept), is being written by another
+            process, or is, contains or lies in an input.
+        BertworksError: `out` holds something else.
     """
     if workers < 1 or shard_bytes < 1:
         raise SettingsError(
@@ -112,6 +114,7 @@ def prepare(
     from ..text.tokenizer import Tokenizer
 
     split_sentences("", language)  # an unknown language is told at once
+    tokenizer_path = None if isinstance(tokenizer, Tokenizer) else tokenizer
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(Path(tokenizer))
     parsed = parse_sources(sources, format=format, column=column)
@@ -141,22 +144,24 @@ def prepare(
         counts=counts,
     )
     directory = Path(out)
-    run: _Run | None = None
-    try:
-        _claim(directory)
+    inputs = [*paths_of(parsed), tokenizer_path, *exclude]
+    with files.claim(directory, inputs, kind="directory"):
+        _check_ours(directory)
         with closing(Journal(directory)) as journal:
             run = _Run(directory, job, journal, counts, progress)
-            _save_tokenizer(tokenizer, directory)
-            run.work(batches(documents, shard_bytes, counts), tokenizer, workers)
-            return run.finish(tokenizer)
-    except OSError as error:
-        kept = f"{len(run.records)} finished shards are kept: " if run else ""
-        again = "make room and run the same command again to go on."
-        raise BertworksError(
-            f"cannot be written ({reason(error)})",
-            where=str(directory),
-            fix=(kept + again) if kept else again.capitalize(),
-        ) from error
+            try:
+                if not (directory / TOKENIZER).exists():
+                    tokenizer.save(directory / TOKENIZER)
+                run.work(batches(documents, shard_bytes, counts), tokenizer, workers)
+                return run.finish(tokenizer)
+            except OutputError as error:
+                if not run.records:
+                    raise
+                kept = f"{len(run.records)} finished shards are kept"
+                fix = f"{kept}: make room, and run the same command again to resume."
+                raise OutputError(error.what, where=error.where, fix=fix) from None
+            finally:
+                run.leave_no_trace()
 
 
 class _Run:
@@ -294,13 +299,24 @@ class _Run:
         )
         if self._job.exclude is not None:
             lines = [json.dumps(asdict(one), ensure_ascii=False) for one in self._counts.excluded]
-            content = "".join(f"{line}\n" for line in lines).encode()
-            write_atomically(self._directory / EXCLUDED, content)
+            files.write(self._directory / EXCLUDED, "".join(f"{line}\n" for line in lines))
         manifest.write(self._directory)
         self._journal.remove()
         self._progress.bytes_read = self._counts.bytes_read
         self._tell()
         return manifest
+
+    def leave_no_trace(self) -> None:
+        """Remove the files of a run that made no token: the next may be of another corpus."""
+        if (self._directory / MANIFEST).exists():
+            return
+        _, records = self._journal.read()
+        if any(record.tokens for record in records):
+            return
+        for record in records:
+            (self._directory / record.file).unlink(missing_ok=True)
+        shutil.rmtree(self._directory / TOKENIZER, ignore_errors=True)
+        self._journal.remove()
 
     def _changed(self) -> DataError:
         return DataError(
@@ -319,13 +335,10 @@ def _build_maker(
     return ShardMaker(tokenizer, directory, sentences, language, spans).make
 
 
-def _claim(directory: Path) -> None:
-    """Make the directory, or see that it is ours."""
-    if directory.exists() and not directory.is_dir():
-        raise BertworksError("not a directory", where=str(directory), fix="Choose another --out.")
-    directory.mkdir(parents=True, exist_ok=True)
+def _check_ours(directory: Path) -> None:
+    """See that a directory holds nothing else than a prepared corpus, finished or not."""
     ours = (directory / MANIFEST).exists() or Journal.path(directory).exists()
-    if not ours and any(directory.iterdir()):
+    if not ours and not files.is_empty(directory):
         raise BertworksError(
             "the directory is not empty, and holds no prepared corpus",
             where=str(directory),
@@ -333,23 +346,13 @@ def _claim(directory: Path) -> None:
         )
 
 
-def _save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """Save the tokenizer's files, all or none of them."""
-    path = directory / TOKENIZER
-    if path.exists():
-        return
-    unfinished = directory / f"{TOKENIZER}.tmp"
-    tokenizer.save(unfinished)
-    unfinished.rename(path)
-
-
 def _source_record(source: CorpusSource) -> SourceRecord:
-    files = source.files()
+    found = source.files()
     return SourceRecord(
         name=source.name,
         weight=source.weight,
         format=source.format,
         column=source.column,
-        files=len(files),
-        bytes=sum(map(os.path.getsize, files)),
+        files=len(found),
+        bytes=sum(map(os.path.getsize, found)),
     )

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from .. import files
 from ..errors import CheckpointError
-from .manifest import TOKENIZER, Manifest, ShardRecord, write_atomically
+from .manifest import TOKENIZER, Manifest, ShardRecord
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ def write_shard(
         The file's size in bytes and its SHA-256.
 
     Raises:
-        OSError: the disk is full, or the file cannot be written.
+        OutputError: the disk is full, or the file cannot be written.
     """
     in_tokens, in_sentences = _offsets(sentence_lengths), _offsets(document_sentences)
     sentences = pa.ListArray.from_arrays(pa.array(in_tokens), pa.array(ids))
@@ -68,7 +69,7 @@ def write_shard(
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     content = sink.getvalue()
-    write_atomically(path, content)
+    files.write(path, content)
     return content.size, hashlib.sha256(content).hexdigest()
 
 

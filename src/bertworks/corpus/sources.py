@@ -121,6 +121,19 @@ class CorpusSource:
         raise DataError("no such file or folder", where=self.path)
 
 
+def paths_of(sources: Sequence[CorpusSource]) -> list[str]:
+    """The folders of sources, and the files of those that are none.
+
+    Raises:
+        DataError: nothing is there, or nothing matches.
+    """
+    return [
+        path
+        for one in sources
+        for path in ([one.path] if os.path.isdir(os.path.expanduser(one.path)) else one.files())
+    ]
+
+
 def parse_sources(
     sources: str
     | os.PathLike[str]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import files
 from ..wording import duration
 from . import texts
 
@@ -100,7 +101,8 @@ def run_demo(out: str | Path, *, seed: int = 1, console: Console | None = None) 
     """
     from rich.console import Console
 
-    return _Demo(Path(out), seed, console or Console(highlight=False)).run()
+    with files.claim(out, kind="directory"):
+        return _Demo(Path(out), seed, console or Console(highlight=False)).run()
 
 
 class _Demo:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from .. import files
 from ..errors import DataError
 
 _NOT_PROSE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
@@ -81,10 +82,10 @@ def write(
 
     directory.mkdir(parents=True, exist_ok=True)
     corpus = directory / "corpus.txt"
-    corpus.write_text("\n".join("\n".join(lines) + "\n" for lines in documents), encoding="utf-8")
+    files.write(corpus, "\n".join("\n".join(lines) + "\n" for lines in documents))
     for name, part in (("train", train), ("dev", dev)):
         lines = (json.dumps({"text": text, "label": label}) + "\n" for text, label in part)
-        (directory / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+        files.write(directory / f"{name}.jsonl", "".join(lines))
     return DemoData(
         corpus=corpus,
         train=directory / "train.jsonl",

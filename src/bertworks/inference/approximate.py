@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import files
 from ..errors import need
 
 _BLOCK = 65536
@@ -49,7 +50,9 @@ def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
         cells.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
     cells.nprobe = max(_LEAST, number // _VISITED)
     if file is not None:
-        new = file.with_name(f".{file.name}.new")
-        faiss.write_index(cells, str(new))
-        new.replace(file)
+        with files.claim(file), files.atomic(file) as new:
+            try:
+                faiss.write_index(cells, str(new))
+            except RuntimeError as error:
+                raise OSError(str(error)) from None
     return cells

@@ -15,6 +15,7 @@ import torch
 from numpy.lib.format import open_memmap
 from torch import nn
 
+from .. import files
 from ..errors import BertworksError
 from ..model.encoder import Encoder
 from ..packed import Batch
@@ -56,19 +57,18 @@ def frozen_states(
         size = 4 * int(np.prod(shape))
         if tell is not None:
             tell(f"computing {pieces:,} pieces' {shape[0]} hidden states: {size / 1e6:,.0f} MB")
-        part = file.with_name(f"{file.name}.part")
-        part.unlink(missing_ok=True)  # of a run that was killed: its room is free
-        free = shutil.disk_usage(file.parent).free
-        if size > free:  # a full disk would end the process with no word of what was wrong
-            raise BertworksError(
-                f"the hidden states take {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",
-                where=str(file.parent),
-                fix="Make room, or give another --out.",
-            )
-        values = open_memmap(part, "w+", np.float32, shape)
-        _fill(values, network, encoder, task, examples, starts, engine)
-        values.flush()
-        part.replace(file)
+        file.with_name(f"{file.name}.part").unlink(missing_ok=True)  # an earlier release's
+        with files.atomic(file) as new:
+            free = shutil.disk_usage(file.parent).free
+            if size > free:  # a full disk would end the process with no word of what was wrong
+                raise BertworksError(
+                    f"the hidden states take {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",
+                    where=str(file.parent),
+                    fix="Make room, or give another --out.",
+                )
+            values = open_memmap(new, "w+", np.float32, shape)
+            _fill(values, network, encoder, task, examples, starts, engine)
+            values.flush()
     found = np.load(file, mmap_mode="r")
     assert found.shape == shape, "of this encoder and these examples"
     return FrozenStates(found, starts)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from .. import files
 from ..errors import DataError
 from .token_features import Features
 
@@ -54,7 +55,7 @@ class Npy(Layout):
     def finish(self, part: Path, out: Path, rows: int) -> None:
         with part.open("r+b") as file:
             file.write(self.head(rows))
-        part.replace(out)
+        files.rename(part, out)
 
 
 class Parquet(Layout):
@@ -82,14 +83,13 @@ class Parquet(Layout):
 
     def finish(self, part: Path, out: Path, rows: int) -> None:
         del rows
-        new = out.with_name(f".{out.name}.new")
         with (
+            files.atomic(out) as new,
             pa.OSFile(str(part)) as file,
             pq.ParquetWriter(new, self.schema, use_dictionary=False) as writer,
         ):
             for batch in pa.ipc.open_stream(file):
                 writer.write_batch(batch)
-        new.replace(out)
 
 
 class TokenParquet(Parquet):

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from itertools import islice
@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from .. import files
 from ..errors import DataError
 from ..model.config import HEAD_DROPOUTS
 from ..model.encoder import Encoder
@@ -84,6 +85,7 @@ def write_vectors(
     embedder: Embedder | TokenFeatures,
     *,
     made_with: Mapping[str, Any],
+    inputs: Iterable[object] = (),
     progress: Callable[[int], None] | None = None,
 ) -> WrittenVectors:
     """Write a vector of each text, or of each of its tokens or words, in the order of the texts.
@@ -94,30 +96,39 @@ def write_vectors(
         texts: the place and the text of each row; any number.
         embedder: what makes the vectors.
         made_with: what the vectors depend on, as JSON can hold it.
+        inputs: what is read; see `files.claim`.
         progress: told how many rows are done.
 
     Raises:
-        DataError: a text is none; the file is there already, or was begun with another model,
-            other settings or other texts; or it cannot be written.
+        DataError: a text is none; or the file is there already, or was begun with another model,
+            other settings or other texts.
+        OutputError: it cannot be written, or is being written by another process.
     """
     out = Path(out)
     layout = _layout(out, embedder)
     beside = out.with_name(f"{out.name}.json")
     part = out.with_name(f"{out.name}.part")
-    try:
+    files.check_inputs(out, inputs)
+    # What is finished is only read.
+    with nullcontext() if out.exists() else files.claim(out), files.writing(out):
         note = _read_note(out, part, beside, Note(_plain(made_with), embedder.width))
         before = note.rows
         windows = _unseen(texts, note, embedder.engine.window_rows, out)
         if not note.complete:
-            with _opened(part, note, layout) as file:
-                for window in windows:
-                    note = _add(window, note, file, layout, embedder, progress)
-                    _write_note(beside, note)
             if not note.rows:
-                part.unlink()
+                beside.unlink(missing_ok=True)  # of a file that was removed
+            try:
+                with _opened(part, note, layout) as file:
+                    for window in windows:
+                        note = _add(window, note, file, layout, embedder, progress)
+                        files.write_json(beside, asdict(note))
+            finally:
+                if not beside.exists():
+                    part.unlink(missing_ok=True)
+            if not note.rows:
                 raise DataError("there are no texts")
             note = replace(note, complete=True)
-            _write_note(beside, note)
+            files.write_json(beside, asdict(note))
         elif next(windows, None) is not None:
             raise DataError(
                 f"is finished, with {note.rows:,} rows, and there are more texts now",
@@ -133,8 +144,6 @@ def write_vectors(
                 fix=f"Remove {out.name}*, and begin anew.",
             )
         part.unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot be written ({error.strerror or error})", where=str(out)) from None
     return WrittenVectors(note.rows, note.width, note.rows - before, note.cut)
 
 
@@ -258,12 +267,6 @@ def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
             )
             raise DataError(what, where=str(out), fix=fix)
     return note
-
-
-def _write_note(beside: Path, note: Note) -> None:
-    new = beside.with_name(f".{beside.name}.new")
-    new.write_text(json.dumps(asdict(note), indent=2) + "\n", encoding="utf-8")
-    new.replace(beside)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

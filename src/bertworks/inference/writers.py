@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias
 
+from .. import files
 from ..errors import DataError
 from ..tasks.columns import PREDICTION
 from ..tasks.task import Prediction, Row
@@ -40,7 +41,8 @@ def write_predictions(
 
     Raises:
         DataError: the rows have a column of the name that would be added; or a value that TSV has
-            no way to write; or the file cannot be written, or its suffix is another format's.
+            no way to write; or the path's suffix is another format's.
+        OutputError: the file cannot be written, or is being written by another process.
     """
     if format == "auto":
         name = os.fspath(out) if isinstance(out, str | os.PathLike) else ""
@@ -145,13 +147,9 @@ def _opened(out: str | os.PathLike[str] | TextIO) -> Iterator[TextIO]:
     if os.fspath(out) == "-":
         yield sys.stdout
         return
-    target = Path(out)
-    temporary = target.with_name(f".{target.name}.new")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as stream:
-            yield stream
-        temporary.replace(target)
-    except OSError as error:
-        raise DataError(f"cannot be written ({error.strerror})", where=str(out)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        files.claim(out),
+        files.atomic(out) as new,
+        new.open("w", encoding="utf-8", newline="\n") as stream,
+    ):
+        yield stream

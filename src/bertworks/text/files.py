@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from .. import files
 from ..errors import DataError
-from ..json_text import parse_json
 from .bpe import read_bpe
 from .definition import (
     CLS,
@@ -112,7 +111,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     if not file.is_file():
         what = f"there is no {', no '.join(_IN_ORDER)}" if path.is_dir() else "no such file"
         raise DataError(what, where=str(path))
-    config = _read_json(path / CONFIG) if (path / CONFIG).is_file() else {}
+    config = files.read_json(path / CONFIG, DataError) if (path / CONFIG).is_file() else {}
     where = str(path / CONFIG)
     try:
         if file.suffix == ".model":
@@ -121,7 +120,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             _keep_case(lowercase, file)
             return read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config)
         if file.suffix == ".json":
-            tree = _read_json(file)
+            tree = files.read_json(file, DataError)
             model = tree.get("model")
             if isinstance(model, dict) and model.get("type") not in ("WordPiece", None):
                 _keep_case(lowercase, file)
@@ -148,7 +147,7 @@ def _read_sentencepiece(
         return read_albert(file, config, lowercase=lowercase)
     _keep_case(lowercase, file)
     beside = file.with_name("config.json")
-    family = _read_json(beside).get("model_type") if beside.is_file() else None
+    family = files.read_json(beside, DataError).get("model_type") if beside.is_file() else None
     is_camembert = family == "camembert" or config.get("tokenizer_class") == "CamembertTokenizer"
     return (read_camembert if is_camembert else read_xlm_roberta)(file, config)
 
@@ -171,7 +170,7 @@ def _read_tree(file: Path, tree: dict[str, Any], config: dict[str, Any]) -> Tree
 
 
 def _read_special(file: Path) -> dict[str, Any]:
-    return _read_json(file) if file.is_file() else {}
+    return files.read_json(file, DataError) if file.is_file() else {}
 
 
 def _role(role: str, said: Mapping[str, Any], known: set[str]) -> str | None:
@@ -191,7 +190,7 @@ def _read_wordpiece(
     added: list[AddedPiece] = []
     limit = MAX_WORD_CHARACTERS
     if file.suffix == ".json":
-        tree = _parse(_TokenizerFile, _read_json(file), where=str(file))
+        tree = _parse(_TokenizerFile, files.read_json(file, DataError), where=str(file))
         pieces, added = _number_pieces(tree.model.vocab, tree.added_tokens, where=str(file))
         limit = tree.model.max_input_chars_per_word
         found = tree.normalizer
@@ -221,8 +220,7 @@ def _read_wordpiece(
 def write_definition(
     definition: Definition, directory: Path, *, model_max_length: int | None
 ) -> None:
-    """Write a tokenizer; see `Tokenizer.save`."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write a tokenizer's files into a directory; see `Tokenizer.save`."""
     if isinstance(definition, TreeDefinition):
         _write_tree(definition, directory, model_max_length)
         return
@@ -239,13 +237,9 @@ def write_definition(
     }
     if model_max_length is not None:
         config["model_max_length"] = model_max_length
-    contents = {
-        VOCAB: "".join(f"{piece}\n" for piece in definition.pieces),
-        TOKENIZER: _dump(_tokenizer_json(definition)),
-        CONFIG: _dump(config),
-    }
-    for name, text in contents.items():
-        (directory / name).write_text(text, encoding="utf-8", newline="\n")
+    files.write(directory / VOCAB, "".join(f"{piece}\n" for piece in definition.pieces))
+    files.write_json(directory / TOKENIZER, _tokenizer_json(definition))
+    files.write_json(directory / CONFIG, config)
 
 
 def _write_tree(definition: TreeDefinition, directory: Path, model_max_length: int | None) -> None:
@@ -259,9 +253,9 @@ def _write_tree(definition: TreeDefinition, directory: Path, model_max_length: i
     if model_max_length is not None:
         config["model_max_length"] = model_max_length
     for name, content in definition.files.items():
-        (directory / name).write_bytes(content)
+        files.write(directory / name, content)
     for name, tree in ((TOKENIZER, definition.tree), (CONFIG, config)):
-        (directory / name).write_text(_dump(dict(tree)), encoding="utf-8", newline="\n")
+        files.write_json(directory / name, tree)
 
 
 def _tokenizer_class(definition: WordPieceDefinition) -> str:
@@ -273,10 +267,6 @@ def _tokenizer_class(definition: WordPieceDefinition) -> str:
     plain = definition.normalization.clean_text and not definition.added
     same = plain and definition.max_word_characters == 100
     return "BertTokenizer" if same else "PreTrainedTokenizerFast"
-
-
-def _dump(tree: dict[str, Any]) -> str:
-    return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
 
 
 def _read_vocabulary(file: Path) -> list[str]:
@@ -307,16 +297,6 @@ def _is_cased(pieces: list[str]) -> bool:
     """Whether a vocabulary has capital letters, but for names in brackets like `[CLS]`."""
     words = (piece.removeprefix(CONTINUATION) for piece in pieces)
     return any(word.isalpha() and word != word.lower() for word in words)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        tree = parse_json(file.read_bytes())
-    except ValueError as error:
-        raise DataError(f"not valid JSON ({error})", where=str(file)) from None
-    if not isinstance(tree, dict):
-        raise DataError("the file must hold a JSON object", where=str(file))
-    return tree
 
 
 def _parse(kind: type[_File], tree: dict[str, Any], *, where: str) -> _File:

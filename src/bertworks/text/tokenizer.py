@@ -12,6 +12,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from .. import files
 from ..errors import DataError
 from .definition import MAX_WORD_CHARACTERS, Definition, WordPieceDefinition
 from .encoding import (
@@ -111,8 +112,15 @@ class Tokenizer:
         Args:
             directory: where to; made if need be.
             model_max_length: the longest sequence of the model that belongs to it, for others.
+
+        Raises:
+            OutputError: the directory cannot be written; then nothing in it has changed.
         """
-        write_definition(self.definition, Path(directory), model_max_length=model_max_length)
+        with (
+            files.claim(directory, kind="whole directory"),
+            files.new_directory(directory, last="tokenizer.json") as new,
+        ):
+            write_definition(self.definition, new, model_max_length=model_max_length)
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Definition]]:
         return Tokenizer, (self.definition,)

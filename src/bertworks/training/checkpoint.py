@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +24,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..errors import BertworksWarning, CheckpointError, TrainingError
+from .. import files
+from ..checkpoints.weights import write_weights
+from ..errors import BertworksWarning, CheckpointError, OutputError
 
 _FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
 
@@ -76,38 +77,29 @@ def save_checkpoint(
         keep_step: the step whose checkpoint is kept however old it is.
 
     Raises:
-        TrainingError: the disk is full or not writable; earlier checkpoints are untouched.
+        OutputError: the disk is full or not writable; earlier checkpoints are untouched.
     """
     assert keep >= 1, "the newest is always kept"
     target = directory / f"step-{step:08d}"
-    temporary = directory / f".{target.name}.new"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(directory)
-        temporary.mkdir()
-        save_file(network_tensors(network), temporary / "weights.safetensors")
-        save_file(optimizer_tensors(network, optimizer), temporary / "optimizer.safetensors")
-        (temporary / "state.json").write_text(json.dumps(state))
-        sums = {name: _sha256(temporary / name) for name in _FILES}
-        (temporary / "manifest.json").write_text(json.dumps(sums, indent=1))
-        for name in (*_FILES, "manifest.json"):
-            _sync(temporary / name)
-        _sync(temporary)
-        if target.exists():  # damaged, or the run would have gone on from it
-            shutil.rmtree(target)
-        temporary.rename(target)
-        _sync(directory)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise TrainingError(
-            f"the checkpoint of step {step} cannot be written ({reason})",
-            where=str(directory),
-            fix="Make room, and run the same command again: it goes on from the last checkpoint.",
-        ) from None
+        with files.writing(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            for left in directory.glob(".step-*"):  # by a process that was killed
+                shutil.rmtree(left)
+        # One that is there is damaged, or the run would have resumed from it.
+        with files.new_directory(target, replace=True) as new:
+            write_weights(new / "weights.safetensors", network_tensors(network))
+            write_weights(new / "optimizer.safetensors", optimizer_tensors(network, optimizer))
+            files.write(new / "state.json", json.dumps(state))
+            sums = {name: _sha256(new / name) for name in _FILES}
+            files.write(new / "manifest.json", json.dumps(sums, indent=1))
+    except OutputError as error:
+        fix = "Make room, and run the same command again: it resumes from the last checkpoint."
+        what = f"the checkpoint of step {step} {error.what}"
+        raise OutputError(what, where=error.where, fix=fix) from None
     for old in list_checkpoints(directory)[:-keep]:
         if step_of(old) != keep_step:
-            _remove(old)
+            files.remove_directory(old)
     return target
 
 
@@ -234,18 +226,12 @@ def save_weights(file: Path, network: nn.Module) -> None:
     """Write a network's tensors to a safetensors file, wholly or not at all.
 
     Raises:
-        TrainingError: the disk is full or not writable.
+        OutputError: the disk is full or not writable.
     """
-    temporary = file.with_name(f".{file.name}.new")
-    try:
+    with files.writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file(network_tensors(network), temporary)
-        _sync(temporary)
-        temporary.replace(file)
-        _sync(file.parent)
-    except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
-        raise TrainingError(f"cannot be written ({error})", where=str(file)) from None
+    with files.atomic(file) as new:
+        write_weights(new, network_tensors(network))
 
 
 def load_weights(file: Path, network: nn.Module) -> None:
@@ -288,21 +274,6 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"cannot be read ({error})", where=str(file)) from None
 
 
-def _remove_leftovers(directory: Path) -> None:
-    """What a process left behind that was killed while it wrote or deleted a checkpoint."""
-    for path in directory.glob(".step-*"):
-        shutil.rmtree(path)
-
-
 def _sha256(file: Path) -> str:
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """See a file or directory safely on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
+from .. import files
 from ..api import Model, load
+from ..checkpoints.locate import local_directory
 from ..errors import DataError, SettingsError
 from ..inference.engine import EngineSettings
 from ..inference.evaluate import Evaluation, evaluate
@@ -34,7 +36,7 @@ from .distributed import Team, team
 from .finetune_settings import FinetuneSettings, settings_of
 from .fit import fit
 from .instability import failures, no_better_than_guessing
-from .journal import RunDirectory, write_atomically
+from .journal import RunDirectory
 from .labelled_data import LabelledData
 from .plan import Best, FitSettings, Phase, Plan
 from .progress import Progress, say
@@ -106,7 +108,8 @@ def finetune(
         DataError: a table or a row of it is not what it should be.
         SettingsError: a setting is unknown or impossible.
         BertworksError: a package that the task's metrics need is not installed.
-        TrainingError: as `fit` does.
+        TrainingError, OutputError: as `fit` does; or the run directory is, contains or lies in an
+            input, or another process is at it.
     """
     kind = labelled_task(task)
     resolved = settings_of(kind).parse(settings)
@@ -144,16 +147,15 @@ def finetune(
         start = Start.of(given, data.task, resolved)
         phase, fit_settings = _training(data, resolved)
         plan = Plan.of([phase], fit_settings.optimizer)
-        run = RunDirectory.open(
+        inputs = [train, dev, *map(local_directory, filter(None, [str(name), resolved.teacher]))]
+        with RunDirectory.open(
             out,
             description,
             refusals={"epochs": lambda run: refusal(run, plan)},
+            inputs=inputs,
             is_main=members.is_main,
-        )
-        try:
+        ) as run:
             return _finetune(start, data, phase, resolved, fit_settings, run, members, progress)
-        finally:
-            run.close()
 
 
 def _name_of(table: Any) -> str | None:
@@ -227,11 +229,11 @@ def _finetune(
             run.note_session("note", text=sign)
         final = replace(final, remarks=[*final.remarks, *failed])
         if data.summary.dev is not None:
-            write_atomically(run.evaluation, final.to_json(data.summary.dev.name).encode())
+            files.write(run.evaluation, final.to_json(data.summary.dev.name))
     network.eval()
     made = Model(task.tokenizer, task, network, source=str(run.model))
     if members.is_main:
-        made.save(run.model)
+        made.save(run.model, keep_others=True)
         write_report(run.path)
         run.note_outcome(
             best_metric=metric,

@@ -81,7 +81,8 @@ def fit(
         progress: shows how it goes.
 
     Raises:
-        TrainingError: a loss, gradient or weight is not finite, or the disk is full.
+        TrainingError: a loss, gradient or weight is not finite.
+        OutputError: the disk is full.
         Interrupted: SIGTERM or Ctrl-C came; the run is saved and can go on.
         CheckpointError: there are checkpoints, but all are damaged or of another network.
         SettingsError: the task's losses do not add up, and its batches would be split.

@@ -17,21 +17,18 @@ run/
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
-from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Self
 
 import yaml
 
-from ..corpus.manifest import whole_lines
-from ..errors import DataError, TrainingError, nearest
+from .. import files
+from ..errors import DataError, OutputError, TrainingError, nearest
 from ..settings import Settings
 
 MAY_CHANGE = frozenset({"loader_workers", "keep_checkpoints", "tensorboard"})
@@ -45,7 +42,7 @@ _KINDS = {
 }
 """What a directory holds, by a setting that only its kind has."""
 
-_AT_THE_START = {".lock", ".settings.yaml.new"}
+_AT_THE_START = {files.LOCK, ".settings.yaml.new"}
 _BEFORE_A_STEP = {
     *_AT_THE_START,
     *("settings.yaml", "journal.jsonl", "sessions.jsonl", "tensorboard"),
@@ -54,12 +51,27 @@ _BEFORE_A_STEP = {
 
 
 class RunDirectory:
-    """A run's directory, opened for training by `open`, or for reading by `RunDirectory(path)`."""
+    """A run's directory, opened for training by `open`, or for reading by `RunDirectory(path)`.
+
+    As a context manager it closes itself; a run that an error ended before it started leaves
+    nothing behind.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._journal: FileIO | None = None
-        self._lock: IO[bytes] | None = None
+        self._journal: files.LineFile | None = None
+        self._claimed = ExitStack()
+        self._is_new = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None and self._is_new and not self.is_started:
+            for name in _BEFORE_A_STEP - {files.LOCK}:
+                with suppress(OSError):
+                    (self.path / name).unlink(missing_ok=True)
+        self.close()
 
     def __repr__(self) -> str:
         return f"RunDirectory({str(self.path)!r})"
@@ -109,6 +121,11 @@ class RunDirectory:
         return self.path / "report.html"
 
     @property
+    def is_started(self) -> bool:
+        """Whether the training loop was entered, or anything is here that settings decided."""
+        return self.is_begun or any(line["event"] == "start" for line in self.sessions())
+
+    @property
     def is_begun(self) -> bool:
         """Whether anything was learned here, or made for learning, that settings decided."""
         if not self.path.is_dir():
@@ -124,6 +141,7 @@ class RunDirectory:
         *,
         may_change: frozenset[str] = MAY_CHANGE,
         refusals: Mapping[str, Callable[[RunDirectory], str | None]] | None = None,
+        inputs: Iterable[object] = (),
         is_main: bool = True,
     ) -> RunDirectory:
         """Begin a run, or go on with one that was made with the same settings.
@@ -137,69 +155,72 @@ class RunDirectory:
             may_change: the settings in which the run may be gone on with differently.
             refusals: for settings that may change in some runs: says why a run cannot be resumed
                 with the new value, or None if it can.
+            inputs: what the run reads; see `files.claim`.
             is_main: false for the ranks that leave the writing to rank 0: they may write lines,
                 which go nowhere.
 
         Raises:
-            TrainingError: the directory holds something else, a run with other settings, or a run
-                that another process is at.
+            TrainingError: the directory holds something else, or a run with other settings.
+            OutputError: it cannot be written, is being written by another process, or is,
+                contains or lies in an input.
         """
         run = cls(path)
         if not is_main:
             return run
-        if run.path.exists() and not run.path.is_dir():
-            raise TrainingError("is a file", where=str(path), fix="Give another directory.")
-        is_new = not run.settings_file.exists()
-        if is_new and run.path.exists() and any(_others(run.path, _AT_THE_START)):
-            raise TrainingError(
-                "the directory is not empty and holds no run", where=str(path), fix="Give another."
-            )
-        run.path.mkdir(parents=True, exist_ok=True)
-        run._take_lock()
-        tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
-        if run.is_begun:
-            run._check_settings(tree or {}, may_change, refusals or {})
-        text = yaml.safe_dump(dict(tree or {}), sort_keys=False, allow_unicode=True)
-        write_atomically(run.settings_file, text.encode())
-        run._journal = run.journal_file.open("a+b", buffering=0)
-        whole_lines(run._journal)
+        run._claimed.enter_context(files.claim(path, inputs, kind="directory"))
+        try:
+            run._begin(settings, may_change, refusals or {})
+        except BaseException:
+            run.close()
+            raise
         return run
+
+    def _begin(
+        self,
+        settings: Settings | Mapping[str, Any] | None,
+        may_change: frozenset[str],
+        refusals: Mapping[str, Callable[[RunDirectory], str | None]],
+    ) -> None:
+        self._is_new = not self.settings_file.exists()
+        if self._is_new and any(_others(self.path, _AT_THE_START)):
+            raise TrainingError(
+                "the directory is not empty and holds no run",
+                where=str(self.path),
+                fix="Give another.",
+            )
+        tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
+        if self.is_begun:
+            self._check_settings(tree or {}, may_change, refusals)
+        text = yaml.safe_dump(dict(tree or {}), sort_keys=False, allow_unicode=True)
+        files.write(self.settings_file, text)
+        self._journal = files.LineFile(self.journal_file)
 
     def close(self) -> None:
         """Let go of the directory; others may open it."""
-        for file in (self._journal, self._lock):
-            if file is not None:
-                file.close()
-        self._journal = self._lock = None
+        if self._journal is not None:
+            self._journal.close()
+        self._journal = None
+        self._claimed.close()
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Add a line to the journal. Numbers that are not finite become null."""
         if self._journal is None:
             return
         try:
-            rest = _json(line)
-            while rest:  # an almost full disk takes a part, and refuses the next
-                rest = rest[self._journal.write(rest) :]
-        except OSError as error:
-            raise TrainingError(
-                f"the journal cannot be written ({error.strerror})",
-                where=str(self.journal_file),
-                fix="Make room, and run the same command again: it goes on from the last "
-                "checkpoint.",
-            ) from None
+            self._journal.append(_json(line))
+        except OutputError as error:
+            fix = "Make room, and run the same command again: it resumes from the last checkpoint."
+            raise OutputError(error.what, where=error.where, fix=fix) from None
 
     def sync_journal(self) -> int:
         """See the journal safely on the disk, and return its length in bytes."""
-        if self._journal is None:
-            return 0
-        os.fsync(self._journal.fileno())
-        return os.fstat(self._journal.fileno()).st_size
+        return 0 if self._journal is None else self._journal.sync()
 
     def cut_journal(self, length: int) -> None:
         """Forget what the journal says beyond `length`: those steps are done again."""
         if self._journal is None:
             return
-        if os.fstat(self._journal.fileno()).st_size < length:
+        if self._journal.size < length:
             raise TrainingError(
                 f"the journal is shorter than the {length} bytes that the checkpoint knows",
                 where=str(self.journal_file),
@@ -213,13 +234,12 @@ class RunDirectory:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         # On a full disk the run has worse to say than that this line is missing.
-        with suppress(OSError), self.sessions_file.open("a+b") as file:
-            whole_lines(file)
-            file.write(_json({"event": event, "at": now, **facts}))
+        with suppress(OutputError), files.LineFile(self.sessions_file) as file:
+            file.append(_json({"event": event, "at": now, **facts}))
 
     def note_outcome(self, **facts: Any) -> None:
         """Say how the run was chosen: it is finished."""
-        write_atomically(self.outcome_file, _json(facts))
+        files.write(self.outcome_file, _json(facts))
 
     def outcome(self) -> dict[str, Any] | None:
         """What came of the run: that, and its evaluation if there is one; None if not finished."""
@@ -242,16 +262,6 @@ class RunDirectory:
         tree = yaml.safe_load(self.settings_file.read_text(encoding="utf-8"))
         return tree if isinstance(tree, dict) else {}
 
-    def _take_lock(self) -> None:
-        self._lock = (self.path / ".lock").open("ab")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise TrainingError(
-                "another process is training here", where=str(self.path), fix="Wait or stop it."
-            ) from None
-
     def _check_settings(
         self,
         tree: Mapping[str, Any],
@@ -260,7 +270,6 @@ class RunDirectory:
     ) -> None:
         held, wanted = _kind_of(self.settings()), _kind_of(tree)
         if held != wanted:
-            self.close()
             raise TrainingError(
                 f"the directory holds {held}, and this would be {wanted}",
                 where=str(self.path),
@@ -304,24 +313,6 @@ def read_run(path: str | Path) -> RunDirectory:
         fix = nearest(run.path.name, runs) if runs else None
         raise DataError("no run directory", where=str(path), fix=fix)
     return run
-
-
-def write_atomically(file: Path, content: bytes) -> None:
-    """Replace a file's content, wholly or not at all.
-
-    Raises:
-        TrainingError: the disk is full or not writable.
-    """
-    temporary = file.with_name(f".{file.name}.new")
-    try:
-        with temporary.open("wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(file)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise TrainingError(f"cannot be written ({error.strerror})", where=str(file)) from None
 
 
 def _others(directory: Path, known: set[str]) -> Iterator[Path]:

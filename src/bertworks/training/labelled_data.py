@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .. import files
 from ..errors import DataError, SettingsError, TrainingError, nearest
 from ..inference.engine import labelled_examples
 from ..tasks.labelled import LabelledExample, LabelledTask
@@ -18,7 +19,7 @@ from ..tasks.summary import DataSummary
 from ..text.tokenizer import Tokenizer
 from .dev_share import Dev, DevShare, check_share
 from .finetune_settings import FinetuneSettings
-from .journal import RunDirectory, write_atomically
+from .journal import RunDirectory
 from .teacher import taught
 
 
@@ -143,7 +144,7 @@ class LabelledData:
                     )
         split = None if self.split is None else self.split.to_dict()
         content = {**self.summary.to_dict(), "checksums": checksums, "split": split}
-        write_atomically(file, json.dumps(content, indent=1, ensure_ascii=False).encode())
+        files.write_json(file, content, indent=1)
 
 
 def _digest(examples: Iterable[LabelledExample]) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import files
+from ..checkpoints.locate import local_directory
 from ..checkpoints.store import LoadReport
 from ..corpus.shards import Corpus
 from ..errors import TrainingError
@@ -25,7 +27,7 @@ from . import initial
 from .checkpoint import list_checkpoints
 from .distributed import Team, team
 from .fit import fit
-from .journal import MAY_CHANGE, RunDirectory, write_atomically
+from .journal import MAY_CHANGE, RunDirectory
 from .objective import Objective
 from .plan import Phase, Plan
 from .progress import Progress, say
@@ -87,8 +89,9 @@ def pretrain(
         SettingsError: a setting is unknown or impossible, or the data or the recipe's geometry are
             not those of `init_checkpoint`.
         DataError: `data` is no prepared corpus, or too small a one.
-        TrainingError: the run directory holds another run, a loss is not finite, or the disk is
-            full.
+        TrainingError: the run directory holds another run, or a loss is not finite.
+        OutputError: the run directory cannot be written (the disk is full), or another process is
+            at it.
         Interrupted: SIGTERM or Ctrl-C came; the run is saved and can go on.
         CheckpointError: the run's checkpoints, the corpus, or `init_checkpoint` are damaged.
     """
@@ -99,19 +102,19 @@ def pretrain(
     initial.check_vocabulary(settings, data.tokenizer)
     plan = Plan.of(data.phases, settings.optimizer)
     with team(device) as members:
-        run = RunDirectory.open(
+        teacher = settings.distillation and settings.distillation.teacher
+        models = [name and local_directory(name) for name in (settings.init_checkpoint, teacher)]
+        with RunDirectory.open(
             out,
             settings,
             may_change=_MAY_CHANGE,
             refusals={"steps": lambda run: refusal(run, plan)},
+            inputs=[settings.data, *models],
             is_main=members.is_main,
-        )
-        try:
+        ) as run:
             if members.is_main:
                 data.note_in(run)
             return _pretrain(settings, data, run, members, progress if members.is_main else None)
-        finally:
-            run.close()
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,7 @@ class PretrainingData:
             "held out": describe(self.held_out, blocks=1),
             "checksum": checksum.hexdigest(),
         }
-        write_atomically(file, json.dumps(counts, indent=1).encode())
+        files.write_json(file, counts, indent=1)
 
 
 def _source(phase: Phase) -> PretrainingSource:
@@ -244,7 +247,7 @@ def _finish(
         samples = sample_fill_ins(
             network, task, data.corpus, data.held_out_documents, settings=inference
         )
-    write_atomically(run.path / "samples.json", json.dumps(samples, indent=1).encode())
+    files.write_json(run.path / "samples.json", samples, indent=1)
     for name, model in reversed(objective.kept.items()):  # `model` last: then the run is finished
-        model.save(run.path / name)
+        model.save(run.path / name, keep_others=True)
     write_report(run.path)

@@ -82,7 +82,7 @@ def save_state(
     the learning rate decays, from which the run can be extended.
 
     Raises:
-        TrainingError: the disk is full or not writable; earlier checkpoints are untouched.
+        OutputError: the disk is full or not writable; earlier checkpoints are untouched.
     """
     random = team.gather(get_random_state(team.device))
     if team.is_main:

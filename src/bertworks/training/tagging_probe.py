@@ -91,7 +91,7 @@ def train_probe(
         progress: shows how it goes.
 
     Raises:
-        TrainingError, Interrupted: as `fit` does.
+        TrainingError, OutputError, Interrupted: as `fit` does.
     """
     pieces = [piece for example in train for piece in task.training_examples(example)]
     seed_everything(seed)
@@ -105,8 +105,7 @@ def train_probe(
         "seed": seed,
         **settings.model_dump(mode="json"),
     }
-    run = RunDirectory.open(out, description)
-    try:
+    with RunDirectory.open(out, description) as run:
         state = fit(
             network,
             task,
@@ -122,8 +121,6 @@ def train_probe(
         return ProbeResult(
             _metrics(run, state.best_step), state.best_step, _shares(run, network, state.best_step)
         )
-    finally:
-        run.close()
 
 
 def _metrics(run: RunDirectory, step: int) -> dict[str, float]:

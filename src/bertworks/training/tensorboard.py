@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import TrainingError
+from ..errors import OutputError
 
 
 class TensorBoard:
@@ -34,7 +34,7 @@ class TensorBoard:
         """Add a line of the journal: its numbers, and those one level below.
 
         Raises:
-            TrainingError: the disk is full.
+            OutputError: the disk is full.
         """
         kind, step = line["kind"], line["step"]
         try:
@@ -45,7 +45,7 @@ class TensorBoard:
                 elif name not in ("kind", "step"):
                     self._add(f"{kind}/{name}", value, step)
         except OSError as error:
-            raise TrainingError(
+            raise OutputError(
                 f"events cannot be written ({error.strerror})",
                 where=str(self._directory),
                 fix="Make room, or set tensorboard=false.",

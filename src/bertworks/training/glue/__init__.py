@@ -10,7 +10,6 @@ Source: paper §4.1 and table 1.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,13 +18,15 @@ from typing import Any
 import torch
 
 from ...api import Model, load
+from ...checkpoints.locate import local_directory
 from ...errors import DataError, SettingsError, TrainingError
+from ...files import claim, write, write_json
 from ...tasks import labelled_task
 from ...wording import markdown
 from ..finetune_settings import settings_of
 from ..grid import Grid, GridResult, PointResult, describe_model, finetune_grid
 from ..grid.space import Space
-from ..journal import RunDirectory, write_atomically
+from ..journal import RunDirectory
 from ..progress import Progress, say
 from .files import without_broken_rows, write_answers
 from .tasks import TASKS, Figure, GlueTask, chosen, folder_of
@@ -98,7 +99,7 @@ class GlueResult:
         lines = [NOTE, "", *markdown(self.columns, self.rows())]
         lines += ["", *(f"Not there: {name} ({why})." for name, why in self.missing.items())]
         text = "\n".join(lines).rstrip("\n") + "\n"
-        write_atomically(self.out / "glue.md", text.encode())
+        write(self.out / "glue.md", text)
         tree = {
             "scores": [
                 {**asdict(score.figure), "dev": score.dev, "mean": score.mean}
@@ -108,7 +109,7 @@ class GlueResult:
             "best": self.best,
             "missing": self.missing,
         }
-        write_atomically(self.out / "glue.json", json.dumps(tree, indent=1).encode())
+        write_json(self.out / "glue.json", tree, indent=1)
 
 
 def glue(
@@ -138,8 +139,8 @@ def glue(
 
     Raises:
         DataError: there is no such folder or task, or one that was named has not all its files.
-        SettingsError, TrainingError, Interrupted: as `finetune_grid` does, before anything is
-            trained if a task cannot have the settings.
+        SettingsError, TrainingError, OutputError, Interrupted: as `finetune_grid` does, before
+            anything is trained if a task cannot have the settings.
     """
     data, out = Path(data), Path(out)
     if not data.is_dir():
@@ -156,38 +157,44 @@ def glue(
     if not folders:
         raise DataError("there is none of GLUE's tasks", where=str(data))
     _check([task for task, _ in folders.values()], grid, settings)
-    found = _learned_before(out, model, except_for=folders.keys())
-    out.mkdir(parents=True, exist_ok=True)
-    answers: list[Path] = []
-    for number, (task, folder) in enumerate(folders.values(), 1):
-        say(progress, f"{task.name}, task {number} of {len(folders)}")
-        files = [_whole(task, folder / name, out, progress) for name in task.files[:2]]
-        found[task.name] = finetune_grid(
-            model,
-            task.kind,
-            train=str(files[0]),
-            dev=str(files[1]),
-            out=out / task.name,
-            grid=grid,
-            seeds=seeds,
-            jobs=jobs,
-            device=device,
-            progress=progress,
-            **task.settings,
-            **settings,
+    tables = [
+        folder / name
+        for task, folder in folders.values()
+        for name in (*task.files, *task.test_files.values())
+    ]
+    source = None if isinstance(model, Model) else local_directory(model)
+    with claim(out, [*tables, source], kind="directory"):
+        found = _learned_before(out, model, except_for=folders.keys())
+        answers: list[Path] = []
+        for number, (task, folder) in enumerate(folders.values(), 1):
+            say(progress, f"{task.name}, task {number} of {len(folders)}")
+            read = [_whole(task, folder / name, out, progress) for name in task.files[:2]]
+            found[task.name] = finetune_grid(
+                model,
+                task.kind,
+                train=str(read[0]),
+                dev=str(read[1]),
+                out=out / task.name,
+                grid=grid,
+                seeds=seeds,
+                jobs=jobs,
+                device=device,
+                progress=progress,
+                **task.settings,
+                **settings,
+            )
+            made = load(out / task.name, device=device)
+            answers += _answers(task, folder, made, out / "submission", progress)
+        learned = [task for task in TASKS if task.name in found]
+        result = GlueResult(
+            out,
+            tuple(score for t in learned for score in _scores(t, data, found[t.name], device)),
+            {task.name: found[task.name].best.directory.name for task in learned},
+            {name: why for name, why in missing.items() if name not in found},
+            tuple(answers),
         )
-        made = load(out / task.name, device=device)
-        answers += _answers(task, folder, made, out / "submission", progress)
-    learned = [task for task in TASKS if task.name in found]
-    result = GlueResult(
-        out,
-        tuple(score for t in learned for score in _scores(t, data, found[t.name], device)),
-        {task.name: found[task.name].best.directory.name for task in learned},
-        {name: why for name, why in missing.items() if name not in found},
-        tuple(answers),
-    )
-    result.save()
-    return result
+        result.save()
+        return result
 
 
 def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -> None:

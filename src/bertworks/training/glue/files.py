@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ... import files
 from ...api import Model
 from ...corpus.lines import ReadCounts, Reading, read_lines
 from ...tasks.delimited import split_tsv
-from ..journal import write_atomically
 
 
 def without_broken_rows(file: Path, copy: Path) -> tuple[Path, int]:
@@ -34,7 +34,7 @@ def without_broken_rows(file: Path, copy: Path) -> tuple[Path, int]:
     if len(kept) == lines:
         return file, 0
     copy.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(copy, "".join(f"{line}\n" for line in kept).encode())
+    files.write(copy, "".join(f"{line}\n" for line in kept))
     return copy, lines - len(kept)
 
 
@@ -51,7 +51,7 @@ def write_answers(model: Model, test: Path, out: Path) -> None:
         index = row.get("index", row.get("id", number))
         lines.append(f"{index}\t{_answer(answer)}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, "".join(f"{line}\n" for line in lines).encode())
+    files.write(out, "".join(f"{line}\n" for line in lines))
 
 
 def _answer(answer: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from ...api import Model, load
+from ...checkpoints.locate import local_directory
 from ...errors import SettingsError
 from ...inference.vectors import fingerprint
 from ...model.device import pick_device
@@ -83,6 +84,8 @@ def finetune_grid(
             not measured by one metric.
         TrainingError: the directory holds something else, or a grid of another model, other
             settings or tables; or every run failed.
+        OutputError: the directory cannot be written, another process is at it, or it is, contains
+            or lies in an input.
         Interrupted: it was asked to stop; what was done is saved, and the same call goes on.
         DataError, BertworksError: as `finetune` does.
     """
@@ -118,8 +121,9 @@ def finetune_grid(
     # As long as no run has begun, nothing is lost by another go with a mistake mended.
     is_begun = Path(out).is_dir() and any(child.is_dir() for child in Path(out).iterdir())
     may_change = MAY_CHANGE if is_begun else frozenset(description)
-    run = RunDirectory.open(out, description, may_change=may_change)
-    try:
+    source = None if isinstance(model, Model) else local_directory(model)
+    inputs = [train, dev, source]
+    with RunDirectory.open(out, description, may_change=may_change, inputs=inputs) as run:
         if not is_begun:
             run.cut_journal(0)
         # Of several GPUs each process sees its own alone.
@@ -129,8 +133,6 @@ def finetune_grid(
         result = GridLoop(run, do, space, numbers, options, places, progress).all()
         result.save()
         return result
-    finally:
-        run.close()
 
 
 def describe_model(model: str | Path | Model) -> dict[str, str]:

@@ -11,8 +11,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from ... import files
 from ...wording import markdown, measured
-from ..journal import RunDirectory, write_atomically
+from ..journal import RunDirectory
 from ..plan import Best
 from .space import Point, name_of, shown
 
@@ -176,14 +177,11 @@ class GridResult:
             ],
         }
         path = self.run.path
-        write_atomically(path / "grid.json", json.dumps(tree, indent=1).encode())
+        files.write_json(path / "grid.json", tree, indent=1)
         lines = [*markdown(self.columns, self.rows()), "", f"Best: `{self.best.directory.name}`."]
         lines += [f"Failed: `{run.directory.name}`: {run.error}" for run in self.failed]
-        write_atomically(path / "grid.md", ("\n".join(lines) + "\n").encode())
-        link = path / ".model.new"
-        link.unlink(missing_ok=True)
-        link.symlink_to(Path(self.best.directory.name) / "model")
-        link.replace(self.run.model)
+        files.write(path / "grid.md", "\n".join(lines) + "\n")
+        files.replace_link(self.run.model, Path(self.best.directory.name) / "model")
 
 
 def run_name(point: Point, seed: int) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ...corpus.workers import end_with_parent, without_main
-from ...errors import CheckpointError, DataError, SettingsError, TrainingError
+from ...errors import CheckpointError, DataError, OutputError, SettingsError, TrainingError
 from ..finetune import FinetuneResult
 from ..progress import Progress
 from ..signals import Interrupted, stop_request
@@ -95,7 +95,7 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
         raise
     except TrainingError as error:
         return error.what
-    except (SettingsError, CheckpointError) as error:
+    except (SettingsError, CheckpointError, OutputError) as error:
         return str(error)
     except DataError as error:
         what = f"{error.what}, with {job.reading}" if job.reading else error.what

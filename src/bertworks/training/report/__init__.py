@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ... import files
 from ...errors import DataError
 from ...tasks.evaluation import Evaluation
 from ...wording import duration, short
-from ..journal import read_run, write_atomically
+from ..journal import read_run
 from . import charts, evaluation, page
 from .facts import RunFacts
 from .labelled import is_labelled, labelled_data
@@ -34,7 +35,7 @@ def write_report(run_directory: str | Path) -> Path:
 
     Raises:
         DataError: there is no run, or a grid of them, or a file in it is another version's.
-        TrainingError: the page cannot be written.
+        OutputError: the page cannot be written.
     """
     run = read_run(run_directory)
     if (run.path / "grid.json").is_file():
@@ -53,7 +54,7 @@ def write_report(run_directory: str | Path) -> Path:
     ]
     footer = "Made by bertworks from the run directory alone."
     text = page.page(facts.name, _subtitle(facts), filter(None, body), footer)
-    write_atomically(run.report, text.encode())
+    files.write(run.report, text)
     return run.report
 
 
@@ -67,7 +68,7 @@ def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, 
         data: the table that it was measured on.
 
     Raises:
-        TrainingError: the page cannot be written.
+        OutputError: the page cannot be written.
     """
     body = [
         page.headline(list(_metrics(found.metrics, ""))),
@@ -80,7 +81,7 @@ def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, 
         filter(None, body),
         "Made by bertworks.",
     )
-    write_atomically(Path(file), text.encode())
+    files.write(file, text)
     return Path(file)
 
 

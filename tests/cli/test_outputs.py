@@ -1,0 +1,392 @@
+"""What every verb that writes promises: no half of a file, one writer, no input lost, no litter."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bertworks.files import Kind, claim
+
+from .conftest import CPU, SMALL, Bertworks, World
+
+Words = tuple[object, ...]
+
+
+def words_file(world: World) -> Path:
+    file = world.corpus.with_name("words.txt")
+    file.write_text("zyzzyva\n", encoding="utf-8")
+    return file
+
+
+def tagged(world: World) -> Path:
+    file = world.corpus.with_name("tagged.conll")
+    file.write_text("the O\nriver B-PLACE\n\na O\ndoor O\n\n" * 4, encoding="utf-8")
+    return file
+
+
+def glue_data(world: World) -> Path:
+    folder = world.corpus.with_name("glue")
+    (folder / "CoLA").mkdir(parents=True, exist_ok=True)
+    rows = [f"s\t{at % 2}\t*\tthe {'door' if at % 2 else 'river'} was opened" for at in range(8)]
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / "CoLA" / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return folder
+
+
+def finetune(world: World, task: str = "classification") -> Words:
+    tables = ("--train", world.train, "--dev", world.dev)
+    return ("finetune", task, "--model", world.pretrained, *tables, "epochs=1", "max_seq_length=32")
+
+
+def convert(layout: str) -> Callable[[World, Path], Words]:
+    return lambda w, out: ("convert", w.pretrained, out, "--to", layout)
+
+
+# Each verb that writes: the name of its output, what that is, and the command line.
+VERBS: dict[str, tuple[str, Kind, Callable[[World, Path], Words]]] = {
+    "vocab": (
+        "vocab",
+        "whole directory",
+        lambda w, out: ("vocab", w.corpus, "--out", out, "--size", 250),
+    ),
+    "prepare": (
+        "prepared",
+        "directory",
+        lambda w, out: ("prepare", w.corpus, "--tokenizer", w.vocab, "--out", out, "--workers", 1),
+    ),
+    "pretrain": (
+        "run",
+        "directory",
+        lambda w, out: ("pretrain", "tiny", *SMALL, f"data={w.prepared}", *CPU, "--out", out),
+    ),
+    "finetune": ("run", "directory", lambda w, out: (*finetune(w), *CPU, "--out", out)),
+    "grid": (
+        "grid",
+        "directory",
+        lambda w, out: (*finetune(w), *CPU, "--out", out, "--grid", "learning_rate=1e-3,1e-4"),
+    ),
+    "glue": (
+        "glue",
+        "directory",
+        lambda w, out: (
+            *("glue", "--model", w.pretrained, "--data", glue_data(w), "--out", out),
+            *("epochs=1", "max_seq_length=32", *CPU),
+        ),
+    ),
+    "ablate": (
+        "table",
+        "directory",
+        lambda w, out: (
+            *("ablate", "features", "--model", w.pretrained, "--train", tagged(w)),
+            *("--dev", tagged(w), "--out", out, *CPU),
+            *("probe.epochs=1", "max_seq_length=32", "finetune.epochs=1"),
+        ),
+    ),
+    "evaluate": (
+        "page.html",
+        "file",
+        lambda w, out: ("evaluate", w.finetuned, "--data", w.dev, "--report", out, *CPU),
+    ),
+    "predict": (
+        "answers.tsv",
+        "file",
+        lambda w, out: ("predict", w.finetuned, "--data", w.dev, "--out", out, *CPU),
+    ),
+    "embed": (
+        "vectors.npy",
+        "file",
+        lambda w, out: ("embed", w.pretrained, "--data", w.dev, "--out", out, *CPU),
+    ),
+    "features": (
+        "vectors.parquet",
+        "file",
+        lambda w, out: ("features", w.pretrained, "--data", w.dev, "--out", out, *CPU),
+    ),
+    "search": (
+        "index",
+        "directory",
+        lambda w, out: ("search", w.pretrained, w.corpus, "a door", "--index", out, *CPU),
+    ),
+    "convert": ("model", "whole directory", convert("hf")),
+    "convert to tensorflow": ("model", "whole directory", convert("tensorflow")),
+    "convert to onnx": ("model", "whole directory", convert("onnx")),
+    "add-tokens": (
+        "model",
+        "whole directory",
+        lambda w, out: ("add-tokens", w.pretrained, words_file(w), "--out", out),
+    ),
+    "shrink": (
+        "model",
+        "whole directory",
+        lambda w, out: ("shrink", w.pretrained, w.corpus, "--out", out),
+    ),
+    "extend": (
+        "model",
+        "whole directory",
+        lambda w, out: ("extend", w.pretrained, "--positions", 100, "--out", out),
+    ),
+}
+
+CLOCK = {"journal.jsonl", "sessions.jsonl", "report.html"}
+"""Files of a run that depend on the time; so do a checkpoint's state and its checksum."""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def same_bytes(folder: Path) -> dict[str, bytes]:
+    """The bytes of files that do not depend on the time."""
+    return {
+        name: content
+        for name, content in contents(folder).items()
+        if Path(name).name not in CLOCK and not ("checkpoints/" in name and name.endswith(".json"))
+    }
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """As a full disk: no file may grow beyond a size, and a real write fails half-way."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_full_disk_names_the_file_and_the_next_run_is_whole(
+    bertworks: Bertworks, world: World, tmp_path: Path, no_charts: None, verb: str
+) -> None:
+    name, _, words = VERBS[verb]
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    result = bertworks(*words(world, whole / name))
+    assert result.exit_code == 0, (result.output, result.exception)
+    largest = max(map(len, contents(whole).values()))
+    for number, limit in enumerate((64, 400, largest - 1)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with largest_file(limit):
+            result = bertworks(*words(world, folder / name))
+        assert result.exit_code == 1, (limit, result.output, result.exception)
+        error = result.stderr.splitlines()[-1]
+        assert error.startswith("error: "), result.stderr
+        assert str(folder / name) in error
+        assert "ile too large" in error
+        result = bertworks(*words(world, folder / name))
+        assert result.exit_code == 0, (limit, result.output, result.exception)
+        assert same_bytes(folder) == same_bytes(whole), limit
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_second_writer_is_told_of_the_first_and_touches_nothing(
+    bertworks: Bertworks, world: World, tmp_path: Path, verb: str
+) -> None:
+    name, kind, words = VERBS[verb]
+    with claim(tmp_path / name, kind=kind):
+        before = contents(tmp_path)
+        result = bertworks(*words(world, tmp_path / name))
+        assert result.exit_code == 1, (result.output, result.exception)
+        assert f"{name}: is being written by process " in result.stderr
+        assert len(result.stderr.splitlines()) == 1, result.stderr
+        assert contents(tmp_path) == before
+    assert not list(tmp_path.iterdir())
+
+
+# Outputs that are inputs, contain one, or are inside of one.
+LOST: dict[str, Callable[[World], Words]] = {
+    "vocab into its corpus": lambda w: ("vocab", w.corpus.parent, "--out", w.corpus.parent / "new"),
+    "vocab over its corpus": lambda w: ("vocab", w.corpus, "--out", w.corpus.parent),
+    "prepare into its corpus": lambda w: (
+        *("prepare", w.corpus.parent, "--tokenizer", w.vocab),
+        *("--out", w.corpus.parent / "new"),
+    ),
+    "prepare over its tokenizer": lambda w: (
+        *("prepare", w.corpus, "--tokenizer", w.vocab, "--out", w.vocab),
+    ),
+    "pretrain into its corpus": lambda w: (
+        *("pretrain", "tiny", *SMALL, f"data={w.prepared}", "--out", w.prepared / "run"),
+    ),
+    "finetune over its model": lambda w: (*(*finetune(w), *CPU, "--out", w.pretrained / "model"),),
+    "grid over its rows": lambda w: (*(*finetune(w), *CPU, "--out", w.train.parent, "--seeds", 2),),
+    "evaluate over its rows": lambda w: (
+        *("evaluate", w.finetuned, "--data", w.dev, "--report", w.dev),
+    ),
+    "predict over its rows": lambda w: ("predict", w.finetuned, "--data", w.dev, "--out", w.dev),
+    "predict over its model": lambda w: (
+        *("predict", w.finetuned, "a", "--out", w.finetuned / "model" / "config.json"),
+    ),
+    "embed over its texts": lambda w: ("embed", w.pretrained, "--data", w.dev, "--out", w.dev),
+    "features into its model": lambda w: (
+        *("features", w.pretrained, "a", "--out", w.pretrained / "model" / "f.parquet"),
+    ),
+    "search over its texts": lambda w: (
+        *("search", w.pretrained, w.corpus, "a", "--index", w.corpus.parent),
+    ),
+    "convert onto its source": lambda w: ("convert", w.pretrained, w.pretrained / "model"),
+    "convert onto the source itself": lambda w: (
+        *("convert", w.pretrained / "model", w.pretrained / "model"),
+    ),
+    "convert into its source": lambda w: (
+        *("convert", w.pretrained / "model", w.pretrained / "model" / "sub", "--to", "onnx"),
+    ),
+    "add-tokens onto its source": lambda w: (
+        *("add-tokens", w.pretrained, words_file(w), "--out", w.pretrained / "model"),
+    ),
+    "shrink onto its source": lambda w: (
+        *("shrink", w.pretrained, w.corpus, "--out", w.pretrained / "model"),
+    ),
+    "extend onto its source": lambda w: (
+        *("extend", w.pretrained, "--positions", 100, "--out", w.pretrained / "model"),
+    ),
+    "ablate over its rows": lambda w: (
+        *("ablate", "features", "--model", w.pretrained, "--train", tagged(w)),
+        *("--dev", tagged(w), "--out", w.corpus.parent, *CPU, "max_seq_length=32"),
+    ),
+    "glue over its data": lambda w: (
+        *("glue", "--model", w.pretrained, "--data", glue_data(w), "--out", glue_data(w) / "CoLA"),
+        *(*CPU, "max_seq_length=32"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_no_input_is_written_over(bertworks: Bertworks, world: World, case: str) -> None:
+    words = LOST[case](world)
+    before = contents(world.corpus.parent)
+    result = bertworks(*words)
+    assert result.exit_code == 1, (result.output, result.exception)
+    assert " input" in result.stderr
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert contents(world.corpus.parent) == before
+
+
+# Refusals that come when a verb has begun already.
+REFUSED: dict[str, tuple[Callable[[World, Path], Words], str]] = {
+    "prepare a bad file": (
+        lambda w, t: ("prepare", t / "bad.txt", "--tokenizer", w.vocab, "--out", t / "new" / "x"),
+        "bad.txt:1: not UTF-8",
+    ),
+    "prepare nothing": (
+        lambda w, t: ("prepare", t / "empty.txt", "--tokenizer", w.vocab, "--out", t / "new"),
+        "holds no text",
+    ),
+    "prepare what gives no token": (
+        lambda w, t: (
+            *("prepare", t / "bell.jsonl", "--tokenizer", w.vocab, "--out", t / "new"),
+            *("--workers", 1),
+        ),
+        "no text that gives tokens",
+    ),
+    "prepare with two workers": (
+        lambda w, t: (
+            *("prepare", t / "bad.txt", "--tokenizer", w.vocab, "--out", t / "new"),
+            *("--workers", 2),
+        ),
+        "bad.txt:1: not UTF-8",
+    ),
+    "pretrain from no teacher": (
+        lambda w, t: (
+            *("pretrain", "tiny", *SMALL, *CPU, f"data={w.prepared}", "--out", t / "new"),
+            "distillation={teacher: nowhere/at/all}",
+        ),
+        "nowhere",
+    ),
+    "finetune in parts that do not add up": (
+        lambda w, t: (
+            *("finetune", "retrieval", "--model", w.pretrained, "--train", t / "pairs.jsonl"),
+            *("--out", t / "new", *CPU, "max_seq_length=32", "micro_batch_size=2"),
+        ),
+        "micro_batch_size",
+    ),
+    "grid of it": (
+        lambda w, t: (
+            *("finetune", "classification", "--model", w.pretrained, "--train", w.train),
+            *("--dev", t / "unseen.jsonl", "--out", t / "new", *CPU, "--seeds", 2),
+            "max_seq_length=32",
+        ),
+        "the label 'unseen'",
+    ),
+    "embed with no such layer": (
+        lambda w, t: (
+            *("embed", w.pretrained, "--data", w.dev, "--out", t / "v.npy", *CPU),
+            *("--layers", 9),
+        ),
+        "no layer 9",
+    ),
+    "embed a bad row": (
+        lambda w, t: ("embed", w.pretrained, "--data", t / "half.jsonl", "--out", t / "v.npy"),
+        "half.jsonl:2",
+    ),
+    "features of a bad row": (
+        lambda w, t: (*("features", w.pretrained, "-", "--out", t / "v.parquet", *CPU),),
+        "line 2",
+    ),
+    "predict a bad row": (
+        lambda w, t: ("predict", w.finetuned, "--data", t / "half.jsonl", "--out", t / "p.tsv"),
+        "half.jsonl:2",
+    ),
+    "search a bad file": (
+        lambda w, t: ("search", w.pretrained, t / "bad.txt", "a", "--index", t / "new" / "i"),
+        "bad.txt:1: not UTF-8",
+    ),
+    "convert to what it cannot be": (
+        lambda w, t: ("extend", w.pretrained, "--positions", 2, "--out", t / "new" / "m"),
+        "positions already",
+    ),
+    "add no words": (
+        lambda w, t: ("add-tokens", w.pretrained, t / "empty.txt", "--out", t / "new" / "m"),
+        "is empty",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_leaves_nothing(
+    bertworks: Bertworks, world: World, tmp_path: Path, case: str
+) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"\xff\n")
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "bell.jsonl").write_text(json.dumps({"text": "\x07"}) + "\n")
+    (tmp_path / "half.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
+    (tmp_path / "unseen.jsonl").write_text('{"text": "a", "label": "unseen"}\n')
+    pairs = [json.dumps({"query": f"a {at}", "passage": f"b {at}"}) for at in range(8)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(pairs))
+    before = sorted(tmp_path.rglob("*"))
+    words, says = REFUSED[case]
+    result = bertworks(*words(world, tmp_path), stdin=b"fine\n\xff\n")
+    assert result.exit_code == 1, (result.output, result.exception)
+    assert says in result.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.long
+def test_a_file_that_somebody_put_into_a_runs_model_stays(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    words = (*finetune(world), *CPU, "--out", out)
+    assert bertworks(*words).exit_code == 0
+    model = contents(out / "model")
+    for name in ("README.md", "notes/of/mine.txt"):
+        (out / "model" / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / "model" / name).write_text("mine")
+    (out / "model" / "config.json").write_text("{}")
+    result = bertworks(*words)
+    assert result.exit_code == 0, result.output
+    mine = {"README.md": b"mine", "notes/of/mine.txt": b"mine"}
+    assert contents(out / "model") == model | mine
+    result = bertworks("extend", world.pretrained, "--positions", 100, "--out", out / "model")
+    assert "holds 'README.md', which is no part of a saved model" in result.stderr
