@@ -250,13 +250,20 @@ def test_the_window_with_the_most_context_has_the_say(total, room, data):
     """As the original's `_check_is_max_context`, token by token; of equals the first window."""
     stride = data.draw(st.integers(1, room))
     starts = range(0, max(1, total - room + stride), stride)
-    windows = [(start, min(room, total - start)) for start in starts]
+    check_say([(start, min(room, total - start)) for start in starts])
+
+
+def test_a_much_longer_window_has_the_say_with_a_little_less_context():
+    check_say([(0, 384), (256, 244)])
+
+
+def check_say(windows):
     says = tellers(windows)
-    for token in range(total):
+    assert [len(own) for own in says] == [length for _, length in windows]
+    for token in range(sum(windows[-1])):
         sees = [n for n, (start, length) in enumerate(windows) if start <= token < start + length]
         have_say = [number for number in sees if says[number][token - windows[number][0]]]
         assert have_say == [most_context(windows, token)]
-    assert [len(own) for own in says] == [length for _, length in windows]
 
 
 LOGITS = st.floats(-9, 9, allow_subnormal=False)
@@ -282,6 +289,14 @@ def test_the_best_spans_are_the_best_of_all(pairs, longest, count):
     for one in found:
         assert 1 <= one.end - one.start <= longest
         assert one.score == pytest.approx(start[one.start] + end[one.end - 1])
+
+
+def test_of_equal_spans_the_first_are_the_best():
+    offsets = np.stack([np.arange(4), np.arange(4) + 1], 1)
+    zeros = np.zeros(4)
+    found = candidates(zeros, zeros, offsets, zeros == 0, max_answer_tokens=2, count=7)
+    places = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]
+    assert [(one.start, one.end) for one in found] == places
 
 
 @pytest.mark.parametrize("loss", ["mean", "sum"])
