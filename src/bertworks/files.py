@@ -135,7 +135,10 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with writing(path):
+            is_new = not path.exists()
             self._file = path.open("a+b", buffering=0)
+            if is_new:
+                sync(path.parent)
             whole = self.read().rfind(b"\n") + 1
             if whole < self.size:
                 self._file.truncate(whole)
@@ -217,6 +220,9 @@ def new_directory(
             else:
                 rename(new, target / _READY)
                 _move_in(target, last)
+        except OutputError as error:
+            where = error.where and error.where.replace(str(new), str(path), 1)
+            raise OutputError(error.what, where=where, fix=error.fix) from None
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
@@ -255,6 +261,18 @@ def _move_in(target: Path, last: str = "") -> None:
         os.replace(entry, target / entry.name)
     sync(target)
     ready.rmdir()
+
+
+def make_directory(directory: Path) -> list[Path]:
+    """Make a directory and those above it where they are missing; those made, the lowest first."""
+    made: list[Path] = []
+    for one in reversed((directory, *directory.parents)):
+        if not one.exists():
+            with suppress(FileExistsError):  # another's, meanwhile
+                one.mkdir()
+                sync(one.parent)
+                made.insert(0, one)
+    return made
 
 
 def remove_directory(directory: Path) -> None:
@@ -411,11 +429,8 @@ def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tup
         name: the output's name in errors.
     """
     for _ in range(100):  # others may come and go
-        for directory in reversed(() if needed is None else (needed, *needed.parents)):
-            if not directory.exists():
-                with suppress(FileExistsError, FileNotFoundError):  # another's, meanwhile
-                    directory.mkdir()
-                    made.insert(0, directory)
+        with suppress(FileNotFoundError):  # another has just removed one
+            made[:0] = [] if needed is None else make_directory(needed)
         path = target / LOCK if target.is_dir() else _beside(target, "lock")
         try:
             handle = path.open("a+b")

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from tests.crashes import contents, crashing, needs_proc
 
 from bertworks.corpus.manifest import Journal, Manifest
 from bertworks.corpus.prepare import PrepareProgress, prepare
@@ -26,14 +27,6 @@ from bertworks.corpus.workers import Workers
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
 from bertworks.text.sentences import split_sentences
 from bertworks.text.tokenizer import Tokenizer
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
 
 
 def as_lists(corpus: Corpus) -> list[list[list[int]]]:
@@ -357,3 +350,23 @@ def test_faults_in_workers_come_through() -> None:
             list(workers.map([5]))
     finally:
         workers.close()
+
+
+@needs_proc
+def test_after_any_crash_of_the_machine_the_bytes_are_the_same(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 40_000}
+    prepare(text, out=tmp_path / "whole", **settings)
+    whole = contents(tmp_path / "whole")
+    (tmp_path / "root").mkdir()
+
+    def resumes(left: Path) -> bool:
+        prepare(text, out=left / "out", **settings)
+        return contents(left / "out") == whole
+
+    with crashing(monkeypatch, tmp_path / "root", resumes) as disk:
+        prepare(text, out=tmp_path / "root" / "out", **settings)
+        assert disk.crashes > 10
+        assert not disk.damaged
+        assert disk.is_new()

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from tests.checkpoints.test_store import tiny
+from tests.crashes import contents, crashing, needs_proc
 
 import bertworks as bw
 from bertworks.errors import BertworksWarning, DataError, OutputError, SettingsError
@@ -216,3 +217,23 @@ def test_a_killed_process_ends_with_the_same_file(model, out, tmp_path):
     whole = tmp_path / f"whole{out.suffix}"
     again.embed_to(whole, texts, engine={"window_rows": 8})
     assert out.read_bytes() == whole.read_bytes()
+
+
+@needs_proc
+def test_after_any_crash_of_the_machine_the_file_is_the_same(model, tmp_path, monkeypatch):
+    for name in ("vectors.npy", "vectors.parquet"):
+        root = tmp_path / name.replace(".", "-")
+        root.mkdir()
+        model.embed_to(tmp_path / name, TEXTS[:10], engine=WINDOW)
+        whole = {file: (tmp_path / file).read_bytes() for file in (name, f"{name}.json")}
+
+        def resumes(left: Path, name: str = name, whole: dict[str, bytes] = whole) -> bool:
+            model.embed_to(left / name, TEXTS[:10], engine=WINDOW)
+            (left / f".{name}.lock").unlink(missing_ok=True)  # of the process that is no more
+            return contents(left) == whole
+
+        with crashing(monkeypatch, root, resumes) as disk:
+            model.embed_to(root / name, TEXTS[:10], engine=WINDOW)
+            assert disk.crashes > 6
+            assert not disk.damaged
+            assert disk.is_new()

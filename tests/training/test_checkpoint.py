@@ -22,6 +22,7 @@ from bertworks.training.checkpoint import (
 )
 from bertworks.training.optimizer import OptimizerSettings, build_optimizer
 
+from ..crashes import crashing, needs_proc
 from .toy import ToyNetwork, toy_network
 
 
@@ -160,3 +161,22 @@ def test_weights_alone_go_to_a_file_and_back(tmp_path: Path) -> None:
     file.write_bytes(b"nonsense")
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_weights(file, other)
+
+
+@needs_proc
+@pytest.mark.filterwarnings("error")
+def test_after_any_crash_of_the_machine_there_is_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, optimizer = trained()
+    root = tmp_path / "root"
+    save_checkpoint(root, 1, network, optimizer, {"step": 1}, keep=1)
+
+    def has_one(left: Path) -> bool:
+        found = load_newest(left)
+        return found is not None and found.state["step"] in (1, 2)
+
+    with crashing(monkeypatch, root, has_one) as disk:
+        save_checkpoint(root, 2, network, optimizer, {"step": 2}, keep=1)
+        assert not disk.damaged
+        assert disk.is_new()

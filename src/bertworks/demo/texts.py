@@ -80,7 +80,7 @@ def write(
     dev, train = rows[:num_dev], rows[num_dev:]
     documents = [*topics(), *module_documents(modules, without={_key(text) for text, _ in dev})]
 
-    directory.mkdir(parents=True, exist_ok=True)
+    files.make_directory(directory)
     corpus = directory / "corpus.txt"
     files.write(corpus, "\n".join("\n".join(lines) + "\n" for lines in documents))
     for name, part in (("train", train), ("dev", dev)):

@@ -83,7 +83,7 @@ def save_checkpoint(
     target = directory / f"step-{step:08d}"
     try:
         with files.writing(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            files.make_directory(directory)
             for left in directory.glob(".step-*"):  # by a process that was killed
                 shutil.rmtree(left)
         # One that is there is damaged, or the run would have resumed from it.
@@ -229,7 +229,7 @@ def save_weights(file: Path, network: nn.Module) -> None:
         OutputError: the disk is full or not writable.
     """
     with files.writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        files.make_directory(file.parent)
     with files.atomic(file) as new:
         write_weights(new, network_tensors(network))
 

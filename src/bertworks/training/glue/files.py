@@ -33,7 +33,7 @@ def without_broken_rows(file: Path, copy: Path) -> tuple[Path, int]:
             kept.append("\t".join(fields))
     if len(kept) == lines:
         return file, 0
-    copy.parent.mkdir(parents=True, exist_ok=True)
+    files.make_directory(copy.parent)
     files.write(copy, "".join(f"{line}\n" for line in kept))
     return copy, lines - len(kept)
 
@@ -50,7 +50,7 @@ def write_answers(model: Model, test: Path, out: Path) -> None:
     for number, (row, answer) in enumerate(model.stream(data=test)):
         index = row.get("index", row.get("id", number))
         lines.append(f"{index}\t{_answer(answer)}")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    files.make_directory(out.parent)
     files.write(out, "".join(f"{line}\n" for line in lines))
 
 
