@@ -91,6 +91,15 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise _translate(cls, error, where) from None
 
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """The defaults of all settings that have one, as JSON can hold them."""
+        optional = {name: info for name, info in cls.model_fields.items() if not info.is_required()}
+        values = {
+            name: info.get_default(call_default_factory=True) for name, info in optional.items()
+        }
+        return cls.model_construct(**values).model_dump(mode="json", include=set(values))
+
     def with_values(self, **values: Any) -> Self:
         """The same settings with some values replaced, validated again."""
         return type(self).parse({**self.model_dump(), **values})

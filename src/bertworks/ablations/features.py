@@ -155,7 +155,11 @@ def ablate_features(
         may_change.add("finetune")  # whose mistakes show when the probes are measured already
     inputs = [train, dev, None if isinstance(model, Model) else local_directory(model)]
     with RunDirectory.open(
-        out, description, may_change=frozenset(may_change), inputs=inputs
+        out,
+        description,
+        may_change=frozenset(may_change),
+        schema=FeatureAblationSettings,
+        inputs=inputs,
     ) as run:
         data.note_in(run)
         for line in data.lines():

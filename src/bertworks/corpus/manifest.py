@@ -186,7 +186,10 @@ class Manifest(_Record):
 
     def write(self, directory: Path) -> None:
         """Write the manifest, whole or not at all."""
-        files.write_json(directory / MANIFEST, self.model_dump(mode="json"))
+        tree = self.model_dump(mode="json")
+        if self.job.exclude is None:  # as before there was such an option
+            del tree["excluded_documents"], tree["job"]["exclude"]
+        files.write_json(directory / MANIFEST, tree)
 
 
 class Journal:

@@ -152,6 +152,7 @@ def finetune(
             out,
             description,
             refusals={"epochs": lambda run: refusal(run, plan)},
+            schema=type(resolved),
             inputs=inputs,
             is_main=members.is_main,
         ) as run:

@@ -141,6 +141,7 @@ class RunDirectory:
         *,
         may_change: frozenset[str] = MAY_CHANGE,
         refusals: Mapping[str, Callable[[RunDirectory], str | None]] | None = None,
+        schema: type[Settings] | None = None,
         inputs: Iterable[object] = (),
         is_main: bool = True,
     ) -> RunDirectory:
@@ -155,6 +156,8 @@ class RunDirectory:
             may_change: the settings in which the run may be gone on with differently.
             refusals: for settings that may change in some runs: says why a run cannot be resumed
                 with the new value, or None if it can.
+            schema: whose defaults stand for the settings that an older version has not written
+                down; the class of `settings`, if that is one.
             inputs: what the run reads; see `files.claim`.
             is_main: false for the ranks that leave the writing to rank 0: they may write lines,
                 which go nowhere.
@@ -169,7 +172,9 @@ class RunDirectory:
             return run
         run._claimed.enter_context(files.claim(path, inputs, kind="directory"))
         try:
-            run._begin(settings, may_change, refusals or {})
+            if schema is None and isinstance(settings, Settings):
+                schema = type(settings)
+            run._begin(settings, may_change, refusals or {}, schema.defaults() if schema else {})
         except BaseException:
             run.close()
             raise
@@ -180,6 +185,7 @@ class RunDirectory:
         settings: Settings | Mapping[str, Any] | None,
         may_change: frozenset[str],
         refusals: Mapping[str, Callable[[RunDirectory], str | None]],
+        defaults: Mapping[str, Any],
     ) -> None:
         self._is_new = not self.settings_file.exists()
         if self._is_new and any(_others(self.path, _AT_THE_START)):
@@ -190,7 +196,7 @@ class RunDirectory:
             )
         tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
         if self.is_begun:
-            self._check_settings(tree or {}, may_change, refusals)
+            self._check_settings(tree or {}, may_change, refusals, defaults)
         text = yaml.safe_dump(dict(tree or {}), sort_keys=False, allow_unicode=True)
         files.write(self.settings_file, text)
         self._journal = files.LineFile(self.journal_file)
@@ -267,6 +273,7 @@ class RunDirectory:
         tree: Mapping[str, Any],
         may_change: frozenset[str],
         refusals: Mapping[str, Callable[[RunDirectory], str | None]],
+        defaults: Mapping[str, Any],
     ) -> None:
         held, wanted = _kind_of(self.settings()), _kind_of(tree)
         if held != wanted:
@@ -275,7 +282,8 @@ class RunDirectory:
                 where=str(self.path),
                 fix="Give another directory.",
             )
-        before, now = _flatten(self.settings()), _flatten(tree)
+        usual, now = _flatten(defaults), _flatten(tree)
+        before = {key: usual[key] for key in now.keys() & usual.keys()} | _flatten(self.settings())
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key) and key.split(".")[0] not in may_change:
                 was = f"{key}={before.get(key)}, not {now.get(key)}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .. import files
 from ..tasks.task import Network
 from .checkpoint import (
     ResumeWarning,
@@ -147,6 +148,7 @@ def resume_state(
     team.gather(None)  # every rank has read its checkpoint
     if team.is_main:
         remove_after(run.checkpoints, state.step)
+        _adopt_best(run, state)
         for file in run.best.glob("step-*.safetensors"):
             if file > run.best_weights(state.step):
                 file.unlink()
@@ -174,6 +176,17 @@ def _forget_best(run: RunDirectory) -> None:
         for file in run.best.glob("step-*.safetensors"):
             if file < run.best_weights(best_step):
                 file.unlink()
+
+
+def _adopt_best(run: RunDirectory, state: TrainState) -> None:
+    """Give the best weights the name of their step, where an older version called them otherwise.
+
+    It kept one file. If that is of an evaluation after the checkpoint, the evaluation is done again
+    and finds the same weights best.
+    """
+    old = run.best / "weights.safetensors"
+    if state.best_step is not None and old.exists():
+        files.rename(old, run.best_weights(state.best_step))
 
 
 def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
