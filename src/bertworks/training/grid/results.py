@@ -14,6 +14,7 @@ import numpy as np
 from ...wording import markdown
 from ..journal import RunDirectory, write_atomically
 from ..plan import Best
+from ..run_files import GRID, read_json
 from .space import Point, name_of, shown
 
 
@@ -92,7 +93,7 @@ class GridResult:
     @classmethod
     def read(cls, path: Path) -> Self:
         """What `save` wrote to a grid's directory."""
-        tree = json.loads((path / "grid.json").read_bytes())
+        tree = read_json(path / "grid.json", GRID)
         points = []
         for point in tree["points"]:
             runs = [
