@@ -16,16 +16,18 @@ from bertworks.training.plan import FitSettings
 
 SETTINGS = FitSettings(batch_size=8)
 
+STOP = {"kind": "stop", "step": 1, "why": "it was no better"}
+
 
 def test_lines_come_back_exactly_and_without_nan(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
     numbers = [0.1 + 0.2, 1e-300, 1 / 3]
-    run.write({"kind": "train", "step": 1, "numbers": numbers, "deep": {"x": math.nan}})
+    run.write({**STOP, "numbers": numbers, "deep": {"x": math.nan}})
     length = run.sync_journal()
-    run.write({"kind": "train", "step": 2, "who": "ä"})
+    run.write({**STOP, "step": 2, "who": "ä"})
     assert [line["step"] for line in run.lines()] == [1, 2]
     run.cut_journal(length)
-    run.write({"kind": "train", "step": 3, "loss": math.inf})
+    run.write({**STOP, "step": 3, "loss": math.inf})
     run.close()
     lines = list(read_run(tmp_path / "run").lines())
     assert [line["step"] for line in lines] == [1, 3]
@@ -36,28 +38,28 @@ def test_lines_come_back_exactly_and_without_nan(tmp_path: Path) -> None:
 
 def test_a_line_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path, SETTINGS).close()
-    (tmp_path / "journal.jsonl").write_text('{"step": 1}\n{"st')
-    assert list(read_run(tmp_path).lines()) == [{"step": 1}]
+    (tmp_path / "journal.jsonl").write_text(json.dumps(STOP) + '\n{"kind": "st')
+    assert list(read_run(tmp_path).lines()) == [STOP]
 
 
 def test_a_line_goes_on_no_line_that_was_cut_short(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path, SETTINGS)
-    run.write({"step": 1})
+    run.write(STOP)
     run.note_session("start")
     run.close()
     for file in (run.journal_file, run.sessions_file):
         file.write_bytes(file.read_bytes() + b'{"st')
     run = RunDirectory.open(tmp_path, SETTINGS)
-    run.write({"step": 2})
+    run.write({**STOP, "step": 2})
     run.note_session("stop")
     run.close()
-    assert list(run.lines()) == [{"step": 1}, {"step": 2}]
+    assert list(run.lines()) == [STOP, {**STOP, "step": 2}]
     assert [line["event"] for line in run.sessions()] == ["start", "stop"]
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
-    run.write({"step": 1})
+    run.write(STOP)
     run.close()
     RunDirectory.open(tmp_path / "run", SETTINGS.with_values(loader_workers=2)).close()
     other = SETTINGS.with_values(optimizer={"lr": 0.5})
@@ -108,7 +110,7 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
 
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS, is_main=False)
-    run.write({"step": 1})
+    run.write(STOP)
     run.note_session("start")
     assert run.sync_journal() == 0
     run.cut_journal(100)

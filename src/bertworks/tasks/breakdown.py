@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from ..errors import DataError
 
@@ -34,6 +34,13 @@ class Confusion(_Part):
     counted: str
     labels: tuple[str, ...]
     cells: tuple[tuple[int, int, int], ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        count = len(self.labels)
+        if not all(0 <= a < count and 0 <= b < count and n > 0 for a, b, n in self.cells):
+            raise ValueError("a cell is of no label, or holds no count")
+        return self
 
     @classmethod
     def of(cls, counted: str, labels: Sequence[str], true: np.ndarray, told: np.ndarray) -> Self:
@@ -63,6 +70,13 @@ class ScoreTable(_Part):
     by: str
     counted: str
     rows: tuple[Scores, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        kinds = {tuple(row.metrics) for row in self.rows}
+        if len(kinds) > 1 or not all("f1" in metrics for metrics in kinds):
+            raise ValueError("the rows must have the same metrics, F1 among them")
+        return self
 
     @classmethod
     def of_rates(

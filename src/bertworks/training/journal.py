@@ -30,6 +30,15 @@ import yaml
 from .. import files
 from ..errors import DataError, OutputError, TrainingError, nearest
 from ..settings import Settings
+from .run_files import (
+    EVALUATION,
+    JOURNAL_LINE,
+    OUTCOME,
+    SESSION,
+    read_json,
+    read_lines,
+    read_settings,
+)
 
 MAY_CHANGE = frozenset({"loader_workers", "keep_checkpoints", "tensorboard"})
 """Settings that a run may be gone on with differently, since its bits do not depend on them."""
@@ -164,6 +173,7 @@ class RunDirectory:
 
         Raises:
             TrainingError: the directory holds something else, or a run with other settings.
+            DataError: the settings that were written down are damaged.
             OutputError: it cannot be written, is being written by another process, or is,
                 contains or lies in an input.
         """
@@ -223,7 +233,12 @@ class RunDirectory:
         return 0 if self._journal is None else self._journal.sync()
 
     def cut_journal(self, length: int) -> None:
-        """Forget what the journal says beyond `length`: those steps are done again."""
+        """Forget what the journal says beyond `length`: those steps are done again.
+
+        Raises:
+            TrainingError: the journal is shorter.
+            DataError: a line of what is left is damaged.
+        """
         if self._journal is None:
             return
         if self._journal.size < length:
@@ -233,6 +248,8 @@ class RunDirectory:
                 fix="It was changed by something else; restore it, or begin a new run.",
             )
         self._journal.truncate(length)
+        for _ in self.lines():  # a damaged one is found now, not when the run is done
+            pass
 
     def note_session(self, event: str, **facts: Any) -> None:
         """Add a line to the sessions: `event` is "start", "stop" or "note"."""
@@ -248,25 +265,48 @@ class RunDirectory:
         files.write(self.outcome_file, _json(facts))
 
     def outcome(self) -> dict[str, Any] | None:
-        """What came of the run: that, and its evaluation if there is one; None if not finished."""
+        """What came of the run: that, and its evaluation if there is one; None if not finished.
+
+        Raises:
+            DataError: one of the two files is damaged.
+        """
         if not self.outcome_file.is_file():
             return None
-        facts: dict[str, Any] = json.loads(self.outcome_file.read_bytes())
-        measured = json.loads(self.evaluation.read_bytes()) if self.evaluation.is_file() else {}
+        facts = read_json(self.outcome_file, OUTCOME)
+        if not self.evaluation.is_file():
+            return {**facts}
+        measured = read_json(self.evaluation, EVALUATION)
+        if facts["best_metric"] not in measured["metrics"]:
+            raise DataError(
+                f"has no {facts['best_metric']!r}, by which the weights were chosen (outcome.json)",
+                where=str(self.evaluation),
+                fix="Evaluate the model again.",
+            )
         return {**measured, **facts}
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The journal's lines, in order."""
-        return _read_lines(self.journal_file)
+        """The journal's lines, in order.
+
+        Raises:
+            DataError: one is damaged.
+        """
+        return read_lines(self.journal_file, JOURNAL_LINE)
 
     def sessions(self) -> Iterator[dict[str, Any]]:
-        """The lines of the sessions, in order."""
-        return _read_lines(self.sessions_file)
+        """The lines of the sessions, in order.
+
+        Raises:
+            DataError: one is damaged.
+        """
+        return read_lines(self.sessions_file, SESSION)
 
     def settings(self) -> dict[str, Any]:
-        """The resolved settings, as written."""
-        tree = yaml.safe_load(self.settings_file.read_text(encoding="utf-8"))
-        return tree if isinstance(tree, dict) else {}
+        """The resolved settings, as written.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        return read_settings(self.settings_file)
 
     def _check_settings(
         self,
@@ -292,7 +332,6 @@ class RunDirectory:
                     if reason is None:
                         continue
                     was += f", and {reason}"
-                self.close()
                 *parents, name = key.split(".")
                 if name == "fingerprint" and key in before:
                     was = "another model: its weights or its vocabulary are not the same"
@@ -340,16 +379,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
-
-
-def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Lines of a JSON Lines file; a last one that was cut short by a kill is left out."""
-    if not file.exists():
-        return
-    with file.open("rb") as handle:
-        for line in handle:
-            if line.endswith(b"\n"):
-                yield json.loads(line)
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from ..text.tokenizer import Tokenizer
 from .dev_share import Dev, DevShare, check_share
 from .finetune_settings import FinetuneSettings
 from .journal import RunDirectory
+from .run_files import read_data
 from .teacher import taught
 
 
@@ -134,9 +134,9 @@ class LabelledData:
         tables = {"train": (self.summary.train, self.train), "dev": (self.summary.dev, self.dev)}
         checksums = {name: _digest(rows or ()) for name, (_, rows) in tables.items()}
         if run.is_begun and file.is_file():
-            before = json.loads(file.read_bytes())["checksums"]
+            before = read_data(file).get("checksums", {})
             for name, (summary, _) in tables.items():
-                if before[name] != checksums[name]:
+                if before.get(name) != checksums[name]:
                     raise TrainingError(
                         f"the run was begun with other rows for {name}, or another tokenizer",
                         where=None if summary is None else summary.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ from .progress import Progress, say
 from .random_state import seed_everything
 from .recipe import PretrainSettings, read_recipe
 from .report import write_report
+from .run_files import read_data
 from .samples import sample_fill_ins
 from .state import refusal
 
@@ -171,7 +171,7 @@ class PretrainingData:
         file = run.path / "data.json"
         checksum = hashlib.sha256((self.corpus.directory / "manifest.json").read_bytes())
         if run.is_begun and file.is_file():
-            if json.loads(file.read_bytes())["checksum"] != checksum.hexdigest():
+            if read_data(file).get("checksum") != checksum.hexdigest():
                 raise TrainingError(
                     "the run was begun with other data",
                     where=str(self.corpus.directory),

@@ -143,7 +143,9 @@ class GridLoop:
         """Take note of a finished run, if it is one; what it needed to go on is removed."""
         directory = RunDirectory(run.directory)
         outcome = directory.outcome()
-        if outcome is None or outcome["metrics"][outcome["best_metric"]] is None:
+        if outcome is None or "metrics" not in outcome:
+            return False
+        if outcome["metrics"][outcome["best_metric"]] is None:
             return False
         measure = Best(outcome["best_metric"], outcome["lower_is_better"])
         if self._measure not in (None, measure):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +14,7 @@ from ... import files
 from ...wording import markdown, measured
 from ..journal import RunDirectory
 from ..plan import Best
+from ..run_files import GRID, read_json
 from .space import Point, name_of, shown
 
 
@@ -98,7 +98,7 @@ class GridResult:
     @classmethod
     def read(cls, path: Path) -> Self:
         """What `save` wrote to a grid's directory."""
-        tree = json.loads((path / "grid.json").read_bytes())
+        tree = read_json(path / "grid.json", GRID)
         points = []
         for point in tree["points"]:
             runs = [

@@ -34,7 +34,8 @@ def write_report(run_directory: str | Path) -> Path:
     It can be written at any moment of a run, and again.
 
     Raises:
-        DataError: there is no run, or a grid of them, or a file in it is another version's.
+        DataError: there is no run, or a grid of them, or a file in it is damaged or of another
+            version.
         OutputError: the page cannot be written.
     """
     run = read_run(run_directory)

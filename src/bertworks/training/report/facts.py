@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
-import yaml
-
+from ...errors import BertworksError, DataError
 from ...tasks import task_class
 from ...tasks.breakdown import Breakdown
 from ..journal import RunDirectory
+from ..plan import Best
+from ..run_files import EVALUATION, SAMPLES, read_data, read_json
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,7 @@ class RunFacts:
         measured: what `evaluation.json` is of; "" if there is none.
         metrics: those in it, of the kept weights; empty if there is none.
         breakdown: what these are made of.
+        chosen_by: what chose the kept weights; None if they are the last.
         early_end: why the run ended before its last step; "" if it did not.
         is_finished: whether the trained model was saved.
     """
@@ -44,6 +44,7 @@ class RunFacts:
     measured: str
     metrics: Mapping[str, float | None]
     breakdown: Breakdown
+    chosen_by: Best | None
     early_end: str
     is_finished: bool
 
@@ -52,21 +53,24 @@ class RunFacts:
         """Read a run directory; what a run has not come to yet is empty.
 
         Raises:
-            DataError: `evaluation.json` is another version's.
+            DataError: a file of the run is damaged, or another version's.
         """
+        chosen_by = _chosen_by(run)
         lines = list(run.lines())
-        evaluation = _read_json(run.evaluation) or {}
+        evaluation = read_json(run.evaluation, EVALUATION) if run.evaluation.is_file() else {}
+        data, samples = run.path / "data.json", run.path / "samples.json"
         return cls(
             name=run.path.resolve().name,
             settings=run.settings_file.read_text(encoding="utf-8"),
             train=[line for line in lines if line["kind"] == "train"],
             evaluations=[line for line in lines if line["kind"] == "eval"],
             sessions=list(run.sessions()),
-            data=_read_json(run.path / "data.json") or {},
-            samples=_read_json(run.path / "samples.json") or [],
+            data=read_data(data) if data.is_file() else {},
+            samples=read_json(samples, SAMPLES) if samples.is_file() else [],
             measured=f"{evaluation['data']}, {evaluation['rows']:,} rows" if evaluation else "",
             metrics=evaluation.get("metrics", {}),
             breakdown=Breakdown.parse(evaluation.get("breakdown", {}), where=str(run.evaluation)),
+            chosen_by=chosen_by,
             early_end="".join(line["why"] for line in lines if line["kind"] == "stop"),
             is_finished=run.model.is_dir(),
         )
@@ -80,12 +84,10 @@ class RunFacts:
         """The journal's evaluation of the weights that were kept: the best one, or the last."""
         if not self.evaluations:
             return None
-        settings = yaml.safe_load(self.settings) or {}
-        if "best_metric" not in settings:
+        if self.chosen_by is None:
             return self.evaluations[-1]
-        task = task_class(settings["task"])
-        name = settings["best_metric"] or task.best_metric
-        sign = -1 if name in task.lower_is_better else 1
+        name = self.chosen_by.metric
+        sign = -1 if self.chosen_by.lower_is_better else 1
         measured = [line for line in self.evaluations if line["metrics"].get(name) is not None]
         # The first of equals, as in training.
         return max(measured, key=lambda line: sign * line["metrics"][name], default=None)
@@ -101,5 +103,13 @@ class RunFacts:
         return list(dict.fromkeys(key for line in self.train for key in line["losses"]))
 
 
-def _read_json(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+def _chosen_by(run: RunDirectory) -> Best | None:
+    settings = run.settings()
+    if "best_metric" not in settings:
+        return None
+    try:
+        task = task_class(str(settings.get("task")))
+    except BertworksError as error:
+        raise DataError(error.what, where=str(run.settings_file), fix=error.fix) from None
+    metric = settings["best_metric"] or task.best_metric
+    return Best(metric, metric in task.lower_is_better)

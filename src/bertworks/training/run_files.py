@@ -1,0 +1,286 @@
+"""What the files of a run directory hold, checked when they are read.
+
+Disks fail, and people edit files by hand. A file that does not hold what a run writes there is an
+error that names the file, the line and the key; nothing that reads these files checks them again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from ..errors import DataError
+
+_FIX = "Restore it from a copy, or start a new run."
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Metrics = dict[str, Number | None]
+Fact = Number | bool | str | None | list[Number | bool | str | None]
+
+
+class _Part(BaseModel):
+    """An object of a file; there may be more in it."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Clock(_Part):
+    seconds: Number
+
+
+class _TrainClock(_Clock):
+    tokens_per_second: Number
+    peak_share: Number = 0.0
+
+
+class _TrainLine(_Part):
+    kind: Literal["train"]
+    step: Count
+    phase: str
+    epoch: Count
+    loss: Number | None
+    grad_norm: Number | None
+    losses: Metrics
+    lr: Number
+    tokens: Count
+    examples: Count
+    time: _TrainClock
+
+
+class _EvalLine(_Part):
+    kind: Literal["eval"]
+    step: Count
+    tokens: Count
+    metrics: Metrics
+    time: _Clock
+
+
+class _StopLine(_Part):
+    kind: Literal["stop"]
+    step: Count
+    why: str
+
+
+class _AskedLine(_Part):
+    kind: Literal["asked"]
+    points: list[dict[str, JsonValue]]
+
+
+class _RunLine(_Part):
+    kind: Literal["run"]
+    run: str
+    metrics: Metrics
+    error: str | None
+
+
+class _Session(_Part):
+    event: str
+    at: str
+    step: Count = 0
+    text: str = ""
+
+
+class _Evaluation(_Part):
+    data: str
+    rows: Count
+    metrics: Metrics
+    remarks: list[str]
+    breakdown: dict[str, JsonValue] = {}
+
+
+class _Outcome(_Part):
+    best_metric: str
+    lower_is_better: bool
+    best_step: Count | None
+
+
+class _Guess(_Part):
+    token: str
+    probability: Number
+
+
+class _Sample(_Part):
+    text: str
+    answers: list[str] | None = None
+    guesses: list[list[_Guess]]
+
+
+class _GridRun(_Part):
+    run: str
+    seed: int
+    metrics: Metrics
+    error: str | None
+    remarks: list[str]
+
+
+class _GridPoint(_Part):
+    settings: dict[str, JsonValue]
+    runs: Annotated[list[_GridRun], Field(min_length=1)]
+
+
+class _Grid(_Part):
+    metric: str
+    lower_is_better: bool
+    points: Annotated[list[_GridPoint], Field(min_length=1)]
+
+
+class _Lengths(_Part):
+    min: Count
+    p50: Count
+    p90: Count
+    p95: Count
+    p99: Count
+    max: Count
+
+
+class _Table(_Part):
+    """A `SplitSummary`; runs of earlier versions have no bins."""
+
+    rows: Count
+    labels: dict[str, Count]
+    lengths: _Lengths
+    cut_rows: Count
+    cut_tokens: Count
+    tokens: Count
+    bin_width: Annotated[int, Field(ge=1, lt=2**53)] = 1
+    bins: list[Count] = []
+    cut_bins: list[Count] = []
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.bins) != len(self.cut_bins):
+            raise ValueError("bins and cut_bins must be as many")
+        return self
+
+
+class _LabelledData(_Part):
+    """A `DataSummary`, and what tells the tables from others."""
+
+    train: _Table
+    dev: _Table | None = None
+    checksums: dict[str, str] = {}
+
+
+JOURNAL_LINE: TypeAdapter[Any] = TypeAdapter(
+    Annotated[
+        _TrainLine | _EvalLine | _StopLine | _AskedLine | _RunLine, Field(discriminator="kind")
+    ]
+)
+SESSION: TypeAdapter[Any] = TypeAdapter(_Session)
+EVALUATION: TypeAdapter[Any] = TypeAdapter(_Evaluation)
+OUTCOME: TypeAdapter[Any] = TypeAdapter(_Outcome)
+SAMPLES: TypeAdapter[Any] = TypeAdapter(list[_Sample])
+GRID: TypeAdapter[Any] = TypeAdapter(_Grid)
+DATA: TypeAdapter[Any] = TypeAdapter(dict[str, Fact | dict[str, Fact]])
+LABELLED_DATA: TypeAdapter[Any] = TypeAdapter(_LabelledData)
+_SETTINGS: TypeAdapter[Any] = TypeAdapter(dict[str, JsonValue])
+
+
+def read_json(file: Path, schema: TypeAdapter[Any]) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        DataError: the file cannot be read, or does not fit the schema.
+    """
+    return _checked(_parsed(_content(file), str(file)), schema, str(file))
+
+
+def read_lines(file: Path, schema: TypeAdapter[Any]) -> Iterator[dict[str, Any]]:
+    """The lines of a JSON Lines file; a last one that was cut short by a kill is left out.
+
+    Raises:
+        DataError: a line does not fit the schema.
+    """
+    if not file.exists():
+        return
+    for number, line in enumerate(_content(file).splitlines(keepends=True), start=1):
+        if line.endswith(b"\n"):
+            where = f"{file}:{number}"
+            yield _checked(_parsed(line, where), schema, where)
+
+
+def read_data(file: Path) -> dict[str, Any]:
+    """What `data.json` holds: a `DataSummary` of labelled tables, or counts of a corpus.
+
+    Raises:
+        DataError: the file cannot be read, or holds neither.
+    """
+    tree: dict[str, Any] = _parsed(_content(file), str(file))
+    is_labelled = isinstance(tree, Mapping) and isinstance(tree.get("train"), Mapping)
+    found: dict[str, Any] = _checked(tree, LABELLED_DATA if is_labelled else DATA, str(file))
+    return found
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """What `settings.yaml` holds.
+
+    Raises:
+        DataError: the file cannot be read, or holds no settings.
+    """
+    try:
+        tree = yaml.safe_load(_content(file).decode())
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise _damaged(str(file), error) from None
+    found: dict[str, Any] = _checked(tree, _SETTINGS, str(file))
+    return found
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror})", where=str(file)) from None
+
+
+def _parsed(text: bytes, where: str) -> Any:
+    try:
+        tree = json.loads(text.decode(), parse_int=_int, parse_float=_float, parse_constant=_float)
+        if b"\\u" in text:  # half of a character can be written so
+            json.dumps(tree, ensure_ascii=False).encode()
+        return tree
+    except (ValueError, RecursionError) as error:
+        raise _damaged(where, error) from None
+
+
+def _int(text: str) -> int:
+    if not -(2**63) <= (number := int(text)) < 2**63:
+        raise ValueError(f"the number {text[:20]}… is too large")
+    return number
+
+
+def _float(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no finite number")
+    return number
+
+
+def _checked(tree: Any, schema: TypeAdapter[Any], where: str) -> Any:
+    """The tree itself: what is read stays as it was written."""
+    try:
+        schema.validate_python(tree, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        what = f"{key}: {first['msg']}" if key else first["msg"]
+        raise DataError(f"the file is damaged ({what})", where=where, fix=_FIX) from None
+    return tree
+
+
+def _damaged(where: str, error: Exception) -> DataError:
+    reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return DataError(f"the file is damaged ({' '.join(reason.split())})", where=where, fix=_FIX)
