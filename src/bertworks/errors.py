@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 from collections.abc import Iterable
 from functools import partial
 from types import ModuleType
@@ -63,6 +64,21 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     if close:
         return f"The nearest valid name is {close[0]!r}"
     return "Valid: " + ", ".join(valid)
+
+
+def check_name(path: str | os.PathLike[str]) -> None:
+    """See that a file or directory has a name that all libraries can read and write it by.
+
+    Raises:
+        DataError: the name is not UTF-8.
+    """
+    name = os.fspath(path)
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError(
+            "the name is not UTF-8", where=name, fix="Rename it, or give another."
+        ) from None
 
 
 def need(module: str, extra: str, what: str) -> ModuleType:

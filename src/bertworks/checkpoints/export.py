@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, check_name
 from ..model.config import EncoderConfig
 from .bundle import write_bundle
 from .families import family_of
@@ -38,6 +38,7 @@ def write_tensorflow(
         CheckpointError: the model is no BERT, or the directory cannot be written.
         BertworksError: the package that computes the checksums is not installed.
     """
+    check_name(directory)
     directory = Path(directory)
     if config.family != "bert":
         raise CheckpointError(f"the original release's layout has no {config.family} models")

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, check_name
 from ..text import files as tokenizer_files
 from . import sentence
 from .weights import SAFETENSORS
@@ -24,7 +24,9 @@ def check_target(directory: str | Path) -> None:
 
     Raises:
         CheckpointError: the directory holds something else, or is a file, or cannot be read.
+        DataError: its name is not UTF-8.
     """
+    check_name(directory)
     target = Path(directory).resolve()
     where = str(directory)
     try:

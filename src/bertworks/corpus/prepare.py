@@ -20,7 +20,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import BertworksError, DataError, SettingsError
+from ..errors import BertworksError, DataError, SettingsError, check_name
+from ..wording import printable
 from .lines import ReadCounts, reason
 from .making import ShardMaker, TextBatch, batches
 from .manifest import (
@@ -100,6 +101,7 @@ def prepare(
         raise SettingsError(
             f"workers={workers}, shard_bytes={shard_bytes}: each must be at least 1"
         )
+    check_name(out)
     from ..text.sentences import split_sentences
     from ..text.tokenizer import Tokenizer
 
@@ -330,7 +332,7 @@ def _save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
 def _source_record(source: CorpusSource) -> SourceRecord:
     files = source.files()
     return SourceRecord(
-        name=source.name,
+        name=printable(source.name),
         weight=source.weight,
         format=source.format,
         column=source.column,

@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from ..errors import BertworksError, DataError
 from ..tasks.breakdown import Breakdown
 from ..tasks.task import Example, Network, Task
+from ..wording import printable
 from .engine import DEFAULTS, NOT_FINITE, EngineSettings, chunks, outputs_of, row_number
 
 
@@ -33,7 +34,10 @@ class Evaluation:
 
     def to_json(self, data: str) -> str:
         """The evaluation as JSON; `data` names the table. What is not finite is null."""
-        tree = {"data": data, **{own.name: getattr(self, own.name) for own in fields(self)}}
+        tree = {
+            "data": printable(data),
+            **{own.name: getattr(self, own.name) for own in fields(self)},
+        }
         return to_json(tree, indent=1, inf_nan_mode="null").decode()
 
 

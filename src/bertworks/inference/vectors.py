@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ..errors import DataError
+from ..errors import DataError, check_name
 from ..model.config import HEAD_DROPOUTS
 from ..model.encoder import Encoder
 from ..text.tokenizer import Tokenizer
@@ -100,6 +100,7 @@ def write_vectors(
         DataError: a text is none; the file is there already, or was begun with another model,
             other settings or other texts; or it cannot be written.
     """
+    check_name(out)
     out = Path(out)
     layout = _layout(out, embedder)
     beside = out.with_name(f"{out.name}.json")

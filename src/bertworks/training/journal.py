@@ -30,8 +30,9 @@ from typing import IO, Any
 import yaml
 
 from ..corpus.manifest import whole_lines
-from ..errors import DataError, TrainingError, nearest
+from ..errors import DataError, TrainingError, check_name, nearest
 from ..settings import Settings
+from ..wording import printable
 
 MAY_CHANGE = frozenset({"loader_workers", "keep_checkpoints", "tensorboard"})
 """Settings that a run may be gone on with differently, since its bits do not depend on them."""
@@ -124,10 +125,12 @@ class RunDirectory:
         Raises:
             TrainingError: the directory holds something else, a run with other settings, or a run
                 that another process is at.
+            DataError: the directory's name is not UTF-8.
         """
         run = cls(path)
         if not is_main:
             return run
+        check_name(path)
         if run.path.exists() and not run.path.is_dir():
             raise TrainingError("is a file", where=str(path), fix="Give another directory.")
         is_new = not run.settings_file.exists()
@@ -289,7 +292,8 @@ def _others(directory: Path, known: set[str]) -> Iterator[Path]:
 
 
 def _json(line: Mapping[str, Any]) -> bytes:
-    return (json.dumps(_finite(line), allow_nan=False, ensure_ascii=False) + "\n").encode()
+    text = json.dumps(_finite(line), allow_nan=False, ensure_ascii=False)
+    return f"{printable(text)}\n".encode()
 
 
 def _finite(value: Any) -> Any:

@@ -16,6 +16,7 @@ from ..tasks.labelled import LabelledExample, LabelledTask
 from ..tasks.rows import Table, read_rows, replayable
 from ..tasks.summary import DataSummary
 from ..text.tokenizer import Tokenizer
+from ..wording import printable
 from .finetune_settings import FinetuneSettings
 from .journal import RunDirectory, write_atomically
 from .teacher import taught
@@ -121,7 +122,8 @@ class LabelledData:
                         fix="Give the same, or another run directory.",
                     )
         content = {**self.summary.to_dict(), "checksums": checksums}
-        write_atomically(file, json.dumps(content, indent=1, ensure_ascii=False).encode())
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        write_atomically(file, printable(text).encode())
 
 
 def _digest(examples: Iterable[LabelledExample]) -> str:

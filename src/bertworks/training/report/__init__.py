@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...errors import DataError
 from ...inference.evaluate import Evaluation
-from ...wording import duration, short
+from ...wording import duration, printable, short
 from ..journal import read_run, write_atomically
 from . import charts, evaluation, page
 from .facts import RunFacts
@@ -51,7 +51,7 @@ def write_report(run_directory: str | Path) -> Path:
     ]
     footer = "Made by bertworks from the run directory alone."
     text = page.page(facts.name, _subtitle(facts), filter(None, body), footer)
-    write_atomically(run.report, text.encode())
+    write_atomically(run.report, printable(text).encode())
     return run.report
 
 
@@ -78,7 +78,7 @@ def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, 
         filter(None, body),
         "Made by bertworks.",
     )
-    write_atomically(Path(file), text.encode())
+    write_atomically(Path(file), printable(text).encode())
     return Path(file)
 
 
