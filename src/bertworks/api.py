@@ -187,7 +187,7 @@ class Model:
                 *(("next-sentence",) if task.instances.next_sentence else ()),
             )
             raise BertworksError(
-                "the model was pre-trained for no task whose answers could be predicted",
+                "the model was only pre-trained, and has no labels or values to predict",
                 fix=f"Use {', '.join(what_it_does)} or embed; or train it with finetune.",
             )
         engine_settings = EngineSettings.parse(settings)

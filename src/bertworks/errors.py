@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import ModuleType
@@ -120,6 +121,21 @@ def nearest_setting(name: str, valid: Iterable[str]) -> str:
         if other.partition(".")[0] in valid:
             return f"The setting is called {other!r}"
     return _NO_SETTINGS.get(name) or nearest(name, valid)
+
+
+def check_name(path: str | os.PathLike[str]) -> None:
+    """See that a file or directory has a name that all libraries can read and write it by.
+
+    Raises:
+        DataError: the name is not UTF-8.
+    """
+    name = os.fspath(path)
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError(
+            "the name is not UTF-8", where=name, fix="Rename it, or give another."
+        ) from None
 
 
 def need(module: str, extra: str, what: str) -> ModuleType:

@@ -27,8 +27,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Literal, Self, TypeAlias
 
-from .errors import BertworksError, BertworksWarning, OutputError
+from .errors import BertworksError, BertworksWarning, OutputError, check_name
 from .json_text import parse_json
+from .wording import printable
 
 Kind: TypeAlias = Literal["file", "directory", "whole directory"]
 """What an output is; a whole directory is made at once, any other is filled bit by bit."""
@@ -85,13 +86,14 @@ def write(path: str | os.PathLike[str], content: Any) -> None:
 
     Args:
         path: the file.
-        content: text, which becomes UTF-8 with its line ends as they are, or an object of bytes.
+        content: text, which becomes UTF-8 with its line ends as they are (half characters, as in
+            names of files that are not UTF-8, become escapes), or an object of bytes.
 
     Raises:
         OutputError: the file cannot be written.
     """
     with atomic(path) as new, new.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(printable(content).encode() if isinstance(content, str) else content)
 
 
 def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None = 2) -> None:
@@ -349,7 +351,9 @@ def claim(
     Raises:
         OutputError: the output is an input, contains one, or is inside of one; another process or
             thread has the lock; or it cannot be written.
+        DataError: its name is not UTF-8.
     """
+    check_name(path)
     target = Path(path).resolve()
     check_inputs(path, inputs)
     if target.exists() and target.is_dir() != (kind != "file") and not _is_device(path):

@@ -49,6 +49,12 @@ def clock(seconds: float | None) -> str:
     return f"{minutes}:{whole % 60:02d}"
 
 
+def printable(name: str) -> str:
+    """A text that UTF-8 can hold: half of a character, as in the name of a file that is not UTF-8,
+    becomes `\\udcff`, which is also how JSON writes it."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def wrapped(text: str, width: int = 80) -> str:
     """Text whose lines are no wider than a terminal; what goes on stands four columns further in.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, check_name
 
 _HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -29,7 +29,9 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
 
     Raises:
         CheckpointError: there is none of that name.
+        DataError: the name is not UTF-8.
     """
+    check_name(name)
     if (here := local_directory(name)) is not None:
         return here
     if Path(name).exists():

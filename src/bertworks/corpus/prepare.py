@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from .. import files
 from ..errors import BertworksError, DataError, OutputError, SettingsError
+from ..wording import printable
 from .lines import ReadCounts
 from .making import ShardMaker, TextBatch, batches
 from .manifest import (
@@ -349,7 +350,7 @@ def _check_ours(directory: Path) -> None:
 def _source_record(source: CorpusSource) -> SourceRecord:
     found = source.files()
     return SourceRecord(
-        name=source.name,
+        name=printable(source.name),
         weight=source.weight,
         format=source.format,
         column=source.column,

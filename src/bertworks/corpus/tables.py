@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import DataError, need
+from ..errors import DataError, check_name, need
 from .formats import Found, found_in, report_missing_column, text_of
 from .lines import Reading, reason
 from .sources import CorpusSource, is_saved_dataset
@@ -28,6 +28,7 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Found]:
         DataError: no Parquet, no such column, or no string in a row; and bad things are not to be
             skipped.
     """
+    check_name(path)
     counts, row = reading.counts, 0
     size, seen = os.path.getsize(path), 0
     try:

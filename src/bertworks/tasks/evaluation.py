@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from pydantic_core import to_json
 
-from ..wording import measured
+from ..wording import measured, printable
 from .breakdown import Breakdown
 
 
@@ -31,5 +31,8 @@ class Evaluation:
 
     def to_json(self, data: str) -> str:
         """The evaluation as JSON; `data` names the table. What is not finite is null."""
-        tree = {"data": data, **{own.name: getattr(self, own.name) for own in fields(self)}}
+        tree = {
+            "data": printable(data),
+            **{own.name: getattr(self, own.name) for own in fields(self)},
+        }
         return to_json(tree, indent=1, inf_nan_mode="null").decode()

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from ..corpus.lines import ReadCounts, Reading, read_lines, reason
 from ..corpus.sources import CorpusSource
 from ..corpus.tables import open_dataset
-from ..errors import BertworksWarning, DataError, nearest
+from ..errors import BertworksWarning, DataError, check_name, nearest
 from .columns import SAMPLE_ROWS, check_parted, looks_like_header, may_be_header
 from .conll import read_conll, read_conllu
 from .delimited import Record, split_csv, split_tsv
@@ -235,6 +235,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
 
 
 def _open_parquet(path: str) -> Rows:
+    check_name(path)
     try:
         with pq.ParquetFile(path) as file:
             columns = tuple(file.schema_arrow.names)

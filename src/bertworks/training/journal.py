@@ -30,6 +30,7 @@ import yaml
 from .. import files
 from ..errors import DataError, OutputError, TrainingError, nearest
 from ..settings import Settings
+from ..wording import printable
 from .run_files import (
     EVALUATION,
     JOURNAL_LINE,
@@ -368,7 +369,8 @@ def _others(directory: Path, known: set[str]) -> Iterator[Path]:
 
 
 def _json(line: Mapping[str, Any]) -> bytes:
-    return (json.dumps(_finite(line), allow_nan=False, ensure_ascii=False) + "\n").encode()
+    text = json.dumps(_finite(line), allow_nan=False, ensure_ascii=False)
+    return f"{printable(text)}\n".encode()
 
 
 def _finite(value: Any) -> Any:
