@@ -25,7 +25,7 @@ from .checkpoints.store import (
     read_tensors,
     save_model,
 )
-from .errors import BertworksError, CheckpointError, DataError
+from .errors import BertworksError, CheckpointError, DataError, brief
 from .inference import engine
 from .inference.engine import EngineSettings
 from .inference.evaluate import Evaluation, evaluate
@@ -43,6 +43,7 @@ from .tasks.plain import Texts, read_texts
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.published import Published
 from .tasks.rows import Table, read_rows, unframed
+from .tasks.table_options import TableOptions
 from .tasks.task import Network, Prediction, Row, Task
 from .tasks.texts import TextTask
 from .text.tokenizer import Tokenizer
@@ -98,8 +99,8 @@ class Model:
 
         Args:
             rows: texts, pairs of texts, rows, or the path of a table.
-            settings: `header`, whether a file's first line names its columns (found out, if left
-                out), and those of `EngineSettings`, such as `precision="bf16"`.
+            settings: those of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`),
+                and those of `EngineSettings`, such as `precision="bf16"`.
 
         Raises:
             DataError: a row is not one of the task.
@@ -110,8 +111,6 @@ class Model:
     def stream(
         self,
         rows: Table | Iterable[str | tuple[str, str]],
-        *,
-        header: bool | None = None,
         **settings: Any,
     ) -> Iterator[tuple[Row, Prediction]]:
         """Each row, as `predict` takes them, with what is predicted for it, as they are read.
@@ -121,11 +120,12 @@ class Model:
             BertworksError: the model has no task.
         """
         task, network = self._task_and_network()
-        table = read_rows(self._table(rows), columns=task.column_names, header=header)
+        options, settings = TableOptions.split(settings)
+        table = read_rows(self._table(rows), columns=task.column_names, **options)
         task = task.for_table(table, labelled=False)
         return engine.predict(network, task, table, EngineSettings.parse(settings))
 
-    def evaluate(self, table: Table, *, header: bool | None = None, **settings: Any) -> Evaluation:
+    def evaluate(self, table: Table, **settings: Any) -> Evaluation:
         """The task's metrics on rows whose answers are known; see `predict`.
 
         Raises:
@@ -133,7 +133,8 @@ class Model:
             BertworksError: the model has no task, or its metrics need another package.
         """
         task, network = self._task_and_network()
-        rows = read_rows(table, columns=task.column_names, header=header)
+        options, settings = TableOptions.split(settings)
+        rows = read_rows(table, columns=task.column_names, **options)
         task = task.for_table(rows, labelled=True)
         cuts = engine.Cuts()
         examples = cuts.add(engine.labelled_examples(task, rows))
@@ -175,7 +176,6 @@ class Model:
         data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
-        header: bool | None = None,
         engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
         **settings: Any,
@@ -186,17 +186,17 @@ class Model:
             out: the file, its name ending in `.npy` or `.parquet`.
             data: texts, rows, a `.txt` file (each line a text), or a table.
             column: the texts' column in a table; found out if left out.
-            header: whether a TSV or CSV file's first line names its columns; found out if None.
             engine: those of `EngineSettings`.
             progress: told how many rows are done, and how many there are (0 if that is not known).
-            settings: those of `EmbedSettings`, as `embed` takes them.
+            settings: those of `EmbedSettings`, as `embed` takes them, and of `TableOptions`.
 
         Raises:
             DataError: a text is none (where a file holds the texts, this is seen before the first
                 vector is made), or the file is of other texts, settings or another model.
             SettingsError: a setting is unknown or impossible.
         """
-        texts = read_texts(data, column=column, header=header)
+        options, settings = TableOptions.split(settings)
+        texts = read_texts(data, column=column, **options)
         return self._write(out, texts, self._embedder(engine, settings), progress)
 
     def features_to(
@@ -205,7 +205,6 @@ class Model:
         data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
-        header: bool | None = None,
         engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
         **settings: Any,
@@ -214,14 +213,15 @@ class Model:
 
         Args:
             out: the file, its name ending in `.parquet`.
-            data, column, header, engine, progress: as `embed_to` takes them.
+            data, column, engine, progress: as `embed_to` takes them.
             settings: those of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
-                "mean"), `layers`, `combine`, `max_seq_length`.
+                "mean"), `layers`, `combine`, `max_seq_length`; and of `TableOptions`.
 
         Raises:
             DataError: as `embed_to` does.
             SettingsError: a setting is unknown or impossible.
         """
+        options, settings = TableOptions.split(settings)
         made = TokenFeatures(
             self.network,
             self.encoder,
@@ -230,7 +230,7 @@ class Model:
             # A window's vectors are held at once.
             EngineSettings.parse({"window_rows": 256, **(engine or {})}),
         )
-        return self._write(out, read_texts(data, column=column, header=header), made, progress)
+        return self._write(out, read_texts(data, column=column, **options), made, progress)
 
     def _write(
         self,
@@ -370,10 +370,10 @@ class Model:
                 return item
             texts = (item,) if isinstance(item, str) else item
             if not isinstance(texts, list | tuple) or len(texts) not in (1, 2):
-                raise DataError(f"{item!r} is no text, no pair of texts and no row of columns")
+                raise DataError(f"{brief(item)} is no text, no pair of texts and no row of columns")
             sizes.add(len(texts))
             if len(sizes) > 1 and isinstance(task, TextTask):
-                raise DataError("single texts and pairs cannot be mixed", where=repr(item))
+                raise DataError("single texts and pairs cannot be mixed", where=brief(item))
             return task.text_row(*texts)
 
         return map(as_row, unframed(rows))

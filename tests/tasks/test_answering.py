@@ -248,7 +248,8 @@ def test_bad_rows(values, says):
     ("text", "says"),
     [
         ("{", "a.json:1: no JSON"),
-        ("[\n1]", "there is no list 'data', as SQuAD"),
+        ("[\n1]", "a.json, row 1: a JSON int, not an object"),
+        ('{"data": 3}', "there is no list 'data', as SQuAD"),
         (
             '{"data": [{"paragraphs": [{"qas": []}]}]}',
             "article 1, paragraph 1: there is no text 'co",

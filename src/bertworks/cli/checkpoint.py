@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import show
-from .app import AsJson, ModelPath, read_lines, verb
+from .app import AsJson, Encoding, MaxLineBytes, ModelPath, line_options, read_lines, verb
 from .corpus import Column, Corpus, FileFormat, Format, SkipBad
 
 if TYPE_CHECKING:
@@ -116,12 +116,14 @@ def add_tokens(
     model: ModelPath,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one a line.")],
     out: Out,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
 ) -> None:
     """Make pieces of words, each beginning as the mean of its former pieces."""
     from ..api import load
     from ..surgery import add_tokens as add
 
-    words = list(read_lines(Path(file)))
+    words = list(read_lines(Path(file), **line_options(encoding, max_line_bytes)))
     found = add(load(model, device="cpu"), words)
     written = found.model.save(out)
     show.facts(
@@ -141,6 +143,8 @@ def shrink(
     out: Out,
     format: Format = FileFormat.AUTO,
     column: Column = None,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     skip_bad: SkipBad = False,
 ) -> None:
     """Leave out the pieces that a corpus does not use; its texts keep their tokens.
@@ -155,7 +159,12 @@ def shrink(
     check_target(out)  # reading a corpus may take long
     counts = ReadCounts()
     documents = read_documents(
-        corpus, format=format.value, column=column, skip_bad=skip_bad, counts=counts
+        corpus,
+        format=format.value,
+        column=column,
+        skip_bad=skip_bad,
+        counts=counts,
+        **line_options(encoding, max_line_bytes),
     )
 
     def paragraphs() -> Iterator[str]:

@@ -11,7 +11,7 @@ import typer
 
 from ..wording import duration
 from . import show
-from .app import AsJson, check_new_directory, lines_of, verb
+from .app import AsJson, Encoding, MaxLineBytes, check_new_directory, line_options, lines_of, verb
 
 
 class FileFormat(StrEnum):
@@ -81,6 +81,8 @@ def vocab(
     ] = 200,
     format: Format = FileFormat.AUTO,
     column: Column = None,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     skip_bad: SkipBad = False,
     drop_duplicates: DropDuplicates = False,
 ) -> None:
@@ -100,6 +102,7 @@ def vocab(
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
         counts=counts,
+        **line_options(encoding, max_line_bytes),
     )
 
     def paragraphs() -> Iterator[str]:
@@ -157,6 +160,8 @@ def prepare(
     ] = SpanRule.NONE,
     format: Format = FileFormat.AUTO,
     column: Column = None,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     skip_bad: SkipBad = False,
     drop_duplicates: DropDuplicates = False,
     seed: Annotated[
@@ -197,6 +202,7 @@ def prepare(
             drop_duplicates=drop_duplicates,
             seed=seed,
             progress=told,
+            **line_options(encoding, max_line_bytes),
         )
     facts = {
         "documents": f"{manifest.documents:,}",

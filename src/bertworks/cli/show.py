@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from ..errors import DataError
+from ..wording import as_json as json_of
 from ..wording import wrapped
 
 if TYPE_CHECKING:
@@ -194,4 +194,4 @@ def number(value: Any) -> str:
 
 def as_json(value: Any) -> None:
     """One JSON document on one line."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    typer.echo(json_of(value))

@@ -14,13 +14,19 @@ from .app import (
     AsJson,
     Device,
     DeviceName,
+    Encoding,
     Header,
+    MaxLineBytes,
     ModelPath,
     Precision,
     PrecisionName,
+    TableFormat,
+    TableFormatName,
     Threads,
+    line_options,
     lines_of,
     load_model,
+    table_options,
     verb,
 )
 
@@ -34,6 +40,9 @@ def evaluate(
     model: ModelPath,
     data: Annotated[str, typer.Option(metavar="FILE", help="Rows whose answers are known.")],
     header: Header = None,
+    format: TableFormat = TableFormatName.AUTO,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -51,7 +60,9 @@ def evaluate(
     if report is not None and report.is_dir():
         raise DataError("is a directory, not a page", where=str(report))
     found = load_model(model, device, threads).evaluate(
-        data, header=header, precision=precision.value
+        data,
+        precision=precision.value,
+        **table_options(header, format, encoding, max_line_bytes),
     )
     if report is not None:
         from ..training.report import write_evaluation_report
@@ -82,11 +93,15 @@ def predict(
         typer.Option(metavar="FILE", help="A table instead; - reads TSV from standard input."),
     ] = None,
     header: Header = None,
+    format: TableFormat = TableFormatName.AUTO,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     pair: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The second text, where a row is a pair.")
     ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Where to: .jsonl is JSON Lines, else TSV.")
+        str | None,
+        typer.Option(metavar="FILE", help="Where to: .tsv, .csv or .jsonl; TSV, if left out."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON Lines, whatever the name.")] = False,
     device: Device = DeviceName.AUTO,
@@ -102,16 +117,17 @@ def predict(
         ctx.fail("Give either texts or --data FILE.")
     if data is not None and pair is not None:
         ctx.fail("--pair is for texts; a table has a column of them.")
-    if data is None and header is not None:
-        ctx.fail("--header is for --data FILE.")
+    if data is None and (header is not None or format is not TableFormatName.AUTO):
+        ctx.fail("--header and --format are for --data FILE.")
     for text in texts or ():
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
 
     loaded = load_model(model, device, threads)
-    given = lines_of(texts or [])
+    given = lines_of(texts or [], **line_options(encoding, max_line_bytes))
     table = data or (given if pair is None else ((text, pair) for text in given))
-    rows = loaded.stream(table, header=header, precision=precision.value)
+    options = table_options(header, format, encoding, max_line_bytes)
+    rows = loaded.stream(table, precision=precision.value, **options)
     if out is None and data is None and not json and sys.stdout.isatty():
         show.predictions(rows)
         return

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BertworksError, DataError, SettingsError
-from .lines import ReadCounts, reason
+from .lines import MAX_LINE_BYTES, ReadCounts, reason, text_encoding
 from .making import ShardMaker, TextBatch, batches
 from .manifest import (
     FORMAT_VERSION,
@@ -67,6 +67,8 @@ def prepare(
     skip_bad: bool = False,
     drop_duplicates: bool = False,
     seed: int = 0,
+    encoding: str = "utf-8",
+    max_line_bytes: int = MAX_LINE_BYTES,
     shard_bytes: int = 1 << 23,
     progress: Callable[[PrepareProgress], None] | None = None,
 ) -> Manifest:
@@ -77,14 +79,14 @@ def prepare(
     `workers`.
 
     Args:
-        sources: see `read_documents`, as for `format`, `column`, `skip_bad`, `drop_duplicates`
-            and `seed`.
+        sources: see `read_documents`, as for `format`, `column`, `skip_bad`, `drop_duplicates`,
+            `seed`, `encoding` and `max_line_bytes`.
         tokenizer: a Tokenizer, or where its files lie.
         out: the directory to write; new, empty, or left by a run with the same arguments.
         workers: processes; 1 works in this one.
         sentences: "split" splits paragraphs into sentences by rules; "lines" takes each line of
             text as one sentence.
-        language: whose rules split sentences, as an ISO 639-1 code.
+        language: whose rules split sentences: one of `text.sentences.LANGUAGES`.
         spans: which spans of text are marked as units for `masking.unit=knowledge`: "given", those
             that documents carry as `spans`, see `corpus.spans`; "rules", and those that rules find
             in documents that carry none, see `corpus.chunks`; "none".
@@ -103,7 +105,12 @@ def prepare(
     from ..text.sentences import split_sentences
     from ..text.tokenizer import Tokenizer
 
-    split_sentences("", language)  # an unknown language is told at once
+    split_sentences("", language)  # an unknown language is refused before anything is read
+    if sentences == "lines" and language != "en":
+        raise SettingsError(
+            f"language={language!r} is for sentences='split'",
+            fix="With sentences='lines' each line is a sentence: leave the language out.",
+        )
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(Path(tokenizer))
     parsed = parse_sources(sources, format=format, column=column)
@@ -114,6 +121,7 @@ def prepare(
         language=language,
         spans=spans,
         in_context=not tokenizer.definition.context_free,
+        encoding=text_encoding(encoding),
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
         seed=seed,
@@ -127,6 +135,8 @@ def prepare(
         drop_duplicates=drop_duplicates,
         seed=seed,
         spans=spans != "none",
+        encoding=encoding,
+        max_line_bytes=max_line_bytes,
         counts=counts,
     )
     directory = Path(out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -64,6 +65,16 @@ class CalibrationCounter:
         )
 
 
+class Placed(Protocol):
+    """What knows its number, from 0, and its place."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def where(self) -> str: ...
+
+
 class Worst:
     """Keeps the worst mistakes, one of a row at most."""
 
@@ -74,39 +85,39 @@ class Worst:
     def add(
         self,
         size: float,
-        index: int,
+        row: Placed,
         text: str,
         truth: object,
         told: object,
         *,
         mark: tuple[int, int] = (0, 0),
         before: str = "",
-        is_number: bool = False,
+        kind: Literal["probability", "error", "margin"] = "probability",
     ) -> None:
         """Take note of a mistake.
 
         Args:
-            size: the probability with which it was made; of a number, how far off it is.
-            index: the row's number, from 0.
+            size: how bad it is.
+            row: the example: its number, and its place.
             text: what was read.
             truth: what is true.
             told: what was told.
             mark: the characters `[start, end)` of the text that it is about, if not all.
             before: what is shown in front of the text, however much of that is cut.
-            is_number: whether the answer is a number.
+            kind: what `size` is: see `Mistake`.
         """
-        key = (size, -index)  # of equals, the first rows
+        key = (size, -row.index)  # of equals, the first rows
         if len(self._heap) == MOST_MISTAKES and key <= self._heap[0][:2]:
             return
         cut, place = excerpt(text, *mark)
         mistake = Mistake(
-            row=index + 1,
+            row=row.index + 1,
+            where=row.where or None,
             text=before + cut,
             mark=place and (len(before) + place[0], len(before) + place[1]),
             truth=excerpt(str(truth))[0],
             told=excerpt(str(told))[0],
-            probability=None if is_number else size,
-            error=size if is_number else None,
+            **{kind: size},
         )
         heapq.heappush(self._heap, (*key, mistake))
         if len(self._heap) > MOST_MISTAKES:

@@ -115,9 +115,7 @@ class OneOfSeveralEvaluator(Evaluator):
         self._calibration.add(sure, true == told)
         for at in np.flatnonzero(true != told).tolist():
             example = batch.examples[at]
-            self._worst.add(
-                float(sure[at]), example.index, *self.shown(example, true[at], told[at])
-            )
+            self._worst.add(float(sure[at]), example, *self.shown(example, true[at], told[at]))
 
     def answers(self) -> tuple[np.ndarray, np.ndarray]:
         """`[rows]` each: what is true, and what was told."""
@@ -207,7 +205,7 @@ class MultiLabelEvaluator(Evaluator):
         for at in np.flatnonzero(sure).tolist():
             example = batch.examples[at]
             names = self._joined(true[at]), self._joined(told[at])
-            self._worst.add(float(sure[at]), example.index, example.shown, *names)
+            self._worst.add(float(sure[at]), example, example.shown, *names)
 
     def _joined(self, is_one: np.ndarray) -> str:
         return ", ".join(compress(self._names, is_one)) or "none"
@@ -263,7 +261,7 @@ class RegressionEvaluator(Evaluator):
         for example, (true, told) in zip(batch.examples, pairs, strict=True):
             names = f"{true:.4g}", f"{told:.4g}"
             off = abs(true - told)
-            self._worst.add(off, example.index, example.shown, *names, is_number=True)
+            self._worst.add(off, example, example.shown, *names, kind="error")
 
     def result(self) -> dict[str, float]:
         labels, values = np.concatenate(self._labels), np.concatenate(self._values)

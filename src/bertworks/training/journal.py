@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -32,6 +31,7 @@ import yaml
 from ..corpus.manifest import whole_lines
 from ..errors import DataError, TrainingError, nearest
 from ..settings import Settings
+from ..wording import as_json
 
 MAY_CHANGE = frozenset({"loader_workers", "keep_checkpoints", "tensorboard"})
 """Settings that a run may be gone on with differently, since its bits do not depend on them."""
@@ -289,17 +289,7 @@ def _others(directory: Path, known: set[str]) -> Iterator[Path]:
 
 
 def _json(line: Mapping[str, Any]) -> bytes:
-    return (json.dumps(_finite(line), allow_nan=False, ensure_ascii=False) + "\n").encode()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    return (as_json(line) + "\n").encode()
 
 
 def _read_lines(file: Path) -> Iterator[dict[str, Any]]:

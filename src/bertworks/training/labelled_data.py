@@ -68,7 +68,7 @@ class LabelledData:
         if train == "-":
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
         # Once for the labels, once for the rows.
-        rows = read_rows(replayable(train), columns=wanted, header=options.header)
+        rows = read_rows(replayable(train), columns=wanted, **options.table_options())
         taught_examples: list[Any] | None = None
         task: LabelledTask[Any]
         if settings.teacher is not None:
@@ -81,7 +81,7 @@ class LabelledData:
             task = kind.from_table(tokenizer, rows, options)
         reader, dev_rows = task, None
         if dev is not None:
-            dev_rows = read_rows(dev, columns=wanted, header=options.header)
+            dev_rows = read_rows(dev, columns=wanted, **options.table_options())
             reader = task.for_table(dev_rows, labelled=True)
         reader.evaluator()  # what the metrics need is asked for before hours are spent
         if settings.best_metric is not None:

@@ -62,7 +62,7 @@ class AnsweringEvaluator(Evaluator):
         true = " / ".join(dict.fromkeys(example.answers or ())) or NO_ANSWER
         self._worst.add(
             answer["probability"],
-            example.index,
+            example,
             example.context,
             true,
             answer["answer"] or NO_ANSWER,

@@ -158,6 +158,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             targets,
             found,
             max(0, len(question) - own.max_question_tokens),
+            where,
         )
 
     @staticmethod

@@ -56,7 +56,7 @@ class TaggingEvaluator(Evaluator):
         mark = start, start + len(example.words[at])
         tags = self._true[-1][at], self._told[-1][at]
         text = " ".join(example.words)
-        self._worst.add(float(sure[at]), example.index, text, *tags, mark=mark)
+        self._worst.add(float(sure[at]), example, text, *tags, mark=mark)
 
     @cached_property
     def _span_scores(self) -> Mapping[str, tuple[float, float, float, int]]:

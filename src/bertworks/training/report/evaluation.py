@@ -25,8 +25,12 @@ def sections(breakdown: Breakdown, of: str) -> Iterator[str]:
     if breakdown.values:
         yield page.section("True and told", _values(breakdown))
     if breakdown.mistakes:
-        are_numbers = breakdown.mistakes[0].error is not None
-        heading = "The largest errors" if are_numbers else "The most confident mistakes"
+        first = breakdown.mistakes[0]
+        heading = "The most confident mistakes"
+        if first.error is not None:
+            heading = "The largest errors"
+        elif first.margin is not None:
+            heading = "Queries with a wrong text nearest"
         yield page.section(heading, _mistakes(breakdown))
 
 
@@ -139,14 +143,16 @@ def _marked(mistake: Mistake) -> str:
 
 
 def _verdict(mistake: Mistake) -> str:
-    how = (
-        f"off by {mistake.error:.3g}"
-        if mistake.error is not None
-        else _percent(mistake.probability or 0)
-    )
+    if mistake.error is not None:
+        how = f"off by {mistake.error:.3g}"
+    elif mistake.margin is not None:
+        how = f"nearer by {mistake.margin:.3g}"
+    else:
+        how = _percent(mistake.probability or 0)
+    place = escape(mistake.where or f"row {mistake.row:,}")
     lines = (
         ("told", ' class="wrong"', mistake.told, how),
-        ("true", "", mistake.truth, f"row {mistake.row:,}"),
+        ("true", "", mistake.truth, place),
     )
     shown = "".join(
         f"<dt>{name}</dt><dd><b{kind}>{escape(answer)}</b> "
