@@ -83,7 +83,7 @@ def test_bad_inputs(model: bw.Model, tmp_path: Path) -> None:
     pairs = [{"sentence1": row["text"], "sentence2": "a", "label": row["label"]} for row in TRAIN]
     with pytest.raises(DataError, match="the rows are pairs of texts"):
         bw.probe(model, train=pairs, dev=pairs)
-    with pytest.raises(DataError, match="row 1: the label 'maybe' is none of those"):
+    with pytest.raises(DataError, match="row 1: the label 'maybe' was not seen in training"):
         bw.probe(model, train=TRAIN, dev=[{"text": "a", "label": "maybe"}])
     with pytest.raises(DataError, match="row 2: the column 'text' holds nothing"):
         bw.probe(model, train=TRAIN, dev=[DEV[0], {"text": None, "label": "yes"}])

@@ -25,7 +25,7 @@ from .checkpoints.store import (
     read_tensors,
     save_model,
 )
-from .errors import BertworksError, CheckpointError, DataError
+from .errors import BertworksError, CheckpointError, DataError, brief
 from .inference import engine
 from .inference.engine import EngineSettings
 from .inference.evaluate import Evaluation, evaluate
@@ -44,6 +44,7 @@ from .tasks.plain import Texts, as_texts, not_empty, read_texts, warn_of_file
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.published import Published
 from .tasks.rows import Table, read_rows
+from .tasks.table_options import TableOptions
 from .tasks.task import Network, Prediction, Row, Task
 from .tasks.texts import TextTask
 from .text.tokenizer import Tokenizer
@@ -130,8 +131,8 @@ class Model:
             rows: a text (a list of one prediction is returned), texts, pairs of texts, or rows in
                 memory, such as a pandas `DataFrame`; any number, also none.
             data: a table instead: a path, or rows in memory (see `tasks.rows.Table`).
-            settings: `header`, whether a file's first line names its columns (found out, if left
-                out), and those of `EngineSettings`, such as `precision="bf16"`.
+            settings: those of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`),
+                and those of `EngineSettings`, such as `precision="bf16"`.
 
         Raises:
             DataError: a row is not one of the task.
@@ -171,7 +172,6 @@ class Model:
         rows: Inputs | None = None,
         *,
         data: Table | None = None,
-        header: bool | None = None,
         **settings: Any,
     ) -> Iterator[tuple[Row, Prediction]]:
         """Each row, as `predict` takes them, with its prediction, as they are read.
@@ -187,9 +187,10 @@ class Model:
                 *(("next-sentence",) if task.instances.next_sentence else ()),
             )
             raise BertworksError(
-                "the model was only pre-trained, and has no labels or values to predict",
+                "the model was pre-trained for no task whose answers could be predicted",
                 fix=f"Use {', '.join(what_it_does)} or embed; or train it with finetune.",
             )
+        options, settings = TableOptions.split(settings)
         engine_settings = EngineSettings.parse(settings)
         given = _one_of(rows, data)
         if data is None:
@@ -197,25 +198,25 @@ class Model:
             if filled is None:
                 return iter(())
             given = filled
-        table = read_rows(given, columns=task.column_names, header=header)
+        table = read_rows(given, columns=task.column_names, **options)
         task = task.for_table(table, labelled=False)
         return engine.predict(network, task, table, engine_settings)
 
-    def evaluate(self, table: Table, *, header: bool | None = None, **settings: Any) -> Evaluation:
+    def evaluate(self, table: Table, **settings: Any) -> Evaluation:
         """The task's metrics on rows whose labels are known.
 
         Args:
             table: a path, or rows in memory: mappings, a pandas `DataFrame`, `(text, label)` pairs
                 or a tuple `(texts, labels)` (see `tasks.rows.Table`).
-            header: whether a file's first line names its columns; found out, if left out.
-            settings: those of `EngineSettings`.
+            settings: those of `TableOptions`, and those of `EngineSettings`.
 
         Raises:
             DataError: a row is not one of the task, or has no answer.
             BertworksError: the model has no task, or its metrics need another package.
         """
         task, network = self._task_and_network()
-        rows = read_rows(table, columns=task.column_names, header=header)
+        options, settings = TableOptions.split(settings)
+        rows = read_rows(table, columns=task.column_names, **options)
         task = task.for_table(rows, labelled=True)
         cuts = engine.Cuts()
         examples = cuts.add(engine.labelled_examples(task, rows))
@@ -228,7 +229,6 @@ class Model:
         *,
         data: Table | Texts | None = None,
         column: str | None = None,
-        header: bool | None = None,
         engine: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> NDArray[np.float32]:
@@ -238,12 +238,12 @@ class Model:
             texts: a text (an array of one row is returned), or any number, of any mix of lengths.
             data: a `.txt` file (each line a text) or a table instead.
             column: the texts' column in a table; found out if left out.
-            header: whether a TSV or CSV file's first line names its columns; found out if None.
             engine: those of `EngineSettings`, such as `{"precision": "bf16"}`.
             settings: those of `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt",
                 "weighted-mean", "sep", "pooler", "mean+max"), `layers` (`[-1]`: the last),
                 `combine` ("concat", "sum", "mean"), `normalize`, `max_seq_length`. What is left out
-                is as the model's own files say (sentence-transformers'), or else the default.
+                is as the model's own files say (sentence-transformers'), or else the default. For a
+                table also those of `TableOptions`.
 
         Returns:
             float32 `[texts, width]`; the width is `hidden_size`, or more where several are laid
@@ -253,13 +253,14 @@ class Model:
             DataError: a text cannot be tokenised.
             SettingsError: a setting is unknown or impossible.
         """
+        options, settings = TableOptions.split(settings)
         embedder = self._embedder(engine, settings)
         given = _one_of(texts, data)
         if data is None:
             given = not_empty(as_texts(given))
             if given is None:
                 return np.empty((0, embedder.width), np.float32)
-        parts = list(embed(embedder, read_texts(given, column=column, header=header)))
+        parts = list(embed(embedder, read_texts(given, column=column, **options)))
         return np.concatenate(parts)
 
     def similarity(
@@ -300,7 +301,6 @@ class Model:
         data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
-        header: bool | None = None,
         engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
         **settings: Any,
@@ -311,17 +311,17 @@ class Model:
             out: the file, its name ending in `.npy` or `.parquet`.
             data: texts, rows, a `.txt` file (each line a text), or a table.
             column: the texts' column in a table; found out if left out.
-            header: whether a TSV or CSV file's first line names its columns; found out if None.
             engine: those of `EngineSettings`.
             progress: told how many rows are done, and how many there are (0 if that is not known).
-            settings: those of `EmbedSettings`, as `embed` takes them.
+            settings: those of `EmbedSettings`, as `embed` takes them, and of `TableOptions`.
 
         Raises:
             DataError: a text is none (where a file holds the texts, this is seen before the first
                 vector is made), or the file is of other texts, settings or another model.
             SettingsError: a setting is unknown or impossible.
         """
-        texts = read_texts(data, column=column, header=header)
+        options, settings = TableOptions.split(settings)
+        texts = read_texts(data, column=column, **options)
         return self._write(out, [data], texts, self._embedder(engine, settings), progress)
 
     def features_to(
@@ -330,7 +330,6 @@ class Model:
         data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
-        header: bool | None = None,
         engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
         **settings: Any,
@@ -339,14 +338,15 @@ class Model:
 
         Args:
             out: the file, its name ending in `.parquet`.
-            data, column, header, engine, progress: as `embed_to` takes them.
+            data, column, engine, progress: as `embed_to` takes them.
             settings: those of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
-                "mean"), `layers`, `combine`, `max_seq_length`.
+                "mean"), `layers`, `combine`, `max_seq_length`; and of `TableOptions`.
 
         Raises:
             DataError: as `embed_to` does.
             SettingsError: a setting is unknown or impossible.
         """
+        options, settings = TableOptions.split(settings)
         made = TokenFeatures(
             self.network,
             self.encoder,
@@ -355,7 +355,7 @@ class Model:
             # A window's vectors are held at once.
             EngineSettings.parse({"window_rows": 256, **(engine or {})}),
         )
-        texts = read_texts(data, column=column, header=header)
+        texts = read_texts(data, column=column, **options)
         return self._write(out, [data], texts, made, progress)
 
     def _write(
@@ -501,12 +501,12 @@ class Model:
                 return item
             texts = (item,) if isinstance(item, str) else item
             if not isinstance(texts, list | tuple) or len(texts) not in (1, 2):
-                raise DataError(f"{item!r} is no text, no pair of texts and no row of columns")
+                raise DataError(f"{brief(item)} is no text, no pair of texts and no row of columns")
             if not sizes:
                 warn_of_file(texts[0])
             sizes.add(len(texts))
             if len(sizes) > 1 and isinstance(task, TextTask):
-                raise DataError("single texts and pairs cannot be mixed", where=repr(item))
+                raise DataError("single texts and pairs cannot be mixed", where=brief(item))
             return task.text_row(*texts)
 
         return map(as_row, given)

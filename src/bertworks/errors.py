@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
-from collections.abc import Iterable, Mapping
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -61,13 +62,43 @@ class BertworksWarning(UserWarning):
     """Something people should know, for which nothing stops; the command line says it in a line."""
 
 
+MOST_NAMES = 12
+"""How many names an error lists."""
+
+_MOST_CHARACTERS = 60
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _MOST_CHARACTERS
+
+
+def brief(value: object) -> str:
+    """A value as Python writes it, cut where it is long: data may hold anything."""
+    if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
+        return f"{value[:_MOST_CHARACTERS]!r}…"
+    return repr(value) if isinstance(value, str) else _SHORT.repr(value)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first dozen of some names, and how many more there are."""
+    shown = ", ".join(map(brief, names[:MOST_NAMES])) or "none"
+    more = len(names) - MOST_NAMES
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def closest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name most like `name`, if one is."""
+    candidates = [other for other in valid if len(other) <= 2 * _MOST_CHARACTERS]
+    close = difflib.get_close_matches(name[: 2 * _MOST_CHARACTERS], candidates, n=1, cutoff=0.5)
+    return close[0] if close else None
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A phrase that suggests the valid name most like `name`, or lists the valid ones."""
+    """A phrase that suggests the valid name most like `name`, or lists some of the valid ones."""
     valid = list(valid)
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    if close:
-        return f"The nearest valid name is {close[0]!r}"
-    return "Valid: " + ", ".join(valid)
+    close = closest(name, valid)
+    if close is not None:
+        return f"The nearest valid name is {close!r}"
+    more = len(valid) - MOST_NAMES
+    return "Valid: " + ", ".join(valid[:MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 _ELSEWHERE: Mapping[str, tuple[str, ...]] = {

@@ -24,14 +24,15 @@ from .tasks.classification.task import ClassificationTask
 from .tasks.placed import Rows, text_of
 from .tasks.rows import Table, read_rows, replayable
 from .tasks.scores import EXTRA, classification_metrics
+from .tasks.table_options import TableOptions
 
 
-class TextProbeSettings(EmbedSettings):
-    """How vectors are made, and what is learned on them; beside these, those of `Model.embed`."""
+class TextProbeSettings(EmbedSettings, TableOptions):
+    """How vectors are made, and what is learned on them; beside these, those of `Model.embed` and
+    of `TableOptions`."""
 
     text_column: str | None = Field(None, description="name or number; guessed if left out")
     label_column: str | None = Field(None, description="name or number; guessed if left out")
-    header: bool | None = Field(None, description="whether files begin with column names")
     precision: Precision = Field("fp32", description="what the encoder computes in")
     inverse_regularization: float = Field(1.0, gt=0, description="scikit-learn's C")
     max_iterations: int = Field(10_000, ge=1, description="of the solver, which stops sooner")
@@ -84,11 +85,9 @@ def probe(
     asked = TextProbeSettings.parse(settings)
     linear_model: Any = need("sklearn.linear_model", EXTRA, "A probe")
     held = model if isinstance(model, Model) else load(model, device=device)
-    options = ClassificationOptions(
-        text_column=asked.text_column, label_column=asked.label_column, header=asked.header
-    )
+    options = ClassificationOptions(text_column=asked.text_column, label_column=asked.label_column)
     tables = [
-        read_rows(replayable(table), columns=options.named_columns(), header=asked.header)
+        read_rows(replayable(table), columns=options.named_columns(), **asked.table_options())
         for table in (train, dev)
     ]
     task = ClassificationTask.from_table(held.tokenizer, tables[0], options)

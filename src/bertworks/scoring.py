@@ -25,6 +25,7 @@ from .tasks.answering.columns import answers_of, find_answering_columns
 from .tasks.answering.scores import AnsweringScores
 from .tasks.columns import LABEL_NAMES, PREDICTION, listing, resolve
 from .tasks.conll import DOCUMENT
+from .tasks.counters import Place
 from .tasks.evaluation import Evaluation
 from .tasks.labels import finite_number, label_name, sort_labels
 from .tasks.placed import PlacedRow, Rows, text_of
@@ -138,7 +139,7 @@ def _score_answers(
         answer = predicted.get(identity)
         start = context.find(answer) if answer else -1
         scores.add(
-            index,
+            Place(index, row.where),
             text_of(row.values, columns["question"], row.where),
             context,
             answers[identity],
@@ -236,7 +237,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
     if word_column is None and _are_numbered(rows) and first not in (tag_column, predicted_column):
         word_column = first
-    sentences = []
+    sentences: list[tuple[Place, list[str], list[str], list[str]]] = []
     for where, row in rows:
         true = strings_of(row, tag_column, where)
         predicted = strings_of(_unfolded(row, predicted_column, "tags"), predicted_column, where)
@@ -247,20 +248,22 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
                 f"{len(words)} word(s), {len(true)} tag(s) and {len(predicted)} predicted one(s)",
                 where=where,
             )
-        sentences.append((words, true, predicted))
-    labels = sorted({tag for _, true, predicted in sentences for tag in (*true, *predicted)})
+        sentences.append((Place(len(sentences), where), words, true, predicted))
+    labels = sorted({tag for _, _, true, predicted in sentences for tag in (*true, *predicted)})
     scores = TaggingScores(labels, spans=mark_spans(labels))
-    for index, sentence in enumerate(sentences):
-        scores.add(index, *sentence)
+    for sentence in sentences:
+        scores.add(*sentence)
     return Evaluation(scores.result(), len(sentences), scores.remarks(), scores.breakdown())
 
 
 def _score_classes(rows: Rows, label: str, prediction: str) -> Evaluation:
     pairs, texts = [], []
+    places: list[Place] = []
     for where, row in rows:
         predicted = _unfolded(row, prediction, "label")
         pairs.append((label_name(row, label, where), label_name(predicted, prediction, where)))
         texts.append(_shown(row, (label, prediction)))
+        places.append(Place(len(places), where))
     if not pairs:
         raise DataError("there are no rows", where=rows.name)
     names = sort_labels({name for pair in pairs for name in pair})
@@ -268,9 +271,9 @@ def _score_classes(rows: Rows, label: str, prediction: str) -> Evaluation:
     # The last of two is the one that F1 is of, as of a trained classifier.
     scores = ClassificationScores(names, 1 if len(names) == 2 else None)
     scores.add(numbers[0], numbers[1])
-    for index, (pair, text) in enumerate(zip(pairs, texts, strict=True)):
+    for place, pair, text in zip(places, pairs, texts, strict=True):
         if pair[0] != pair[1]:
-            scores.add_mistake(index, text, *pair)
+            scores.add_mistake(place, text, *pair)
     return Evaluation(scores.result(), len(pairs), scores.remarks(), scores.breakdown())
 
 
@@ -280,7 +283,7 @@ def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:
     for count, (where, row) in enumerate(rows, 1):
         predicted = finite_number(_unfolded(row, prediction, "value"), prediction, where)
         text = _shown(row, (label, prediction))
-        scores.add(count - 1, text, finite_number(row, label, where), predicted)
+        scores.add(Place(count - 1, where), text, finite_number(row, label, where), predicted)
     if not count:
         raise DataError("there are no rows", where=rows.name)
     metrics = {"mean_squared_error": scores.mean_squared_error(), **scores.result()}

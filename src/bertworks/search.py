@@ -89,9 +89,9 @@ class Index:
         directory: str | os.PathLike[str] | None = None,
         *,
         column: str | None = None,
-        header: bool | None = None,
         engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        **options: Any,
     ) -> Self:
         """Make vectors of texts, or take those that are in the directory.
 
@@ -103,9 +103,9 @@ class Index:
             directory: where vectors are kept, and read from as they are needed; in memory, if left
                 out. One that was stopped half-way is gone on with.
             column: the texts' column in a table; found out if left out.
-            header: whether a TSV or CSV file's first line names its columns; found out if None.
             engine: those of `EngineSettings`.
             progress: told how many texts are done, and how many there are.
+            options: those of `TableOptions`: `header`, `format`, `encoding`, `max_line_bytes`.
 
         Raises:
             DataError: there are no texts; what the directory holds is of other texts or another
@@ -118,7 +118,7 @@ class Index:
                 "texts to search cannot be read from standard input", fix="Give a file."
             )
         given = list(data) if isinstance(data, Iterator) else data
-        texts = read_texts(given, column=column, header=header).filled()
+        texts = read_texts(given, column=column, **options).filled()
 
         def embedded(folder: Path) -> int:
             if not (folder / _VECTORS).exists():  # an approximation is of other vectors

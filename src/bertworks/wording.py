@@ -1,9 +1,12 @@
-"""Numbers, spans of time, lines and tables as people read them."""
+"""Numbers, spans of time, lines and tables as people read them; values as JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def short(number: float) -> str:
@@ -71,6 +74,26 @@ def wrapped(text: str, width: int = 80) -> str:
             break_on_hyphens=False,
         ) or [""]
     return "\n".join(lines)
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON on one line. What JSON has no number for, NaN and infinities, is null."""
+    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, default=_plain)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for: NumPy's numbers and arrays as Python's, all else as text."""
+    return _finite(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def markdown(

@@ -221,7 +221,7 @@ def test_bad_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     _fails(bertworks, *table, "--out", tmp_path / "no" / "out.tsv", says="out.tsv")
     result = bertworks("predict", world.finetuned, "-", stdin=b"fine\n\xff\n")
     assert result.exit_code == 1
-    assert "line 2" in result.stderr
+    assert "standard input:2" in result.stderr
 
 
 def _start(*words: object, **options: object) -> subprocess.Popen[str]:

@@ -181,7 +181,7 @@ def test_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 WIKI = b'<doc id="1" url="u" title="T">\n'
 BAD = {
     "utf8 text": ("f", b"Good.\nBad \xff.\nGood.", "f:2: not UTF-8", [["Good.", "Good."]]),
-    "utf-16": ("f", "A\nB".encode("utf-16"), "f:1: not UTF-8.*UTF-16", None),
+    "utf-16": ("f", "A\nB".encode("utf-16"), "f:1: not UTF-8.*--encoding utf-16", None),
     "utf8 wiki": ("f", WIKI + b"A\n\xe4\nB\n</doc>", "f:3: not UTF-8", [["A", "B"]]),
     "utf8 json": ("f.jsonl", b'{"text": "\xe4"}\n{"text": "B"}', "f.jsonl:1: not UTF-8", [["B"]]),
     "unclosed": ("f", WIKI + b"A\n", "f:1: .*not closed: the file ends", []),

@@ -163,7 +163,7 @@ def test_bad_rows_are_placed(
 ) -> None:
     file = tmp_path / "data.tsv"
     file.write_text("text\tlabel\na\tx\nb\tz\n")
-    with pytest.raises(DataError, match=r"data.tsv:3: the label 'z' is none of those"):
+    with pytest.raises(DataError, match=r"data.tsv:3: the label 'z' was not seen in training"):
         list(labelled_examples(task, read_rows(file)))
 
 
@@ -206,9 +206,9 @@ def test_half_a_character_beside_the_text_costs_no_answers(tmp_path: Path) -> No
         write_predictions(tmp_path / "out.tsv", answers)
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.jsonl.gz", "a.json"])
+@pytest.mark.parametrize("name", ["a.xlsx", "a.parquet", "a.jsonl.gz", "a.json", "a.tsv.gz"])
 def test_no_table_is_written_under_the_name_of_another_format(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=r"not written as \.\w+\. Name it \.jsonl or \.tsv"):
+    with pytest.raises(DataError, match=r"not written as \.\w+\. Name it \.tsv, \.csv or \.jsonl"):
         write_predictions(tmp_path / name, [({"text": "a"}, {"label": "x"})])
 
 

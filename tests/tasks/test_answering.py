@@ -405,10 +405,11 @@ def test_bad_rows(values, says):
     ("text", "says"),
     [
         ("{", "a.json:1: no JSON"),
-        ("[\n1]", "there is no list 'data', as SQuAD"),
+        ("[\n1]", "a.json, row 1: a JSON int, not an object"),
+        ('{"data": 3}', "there is no list 'data', as SQuAD"),
         ('{"paragraphs": []}', "there is no list 'data', as SQuAD"),
         (" \n\n", "the file is empty"),
-        ('{"data":\n' + "[" * 10**5, "no JSON that can be read: nested too deeply"),
+        ('{"data":\n' + "[" * 10**5, "no JSON that can be read: it is nested more than 100 levels"),
         ('{"data": [{"paragraphs": []},\n {}]}', "article 2: there is no list 'paragraphs'"),
         (
             '{"data": [{"paragraphs": [{"qas": []}]}]}',

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -421,9 +422,11 @@ def test_calibration_of_nothing() -> None:
 def test_the_worst_whatever_the_order(order: list[int]) -> None:
     worst = Worst()
     for index in order:
-        worst.add(index // 2 / 20, index, "text", "a", "b")  # two of each probability
+        row = SimpleNamespace(index=index, where=f"f:{index}")
+        worst.add(index // 2 / 20, row, "text", "a", "b")  # two of each probability
     expected = sorted(range(40), key=lambda index: (-(index // 2), index))[:MOST_MISTAKES]
     assert [one.row - 1 for one in worst.result()] == expected
+    assert [one.where for one in worst.result()] == [f"f:{index}" for index in expected]
 
 
 @given(st.integers(0, 900), st.data())

@@ -173,7 +173,7 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
 @pytest.mark.parametrize(
     ("task", "row", "says"),
     [
-        ("classification", {"text": "a", "label": "q"}, "label 'q' is none of those of the train"),
+        ("classification", {"text": "a", "label": "q"}, "label 'q' was not seen in training"),
         ("classification", {"text": "a", "label": None}, r"label \(column 'label'\) is empty"),
         ("classification", {"text": "a", "label": "\ud83d"}, "lone surrogate"),
         ("classification", {"text": "a", "label": float("nan")}, "label nan .* is no name"),
@@ -181,7 +181,7 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
         ("regression", {"text": "a", "label": float("nan")}, "nan .* is no finite number"),
         ("regression", {"text": "a", "label": "inf"}, "'inf' .* is no finite number"),
         ("regression", {"text": "a", "label": True}, "True .* is no finite number"),
-        ("tagging", {"words": ["a"], "tags": ["B-LOC"]}, "tag 'B-LOC' is none of those of the tra"),
+        ("tagging", {"words": ["a"], "tags": ["B-LOC"]}, "tag 'B-LOC' was not seen in training"),
         ("tagging", {"words": ["a"], "tags": []}, "1 words, but 0 tags"),
         ("answering", {"question": "a", "context": "a", "answers": float("nan")}, "no answers"),
         ("choice", {"prompt": "a", "choices": [], "label": 0}, "there are no choices"),

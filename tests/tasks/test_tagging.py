@@ -260,7 +260,7 @@ def test_an_illegal_tag_is_not_told():
         ({"tags": ["X"]}, "f:3: the row has no column 'words'"),
         ({"words": "ab", "tags": ["X"]}, "f:3: the column 'words' holds 'ab', not a list"),
         ({"words": ["ab"], "tags": ["X", "X"]}, "f:3: 1 words, but 2 tags"),
-        ({"words": ["ab"], "tags": ["W"]}, "f:3: the tag 'W' is none of those of the training"),
+        ({"words": ["ab"], "tags": ["W"]}, "f:3: the tag 'W' was not seen in training"),
         ({"words": ["ab", 3], "tags": ["X", "X"]}, "f:3: the column 'words' holds 3, which is no"),
     ],
 )
@@ -284,7 +284,7 @@ def test_an_unknown_tag_among_those_of_spans_is_an_error(tag):
         },
         Tokenizer.from_vocabulary(PIECES),
     )
-    with pytest.raises(DataError, match=f"f:3: the tag '{tag}' is none of those of the training"):
+    with pytest.raises(DataError, match=f"f:3: the tag '{tag}' was not seen in training"):
         task.example({"words": ["ab", "cd"], "tags": ["B-PER", tag]}, 0, where="f:3")
 
 

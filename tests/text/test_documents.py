@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sentencepiece
@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from bertworks.text import documents
+from bertworks.text import documents, portions
 from bertworks.text.documents import sentence_ids, sentence_tokens
+from bertworks.text.portions import Portion
+from bertworks.text.sentences import LANGUAGES as LANGUAGES_WITH_RULES
 from bertworks.text.sentences import split_sentences
 from bertworks.text.tokenizer import Tokenizer
 
@@ -24,7 +26,8 @@ def xquad(data_dir: Path, language: str) -> list[list[str]]:
     """Each paragraph as a document of sentences."""
     tree = json.loads((data_dir / "xquad" / f"xquad.{language}.json").read_text(encoding="utf-8"))
     paragraphs = [p["context"] for article in tree["data"] for p in article["paragraphs"]]
-    return [split_sentences(paragraph, language) for paragraph in paragraphs[:12]]
+    rules = language if language in LANGUAGES_WITH_RULES else "en"
+    return [split_sentences(paragraph, rules) for paragraph in paragraphs[:12]]
 
 
 def flat(parts: list) -> list[int]:
@@ -134,15 +137,14 @@ def test_memory_is_bounded_by_characters(
     for tokenizer in (wordpiece, loaded):
         whole, ids = sentence_tokens(tokenizer, texts), sentence_ids(tokenizer, texts)
         with monkeypatch.context() as patched:
-            for name in ("piece_ids", "segments"):
-                call = getattr(tokenizer, name)
 
-                def noted(part: list[str], call: Any = call) -> Any:
-                    given_together.append(part)
-                    return call(part)
+            def noted(parts: Iterable[Portion]) -> Iterator[list[Portion]]:
+                for group in portions.together(parts):
+                    given_together.append([str(part.text) for part in group])
+                    yield group
 
-                patched.setattr(tokenizer, name, noted)
-            patched.setattr(documents, "_TOGETHER", together)
+            patched.setattr("bertworks.text.tokenizer.together", noted)
+            patched.setattr(portions, "_AT_ONCE", together)
             parted = sentence_tokens(tokenizer, texts)
             assert flat(sentence_ids(tokenizer, texts)) == flat(ids)
         assert all(sum(map(len, part[:-1])) < together for part in given_together)

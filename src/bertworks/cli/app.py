@@ -196,6 +196,38 @@ Header = Annotated[
         "--header/--no-header", help="Whether a table's first line names its columns; found out."
     ),
 ]
+
+
+class TableFormatName(StrEnum):
+    """What a table's file is."""
+
+    AUTO = "auto"
+    TSV = "tsv"
+    CSV = "csv"
+    JSONL = "jsonl"
+    JSON = "json"
+    PARQUET = "parquet"
+    CONLL = "conll"
+    CONLLU = "conllu"
+    LABEL_TEXT = "label-text"
+    TEXT = "text"
+
+
+TableFormat = Annotated[
+    TableFormatName,
+    typer.Option(
+        "--format",
+        help="What the file is; auto: by its name, or else its content. label-text: a label, a "
+        "space and a text on each line.",
+    ),
+]
+Encoding = Annotated[
+    str, typer.Option(metavar="NAME", help="Of text, such as latin-1, cp1252 or utf-16.")
+]
+MaxLineBytes = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="A longer line is an error; 64 MiB, if left out."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
@@ -247,35 +279,66 @@ def output(
         yield
 
 
-def read_lines(file: Path) -> Iterator[str]:
+def line_options(encoding: str, max_line_bytes: int | None) -> dict[str, Any]:
+    """What is said of files of lines, as keywords of what reads them."""
+    limit = {} if max_line_bytes is None else {"max_line_bytes": max_line_bytes}
+    return {"encoding": encoding, **limit}
+
+
+def table_options(
+    header: bool | None,
+    format: TableFormatName,
+    encoding: str,
+    max_line_bytes: int | None,
+) -> dict[str, Any]:
+    """The settings of `TableOptions` that are given on the command line."""
+    given = {
+        "header": header,
+        "format": None if format is TableFormatName.AUTO else format.value,
+        "encoding": None if encoding == "utf-8" else encoding,
+        "max_line_bytes": max_line_bytes,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def read_lines(file: Path, **options: Any) -> Iterator[str]:
     """The lines of a file that are not empty.
 
+    Args:
+        file: plain or compressed.
+        options: `encoding` and `max_line_bytes`, as of `corpus.lines.Reading`.
+
     Raises:
-        DataError: a line is not UTF-8, or there are none.
+        DataError: a line is too long, or not of the encoding; or there are none.
     """
+    from ..corpus.lines import ReadCounts, Reading
+    from ..corpus.lines import read_lines as read
+
     count = 0
-    with file.open("rb") as opened:
-        for number, line in enumerate(opened, 1):
-            try:
-                text = line.decode("utf-8").strip()
-            except UnicodeDecodeError:
-                raise DataError("not UTF-8", where=f"{file}:{number}") from None
-            if text:
-                count += 1
-                yield text
+    for _, line in read(str(file), Reading(ReadCounts(), **options)):
+        if text := line.strip():
+            count += 1
+            yield text
     if not count:
         raise DataError("the file is empty", where=str(file))
 
 
-def lines_of(texts: Iterable[str]) -> Iterator[str]:
-    """The texts as given; `-` stands for the lines of standard input, read as they come."""
+def lines_of(texts: Iterable[str], **options: Any) -> Iterator[str]:
+    """The texts as given; `-` stands for the lines of standard input, read as they come.
+
+    Args:
+        texts: of the command line.
+        options: `encoding` and `max_line_bytes`, as of `corpus.lines.Reading`.
+
+    Raises:
+        DataError: a line is too long, or not of the encoding.
+    """
     for text in texts:
         if text == "-":
-            for number, line in enumerate(sys.stdin.buffer, 1):
-                try:
-                    decoded = line.decode("utf-8").rstrip("\r\n")
-                    yield decoded.removeprefix("\ufeff") if number == 1 else decoded
-                except UnicodeDecodeError:
-                    raise DataError("not UTF-8", where=f"standard input, line {number}") from None
+            from ..corpus.lines import ReadCounts, Reading, decode_lines
+
+            reading = Reading(ReadCounts(), **options)
+            for _, line in decode_lines(sys.stdin.buffer, "standard input", reading):
+                yield line.rstrip("\r\n")
         else:
             yield text

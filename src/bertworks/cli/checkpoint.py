@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import show
-from .app import AsJson, ModelPath, output, read_lines, verb
+from .app import AsJson, Encoding, MaxLineBytes, ModelPath, line_options, output, read_lines, verb
 from .corpus import Column, Corpus, FileFormat, Format, SkipBad
 
 if TYPE_CHECKING:
@@ -119,13 +119,16 @@ def add_tokens(
     model: ModelPath,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one a line.")],
     out: Out,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
 ) -> None:
     """Make pieces of words, each beginning as the mean of its former pieces."""
     from ..api import load
     from ..surgery import add_tokens as add
 
     with output(out, [file], model=model, kind="whole directory"):
-        found = add(load(model, device="cpu"), list(read_lines(Path(file))))
+        words = list(read_lines(Path(file), **line_options(encoding, max_line_bytes)))
+        found = add(load(model, device="cpu"), words)
         written = found.model.save(out)
     show.facts(
         {
@@ -144,6 +147,8 @@ def shrink(
     out: Out,
     format: Format = FileFormat.AUTO,
     column: Column = None,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     skip_bad: SkipBad = False,
 ) -> None:
     """Leave out the pieces that a corpus does not use; its texts keep their tokens.
@@ -158,7 +163,9 @@ def shrink(
 
     sources = parse_sources(corpus, format=format.value, column=column)
     counts = ReadCounts()
-    documents = read_documents(sources, skip_bad=skip_bad, counts=counts)
+    documents = read_documents(
+        sources, skip_bad=skip_bad, counts=counts, **line_options(encoding, max_line_bytes)
+    )
 
     def paragraphs() -> Iterator[str]:
         for document in documents:

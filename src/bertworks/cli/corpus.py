@@ -12,7 +12,7 @@ import typer
 from ..errors import DataError
 from ..wording import duration
 from . import show
-from .app import AsJson, lines_of, output, verb
+from .app import AsJson, Encoding, MaxLineBytes, line_options, lines_of, output, verb
 
 
 class FileFormat(StrEnum):
@@ -91,6 +91,8 @@ def vocab(
     ] = 200,
     format: Format = FileFormat.AUTO,
     column: Column = None,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     skip_bad: SkipBad = False,
     drop_duplicates: DropDuplicates = False,
     exclude: Exclude = None,
@@ -112,6 +114,7 @@ def vocab(
         drop_duplicates=drop_duplicates,
         exclude=SharedSequences(exclude) if exclude else None,
         counts=counts,
+        **line_options(encoding, max_line_bytes),
     )
 
     def paragraphs() -> Iterator[str]:
@@ -179,6 +182,8 @@ def prepare(
     ] = SpanRule.NONE,
     format: Format = FileFormat.AUTO,
     column: Column = None,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     skip_bad: SkipBad = False,
     drop_duplicates: DropDuplicates = False,
     exclude: Exclude = None,
@@ -221,6 +226,7 @@ def prepare(
             exclude=exclude or (),
             seed=seed,
             progress=told,
+            **line_options(encoding, max_line_bytes),
         )
     facts = {
         "documents": f"{manifest.documents:,}",

@@ -9,7 +9,20 @@ from typing import Annotated
 import typer
 
 from . import show
-from .app import AsJson, Device, DeviceName, Threads, set_threads, verb
+from .app import (
+    AsJson,
+    Device,
+    DeviceName,
+    Encoding,
+    Header,
+    MaxLineBytes,
+    TableFormat,
+    TableFormatName,
+    Threads,
+    set_threads,
+    table_options,
+    verb,
+)
 
 Model = Annotated[
     str, typer.Option(metavar="MODEL", help="A model's directory, or its name on the hub.")
@@ -29,6 +42,10 @@ def probe(
     train: Train,
     dev: Dev,
     settings: KeyValues = None,
+    header: Header = None,
+    format: TableFormat = TableFormatName.AUTO,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     json: AsJson = False,
     device: Device = DeviceName.AUTO,
     threads: Threads = None,
@@ -43,7 +60,8 @@ def probe(
     from ..probing import TextProbeSettings
     from ..probing import probe as run
 
-    asked = TextProbeSettings.resolve(overrides=settings or [])
+    options = table_options(header, format, encoding, max_line_bytes)
+    asked = TextProbeSettings.resolve(overrides=settings or [], **options)
     found = run(
         model, train=train, dev=dev, device=device.value, **asked.model_dump(exclude_unset=True)
     )
@@ -80,6 +98,10 @@ def ablate(
         Path, typer.Option(metavar="DIR", help="For everything; one that exists is gone on with.")
     ],
     settings: KeyValues = None,
+    header: Header = None,
+    format: TableFormat = TableFormatName.AUTO,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     device: Device = DeviceName.AUTO,
     threads: Threads = None,
 ) -> None:
@@ -94,6 +116,8 @@ def ablate(
     from ..ablations.features import FeatureAblationSettings, ablate_features
     from ..training.progress import Progress
 
+    options = table_options(header, format, encoding, max_line_bytes)
+    asked = FeatureAblationSettings.resolve(overrides=settings or [], **options)
     results = ablate_features(
         model,
         train=train,
@@ -101,7 +125,7 @@ def ablate(
         out=out,
         device=device.value,
         progress=Progress(),
-        **FeatureAblationSettings.resolve(overrides=settings or []).model_dump(),
+        **asked.model_dump(),
     )
     headings, cells = results.table()
     show.table(headings, cells, right=headings[1:])

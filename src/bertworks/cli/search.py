@@ -12,13 +12,18 @@ from .app import (
     AsJson,
     Device,
     DeviceName,
+    Encoding,
     Header,
+    MaxLineBytes,
     ModelPath,
     Precision,
     PrecisionName,
+    TableFormat,
+    TableFormatName,
     Threads,
     lines_of,
     load_model,
+    table_options,
     verb,
 )
 from .vectors import Column
@@ -47,6 +52,9 @@ def search(
     ] = None,
     column: Column = None,
     header: Header = None,
+    format: TableFormat = TableFormatName.AUTO,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 5,
     rerank: Annotated[
         str | None,
@@ -91,9 +99,9 @@ def search(
             file,
             index,
             column=column,
-            header=header,
             engine={"precision": precision.value},
             progress=embedding,
+            **table_options(header, format, encoding, max_line_bytes),
         )
     if opened.cut:
         typer.echo(f"{opened.cut:,} of {len(opened):,} texts were too long, and cut", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import typer
 
 from ..errors import DataError
 from ..time_left import TimeLeft
+from ..wording import as_json as json_of
 from ..wording import clock, wrapped
 
 if TYPE_CHECKING:
@@ -209,4 +209,4 @@ def number(value: Any) -> str:
 
 def as_json(value: Any) -> None:
     """One JSON document on one line."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    typer.echo(json_of(value))

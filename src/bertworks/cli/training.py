@@ -12,9 +12,15 @@ from . import show
 from .app import (
     Device,
     DeviceName,
+    Encoding,
+    Header,
+    MaxLineBytes,
+    TableFormat,
+    TableFormatName,
     Threads,
     is_main_process,
     set_threads,
+    table_options,
     verb,
 )
 
@@ -142,6 +148,10 @@ def finetune(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")
     ] = None,
+    header: Header = None,
+    format: TableFormat = TableFormatName.AUTO,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     grid: GridWords = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
@@ -165,7 +175,8 @@ def finetune(
     from ..training.finetune_settings import settings_of
     from ..training.progress import Progress
 
-    resolved = settings_of(labelled_task(task)).resolve(overrides=settings or [])
+    options = table_options(header, format, encoding, max_line_bytes)
+    resolved = settings_of(labelled_task(task)).resolve(overrides=settings or [], **options)
     given = resolved.model_dump(exclude_unset=True)
     measured_on = None if dev is None else table_or_share(dev)
     if grid is not None or seeds is not None or jobs is not None:

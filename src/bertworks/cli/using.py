@@ -14,14 +14,20 @@ from .app import (
     AsJson,
     Device,
     DeviceName,
+    Encoding,
     Header,
+    MaxLineBytes,
     ModelPath,
     Precision,
     PrecisionName,
+    TableFormat,
+    TableFormatName,
     Threads,
+    line_options,
     lines_of,
     load_model,
     output,
+    table_options,
     verb,
 )
 
@@ -43,6 +49,9 @@ def evaluate(
     model: ModelPath,
     data: Annotated[str, typer.Option(metavar="FILE", help="Rows whose answers are known.")],
     header: Header = None,
+    format: TableFormat = TableFormatName.AUTO,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     report: Report = None,
     json: AsJson = False,
     device: Device = DeviceName.AUTO,
@@ -52,7 +61,9 @@ def evaluate(
     """Measure a fine-tuned model on labelled rows."""
     with output(report, [data], model=model):
         found = load_model(model, device, threads).evaluate(
-            data, header=header, precision=precision.value
+            data,
+            precision=precision.value,
+            **table_options(header, format, encoding, max_line_bytes),
         )
         _show_evaluation(found, model, data, report, json=json)
 
@@ -160,11 +171,15 @@ def predict(
         typer.Option(metavar="FILE", help="A table instead; - reads TSV from standard input."),
     ] = None,
     header: Header = None,
+    format: TableFormat = TableFormatName.AUTO,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     pair: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The second text, where a row is a pair.")
     ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Where to: .jsonl is JSON Lines, else TSV.")
+        str | None,
+        typer.Option(metavar="FILE", help="Where to: .tsv, .csv or .jsonl; TSV, if left out."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON Lines, whatever the name.")] = False,
     device: Device = DeviceName.AUTO,
@@ -180,18 +195,21 @@ def predict(
         ctx.fail("Give either texts or --data FILE.")
     if data is not None and pair is not None:
         ctx.fail("--pair is for texts; a table has a column of them.")
-    if data is None and header is not None:
-        ctx.fail("--header is for --data FILE.")
+    if data is None and (header is not None or format is not TableFormatName.AUTO):
+        ctx.fail("--header and --format are for --data FILE.")
     for text in texts or ():
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
 
     with output(out, [data], model=model):
         loaded = load_model(model, device, threads)
-        given = lines_of(texts or [])
+        given = lines_of(texts or [], **line_options(encoding, max_line_bytes))
         asked = given if pair is None else ((text, pair) for text in given)
         rows = loaded.stream(
-            None if data is not None else asked, data=data, header=header, precision=precision.value
+            None if data is not None else asked,
+            data=data,
+            precision=precision.value,
+            **table_options(header, format, encoding, max_line_bytes),
         )
         if out is None and data is None and not json and sys.stdout.isatty():
             show.predictions(rows)

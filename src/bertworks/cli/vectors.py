@@ -13,14 +13,19 @@ from . import show
 from .app import (
     Device,
     DeviceName,
+    Encoding,
     Header,
+    MaxLineBytes,
     ModelPath,
     Precision,
     PrecisionName,
+    TableFormat,
+    TableFormatName,
     Threads,
     lines_of,
     load_model,
     output,
+    table_options,
     verb,
 )
 
@@ -92,6 +97,9 @@ def embed(
     data: Data = None,
     column: Column = None,
     header: Header = None,
+    format: TableFormat = TableFormatName.AUTO,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     pooling: Annotated[
         PoolingName | None,
         typer.Option(help="From tokens to a text; the model's own way, or mean."),
@@ -120,10 +128,11 @@ def embed(
         "normalize": normalize,
         "max_seq_length": max_seq_length,
     }
-    source = _texts(ctx, texts, data, column, header)
+    options = table_options(header, format, encoding, max_line_bytes)
+    source = _texts(ctx, texts, data, column, options)
     with output(out, [data], model=model):
         write = load_model(model, device, threads).embed_to
-        _run(write, out, source, precision, {"column": column, "header": header, **given})
+        _run(write, out, source, precision, {"column": column, **options, **given})
 
 
 class OfName(StrEnum):
@@ -152,6 +161,9 @@ def features(
     data: Data = None,
     column: Column = None,
     header: Header = None,
+    format: TableFormat = TableFormatName.AUTO,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
     of: Annotated[
         OfName, typer.Option(help="What has a vector; special tokens have none.")
     ] = OfName.TOKENS,
@@ -179,10 +191,11 @@ def features(
         "combine": combine.value,
         "max_seq_length": max_seq_length,
     }
-    source = _texts(ctx, texts, data, column, header)
+    options = table_options(header, format, encoding, max_line_bytes)
+    source = _texts(ctx, texts, data, column, options)
     with output(out, [data], model=model):
         write = load_model(model, device, threads).features_to
-        _run(write, out, source, precision, {"column": column, "header": header, **given})
+        _run(write, out, source, precision, {"column": column, **options, **given})
 
 
 def _texts(
@@ -190,19 +203,19 @@ def _texts(
     texts: list[str] | None,
     data: str | None,
     column: str | None,
-    header: bool | None,
+    options: Mapping[str, Any],
 ) -> str | Iterable[str]:
     """What is to be read: a file, or texts, or the lines of standard input."""
     if bool(texts) == (data is not None):
         ctx.fail("Give either texts or --data FILE.")
-    if data is None and (column is not None or header is not None):
-        ctx.fail("--column and --header are for --data FILE.")
+    if data is None and (column is not None or options.keys() & {"header", "format"}):
+        ctx.fail("--column, --header and --format are for --data FILE.")
     if data is not None:
         return data
     given = texts or []
     for text in given:
         show.must_hold_text(text)
-    return lines_of(given) if "-" in given else given
+    return lines_of(given, **options) if "-" in given else given
 
 
 def _run(

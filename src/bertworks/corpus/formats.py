@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..errors import DataError
+from ..errors import DataError, closest, some_of
 from .lines import Reading, read_head, read_lines
 from .sources import Format
 from .spans import Spans, spans_of
@@ -32,6 +32,7 @@ _DOC = re.compile(r"<doc\s[^\n]*>\s*")
 _TITLE = re.compile(r'\stitle="(.*?)"\s*>')
 _TABLES = {".parquet", ".pq"}
 _JSON_LINES = {".jsonl", ".ndjson", ".json"}
+_ONE_A_LINE = "Put one object on each line (JSON Lines): jq -c '.[]' makes them of an array."
 _COMPRESSED = re.compile(r"\.(gz|zst|zstd)$")
 
 
@@ -95,13 +96,14 @@ def read_wiki(path: str, reading: Reading) -> Iterator[Found]:
             things are not to be skipped.
     """
     paragraphs: list[str] | None = None
-    start, titles = 0, set[str]()
+    start, characters, titles = 0, 0, set[str]()
     for number, line in read_lines(path, reading):
         text = line.strip()
         if line.startswith("<doc ") and _DOC.fullmatch(line):
             if paragraphs is not None:
                 _report_unclosed(path, start, f"another <doc> begins on line {number}", reading)
             paragraphs, start, titles = [], number, _titles(line)
+            characters = 0
         elif not text:
             continue
         elif paragraphs is None:
@@ -115,7 +117,12 @@ def read_wiki(path: str, reading: Reading) -> Iterator[Found]:
             titles = set()
         else:
             titles = set()
+            if characters >= reading.max_document_characters:
+                yield Found(f"{path}:{start}", paragraphs)
+                reading.counts.cut += 1
+                paragraphs, start, characters = [], number, 0
             paragraphs.append(text)
+            characters += len(text)
     if paragraphs is not None:
         _report_unclosed(path, start, "the file ends", reading)
 
@@ -135,10 +142,11 @@ def read_json_lines(path: str, reading: Reading) -> Iterator[Found]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            reading.bad("bad JSON", f"not valid JSON ({error})", where=where)
+            fix = _ONE_A_LINE if line.strip() in ("[", "{") else None
+            reading.bad("bad JSON", f"not valid JSON ({error})", where=where, fix=fix)
             continue
         if not isinstance(record, dict):
-            reading.bad("bad JSON", "not a JSON object", where=where, fix="Put one on each line.")
+            reading.bad("bad JSON", "not a JSON object", where=where, fix=_ONE_A_LINE)
             continue
         column, text = text_of(record, column, where, reading)
         if text is not None and (found := found_in(record, text, where, reading)):
@@ -192,12 +200,13 @@ def report_missing_column(
     column: str | None, names: list[str], where: str, reading: Reading
 ) -> None:
     """Say which column is missing, or that one must be chosen, and which there are."""
-    listed = ", ".join(map(repr, names)) or "none"
+    close = None if column is None else closest(column, names)
+    fix = f"The columns are: {some_of(names)}. Name the one with the text (--column NAME)."
     reading.bad(
         "missing column",
         f"no column {column!r}" if column is not None else "no column 'text', and no other choice",
         where=where,
-        fix=f"The columns are: {listed}. Name the one with the text (--column NAME).",
+        fix=fix if close is None else f"The nearest is {close!r}.",
     )
 
 

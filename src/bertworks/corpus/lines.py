@@ -1,22 +1,43 @@
-"""Lines of text from a file, plain or compressed, with their numbers; and what a read has met."""
+"""Lines of text from a file, plain or compressed, with their numbers; and what a read has met.
+
+Every line of text that a verb reads comes from `decode_lines`: it bounds the length of a line, so
+that memory is bounded whatever a file (or what an archive expands to) holds, and decodes it.
+"""
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from encodings.aliases import aliases
 from typing import IO, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from ..errors import DataError
+from ..errors import DataError, nearest
+
+MAX_LINE_BYTES = 1 << 26
+"""The length of the longest line that is read unless the user allows more."""
 
 _BUFFER = 1 << 20
 _Codec: TypeAlias = Literal["gzip", "zstd"]
 _MAGIC: dict[bytes, _Codec] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _SUFFIXES: dict[str, _Codec] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+# What is no text, by its first bytes.
+_NO_TEXT: dict[bytes, str] = {
+    **{magic: f"{name} inside another compression" for magic, name in _MAGIC.items()},
+    b"PK\x03\x04": "a ZIP archive, or a workbook such as .xlsx: save its text or table as a file",
+    b"\xd0\xcf\x11\xe0": "a document of an office program: save its text or table as a file",
+    b"%PDF-": "a PDF: extract its text first",
+    b"BZh91AY&SY": "compressed by bzip2: decompress it, or use gzip or zstd",
+    b"\xfd7zXZ\0": "compressed by xz: decompress it, or use gzip or zstd",
+    b"ARROW1\0\0": "an Arrow file: write it as Parquet",
+    b"SQLite format 3\0": "an SQLite database: export the table",
+}
+_TAR, _TAR_AT = b"ustar", 257
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +102,8 @@ class Reading:
         spans: whether spans are read beside the text, where a format has room for them.
         max_document_characters: plain text that runs on longer without a document's end is cut
             at the next paragraph.
+        encoding: of text; any of Python's names.
+        max_line_bytes: a longer line is bad.
     """
 
     counts: ReadCounts
@@ -88,6 +111,8 @@ class Reading:
     column: str | None = None
     spans: bool = False
     max_document_characters: int = 1 << 23
+    encoding: str = "utf-8"
+    max_line_bytes: int = MAX_LINE_BYTES
 
     def bad(self, kind: str, what: str, *, where: str, fix: str | None = None) -> None:
         """Count something bad as skipped.
@@ -116,31 +141,84 @@ def read_head(path: str) -> bytes:
 
 
 def read_lines(path: str, reading: Reading) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file, each with its number from 1, its line feed still on.
-
-    Lines end with a line feed alone. A byte-order mark at the start is dropped. A line that is
-    not UTF-8 is bad by itself; a stream that breaks off is bad from there on.
+    """The lines of a file, plain or compressed; see `decode_lines`.
 
     Raises:
         DataError: something is bad and not to be skipped.
     """
-    number = 0
     try:
         with open_stream(path, reading.counts) as stream:
-            for raw in stream:
-                number += 1
-                try:
-                    line = str(raw, "utf-8")
-                except UnicodeDecodeError as error:
-                    _report_bad_bytes(path, number, raw, error, reading)
-                    continue
-                yield number, line.removeprefix("\ufeff") if number == 1 else line
+            yield from decode_lines(stream, path, reading)
     except (OSError, pa.ArrowException) as error:
-        reading.bad(
-            "damaged file",
-            f"cannot be read further ({reason(error)})",
-            where=f"{path}:{number + 1}",
-        )
+        reading.bad("damaged file", f"cannot be read ({reason(error)})", where=path)
+
+
+def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tuple[int, str]]:
+    """The lines of a stream, each with its number from 1, its line feed still on.
+
+    Lines end with a line feed alone. A byte-order mark at the start is dropped. A line that is too
+    long, or not of the encoding, is bad by itself; a stream that breaks off is bad from there on.
+
+    Args:
+        stream: bytes, decompressed.
+        name: of the file, for errors.
+        reading: the encoding, the limit, and what is done with what is bad.
+
+    Raises:
+        DataError: something is bad and not to be skipped; or there is no such encoding.
+    """
+    encoding, limit = text_encoding(reading.encoding), reading.max_line_bytes
+    if "\n".encode(encoding) != b"\n":  # UTF-16 and the like: no line could be found by its bytes
+        stream = io.BufferedReader(_InUtf8(stream, encoding), _BUFFER)
+        encoding = "utf-8"
+    number = 0
+    try:
+        while raw := stream.readline(limit + 1):
+            number += 1
+            if len(raw) > limit and not raw.endswith(b"\n"):
+                reading.bad(
+                    "long line",
+                    f"the line is longer than {limit:,} bytes",
+                    where=f"{name}:{number}",
+                    fix="If it has to be, allow more: --max-line-bytes N (max_line_bytes=N).",
+                )
+                while raw and not raw.endswith(b"\n"):
+                    raw = stream.readline(_BUFFER)
+                continue
+            try:
+                line = str(raw, encoding)
+            except UnicodeDecodeError as error:
+                _report_bad_bytes(f"{name}:{number}", raw, error, encoding, reading)
+                continue
+            if number == 1:
+                line = line.removeprefix("\ufeff")
+                if 3 * line.count("\0") > len(line):
+                    _report_nulls(f"{name}:1", raw, reading)
+                    continue
+            yield number, line
+    except UnicodeError as error:
+        what = f"from here on not {reading.encoding} ({error})"
+        reading.bad("damaged file", what, where=f"{name}:{number + 1}")
+    except (OSError, pa.ArrowException) as error:
+        what = f"cannot be read further ({reason(error)})"
+        reading.bad("damaged file", what, where=f"{name}:{number + 1}")
+
+
+def text_encoding(name: str) -> str:
+    """Python's name of an encoding of text; UTF-8 with a byte-order mark is UTF-8.
+
+    Raises:
+        DataError: there is no such encoding.
+    """
+    try:
+        found = codecs.lookup(name)
+        "".encode(name)  # refuses codecs that are no encodings of text, such as base64
+    except (LookupError, UnicodeError, ValueError):
+        raise DataError(
+            f"there is no encoding {name!r}",
+            fix=f"{nearest(name, ['utf-8', 'latin-1', 'utf-16', *aliases])}.",
+        ) from None
+    return "utf-8" if found.name == "utf-8-sig" else found.name
 
 
 @contextmanager
@@ -160,11 +238,24 @@ def open_stream(path: str, counts: ReadCounts) -> Iterator[IO[bytes]]:
         if claimed and codec != claimed and start:
             raise OSError(f"it is not {claimed}, as its name says")
         raw = io.BufferedReader(_Counted(file, counts), _BUFFER)
-        if codec is None:
-            yield raw
-            return
-        inflated: Any = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec)
-        yield io.BufferedReader(inflated, _BUFFER)
+        if codec is not None:
+            inflated: Any = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec)
+            raw = io.BufferedReader(inflated, _BUFFER)
+        _check_text(raw.peek(_TAR_AT + len(_TAR)))
+        yield raw
+
+
+def _check_text(head: bytes) -> None:
+    """See that a stream does not begin like a file of another kind.
+
+    Raises:
+        OSError: it does.
+    """
+    for magic, kind in _NO_TEXT.items():
+        if head.startswith(magic):
+            raise OSError(f"it is {kind}")
+    if head[_TAR_AT:].startswith(_TAR):
+        raise OSError("it is a tar archive: unpack it first")
 
 
 def reason(error: Exception) -> str:
@@ -188,15 +279,46 @@ class _Counted(io.RawIOBase):
         return count
 
 
+class _InUtf8(io.RawIOBase):
+    """A stream of text in some encoding, as one in UTF-8."""
+
+    def __init__(self, stream: IO[bytes], encoding: str) -> None:
+        self._stream, self._left, self._is_over = stream, b"", False
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer will do
+        while not self._left and not self._is_over:
+            raw = self._stream.read(1 << 16)
+            self._is_over = not raw
+            self._left = self._decoder.decode(raw, final=self._is_over).encode()
+        count = min(len(buffer), len(self._left))
+        buffer[:count], self._left = self._left[:count], self._left[count:]
+        return count
+
+
 def _report_bad_bytes(
-    path: str, number: int, raw: bytes, error: UnicodeDecodeError, reading: Reading
+    where: str, raw: bytes, error: UnicodeDecodeError, encoding: str, reading: Reading
 ) -> None:
-    fix = None
-    if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        fix = "It looks like UTF-16: convert it to UTF-8."
-    reading.bad(
-        "broken UTF-8",
-        f"not UTF-8 (byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line)",
-        where=f"{path}:{number}",
-        fix=fix,
-    )
+    byte = raw[error.start]
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        fix = _name_encoding("utf-16")
+    elif b"\0" in raw:
+        fix = "It has null bytes as well: is it a file of text?"
+    elif encoding == "utf-8":  # C1 control characters are never meant: Windows has quotes there
+        fix = _name_encoding("cp1252" if 0x80 <= byte < 0xA0 else "latin-1")
+    else:
+        fix = None
+    what = f"not {encoding.upper()} (byte 0x{byte:02x} at byte {error.start + 1} of the line)"
+    reading.bad(f"broken {encoding.upper()}", what, where=where, fix=fix)
+
+
+def _report_nulls(where: str, raw: bytes, reading: Reading) -> None:
+    encoding = "utf-16-be" if raw.startswith(b"\0") else "utf-16-le"
+    reading.bad("null bytes", "every other byte is null", where=where, fix=_name_encoding(encoding))
+
+
+def _name_encoding(likely: str) -> str:
+    return f'If it is {likely}, say so: --encoding {likely} (encoding="{likely}").'

@@ -55,6 +55,7 @@ class Job(_Record):
     language: str
     spans: SpanSource = "none"
     in_context: bool = False
+    encoding: str = "utf-8"
     skip_bad: bool
     drop_duplicates: bool
     exclude: str | None = None

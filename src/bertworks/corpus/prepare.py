@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from .. import files
 from ..errors import BertworksError, DataError, OutputError, SettingsError
 from ..wording import printable
-from .lines import ReadCounts
+from .lines import MAX_LINE_BYTES, ReadCounts, text_encoding
 from .making import ShardMaker, TextBatch, batches
 from .manifest import (
     EXCLUDED,
@@ -74,6 +74,8 @@ def prepare(
     drop_duplicates: bool = False,
     exclude: Sequence[str | os.PathLike[str]] = (),
     seed: int = 0,
+    encoding: str = "utf-8",
+    max_line_bytes: int = MAX_LINE_BYTES,
     shard_bytes: int = 1 << 23,
     progress: Callable[[PrepareProgress], None] | None = None,
 ) -> Manifest:
@@ -84,14 +86,14 @@ def prepare(
     `workers`.
 
     Args:
-        sources: see `read_documents`, as for `format`, `column`, `skip_bad`, `drop_duplicates`
-            and `seed`.
+        sources: see `read_documents`, as for `format`, `column`, `skip_bad`, `drop_duplicates`,
+            `seed`, `encoding` and `max_line_bytes`.
         tokenizer: a Tokenizer, or where its files lie.
         out: the directory to write; new, empty, or left by a run with the same arguments.
         workers: processes; 1 works in this one.
         sentences: "split" splits paragraphs into sentences by rules; "lines" takes each line of
             text as one sentence.
-        language: whose rules split sentences, as an ISO 639-1 code.
+        language: whose rules split sentences: one of `text.sentences.LANGUAGES`.
         spans: which spans of text are marked as units for `masking.unit=knowledge`: "given", those
             that documents carry as `spans`, see `corpus.spans`; "rules", and those that rules find
             in documents that carry none, see `corpus.chunks`; "none".
@@ -114,7 +116,12 @@ def prepare(
     from ..text.sentences import split_sentences
     from ..text.tokenizer import Tokenizer
 
-    split_sentences("", language)  # an unknown language is told at once
+    split_sentences("", language)  # an unknown language is refused before anything is read
+    if sentences == "lines" and language != "en":
+        raise SettingsError(
+            f"language={language!r} is for sentences='split'",
+            fix="With sentences='lines' each line is a sentence: leave the language out.",
+        )
     tokenizer_path = None if isinstance(tokenizer, Tokenizer) else tokenizer
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(Path(tokenizer))
@@ -127,6 +134,7 @@ def prepare(
         language=language,
         spans=spans,
         in_context=not tokenizer.definition.context_free,
+        encoding=text_encoding(encoding),
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
         exclude=shared.digest if shared else None,
@@ -142,6 +150,8 @@ def prepare(
         exclude=shared,
         seed=seed,
         spans=spans != "none",
+        encoding=encoding,
+        max_line_bytes=max_line_bytes,
         counts=counts,
     )
     directory = Path(out)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..errors import DataError
 from .duplicates import SeenTexts
 from .formats import Found, detect_format, read_json_lines, read_text, read_wiki
-from .lines import ExcludedDocument, ReadCounts, Reading
+from .lines import MAX_LINE_BYTES, ExcludedDocument, ReadCounts, Reading, text_encoding
 from .overlap import SharedSequences
 from .sources import CorpusSource, Format, parse_sources
 from .spans import Spans
@@ -64,6 +64,8 @@ def read_documents(
     exclude: SharedSequences | None = None,
     seed: int = 0,
     spans: bool = False,
+    encoding: str = "utf-8",
+    max_line_bytes: int = MAX_LINE_BYTES,
     counts: ReadCounts | None = None,
 ) -> Iterator[Document]:
     """Stream the documents of a corpus, source after source, file after file.
@@ -78,32 +80,65 @@ def read_documents(
         exclude: drop and record documents that share word sequences with this evaluation data.
         seed: draws the documents that a weight's fraction takes.
         spans: whether to read the spans that documents carry (JSON Lines, Parquet, data sets).
+        encoding: of all text, such as "latin-1".
+        max_line_bytes: a longer line is bad, so that memory is bounded.
         counts: filled in as documents are read.
 
     Raises:
         DataError: a source is missing or holds nothing, or (unless `skip_bad`) something in it
-            is bad; raised when the reading comes to it, but for missing sources, at once.
+            is bad; raised when the reading comes to it, but at once for missing sources, for an
+            unknown encoding, and for a column of sources that have none.
     """
     parsed = parse_sources(sources, format=format, column=column)
     files = [source.files() for source in parsed]
+    for source, own in zip(parsed, files, strict=True):
+        _check_column(source, own)
     counts = counts if counts is not None else ReadCounts()
     counts.bytes_total += sum(os.path.getsize(file) for some in files for file in some)
-    return _read(parsed, files, skip_bad, drop_duplicates, exclude, seed, spans, counts)
+    reading = Reading(
+        counts,
+        skip_bad,
+        spans=spans,
+        encoding=text_encoding(encoding),
+        max_line_bytes=max_line_bytes,
+    )
+    return _read(parsed, files, drop_duplicates, exclude, seed, reading)
+
+
+def _check_column(source: CorpusSource, files: list[str]) -> None:
+    """See that a column is named of files one of which has columns.
+
+    Raises:
+        DataError: all are plain text.
+    """
+    if source.column is None or source.is_dataset:
+        return
+
+    def format_of(file: str) -> Format | None:
+        try:
+            return detect_format(file) if source.format == "auto" else source.format
+        except DataError:
+            return None  # told when the reading comes to it
+
+    if all(format_of(file) in ("text", "wiki") for file in files):
+        raise DataError(
+            f"plain text has no column {source.column!r}",
+            where=source.path,
+            fix="Leave the column out, or say what the files are: --format jsonl.",
+        )
 
 
 def _read(
     sources: list[CorpusSource],
     files: list[list[str]],
-    skip_bad: bool,
     drop_duplicates: bool,
     exclude: SharedSequences | None,
     seed: int,
-    spans: bool,
-    counts: ReadCounts,
+    of_all: Reading,
 ) -> Iterator[Document]:
-    seen = SeenTexts() if drop_duplicates else None
+    counts, seen = of_all.counts, SeenTexts() if drop_duplicates else None
     for index, source in enumerate(sources):
-        reading = Reading(counts, skip_bad, source.column, spans)
+        reading = replace(of_all, column=source.column)
         number = 0
         for found in _read_source(source, files[index], reading):
             if not found.paragraphs:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import DataError, check_name, need
@@ -17,6 +18,7 @@ from .sources import CorpusSource, is_saved_dataset
 from .spans import COLUMN as SPANS
 
 _ROWS = 256
+_BATCH_BYTES = 1 << 24
 
 
 def read_parquet(path: str, reading: Reading) -> Iterator[Found]:
@@ -32,14 +34,14 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Found]:
     counts, row = reading.counts, 0
     size, seen = os.path.getsize(path), 0
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
+        with open_parquet(path) as file:
             column = _choose_column(path, file.schema_arrow, reading)
             if column is None:
                 return
             columns = [column]
             if reading.spans and SPANS in file.schema_arrow.names:
                 columns.append(SPANS)
-            for batch in file.iter_batches(_ROWS, columns=columns):
+            for batch in read_batches(file, path, reading.max_line_bytes, columns):
                 values = batch.column(column)
                 for index in range(len(values)):
                     row += 1
@@ -54,6 +56,69 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Found]:
     except (OSError, pa.ArrowException) as error:
         what = f"cannot be read as Parquet ({reason(error)})"
         reading.bad("damaged file", what, where=f"{path}, row {row + 1}" if row else path)
+
+
+def open_parquet(path: str) -> pq.ParquetFile:
+    """A Parquet file whose texts stay in their dictionaries: one there may stand for many rows.
+
+    Raises:
+        OSError, pyarrow.ArrowException: it is none.
+    """
+    with pq.ParquetFile(path) as file:
+        names = [field.name for field in file.schema_arrow if _is_string(field.type)]
+    return pq.ParquetFile(path, memory_map=True, read_dictionary=names)
+
+
+def read_batches(
+    file: pq.ParquetFile, path: str, limit: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file, few at a time where they are large.
+
+    Args:
+        file: as `open_parquet` opens it.
+        path: its name, for errors.
+        limit: the most bytes of a text.
+        columns: which; all, if left out.
+
+    Raises:
+        DataError: a text is longer.
+        pyarrow.ArrowException: the file is damaged.
+    """
+    row_bytes = 1
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        for at in range(group.num_columns):
+            chunk = group.column(at)
+            if columns is not None and chunk.path_in_schema.split(".")[0] not in columns:
+                continue
+            mean = chunk.total_uncompressed_size // max(1, chunk.num_values)
+            if mean > limit:  # seen before anything of that size is read
+                raise _too_long(chunk.path_in_schema, limit, path)
+            row_bytes = max(row_bytes, mean)
+    size = max(1, min(_ROWS, _BATCH_BYTES // row_bytes))
+    row = 0
+    for batch in file.iter_batches(size, columns=columns):
+        longest = 1
+        for name, values in zip(batch.schema.names, batch.columns, strict=True):
+            if not _is_string(values.type):
+                continue
+            texts = values.dictionary if pa.types.is_dictionary(values.type) else values
+            most = pc.max(pc.binary_length(texts)).as_py() or 0
+            if most > limit:
+                raise _too_long(name, limit, f"{path}, rows {row + 1} to {row + len(batch)}")
+            longest = max(longest, most)
+        # As Python's values each row has a text of its own.
+        step = max(1, _BATCH_BYTES // longest)
+        yield from (batch.slice(at, step) for at in range(0, len(batch), step))
+        row += len(batch)
+
+
+def _too_long(column: str, limit: int, where: str) -> DataError:
+    return DataError(
+        f"a value of {column!r} is longer than {limit:,} bytes",
+        where=where,
+        fix="If it has to be, allow more: --max-line-bytes N (max_line_bytes=N).",
+    )
 
 
 def read_dataset(source: CorpusSource, reading: Reading) -> Iterator[Found]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -27,6 +26,8 @@ from ..tasks.placed import PlacedRow
 from ..tasks.task import Example, Network, Prediction, Row, Task
 
 NOT_FINITE = "Try precision=fp32; if that does not help, the model's weights are unusable."
+_WINDOW_CHARACTERS = 1 << 24
+"""Of the texts that are held at a time, however few rows they are."""
 
 T = TypeVar("T")
 ExampleT = TypeVar("ExampleT", bound=Example)
@@ -111,7 +112,7 @@ def predict(
     """
     start = 0
     cuts = Cuts()
-    for window in chunks(task.in_context(rows), settings.window_rows):
+    for window in chunks(task.in_context(rows), settings.window_rows, _characters):
         places = [row.where for row, _ in window]
         made = task.examples([seen for _, seen in window], start, where=places, labelled=False)
         examples = list(cuts.add(made))
@@ -134,7 +135,7 @@ def labelled_examples(
         DataError: a row is not one of the task, or its label is missing or unknown.
     """
     start = 0
-    for chunk in chunks(task.in_context(rows), chunk_rows):
+    for chunk in chunks(task.in_context(rows), chunk_rows, _characters):
         places = [row.where for row, _ in chunk]
         yield from task.examples([seen for _, seen in chunk], start, where=places)
         start += len(chunk)
@@ -231,8 +232,27 @@ def inference(network: nn.Module, precision: Precision = "fp32") -> Iterator[Non
             network.train()
 
 
-def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Items in lists of `size`, the last perhaps shorter."""
-    stream = iter(items)
-    while chunk := list(islice(stream, size)):
+def chunks(
+    items: Iterable[T], size: int, characters: Callable[[T], int] | None = None
+) -> Iterator[list[T]]:
+    """Items in lists of `size`, the last perhaps shorter; and those of long texts, too.
+
+    Args:
+        items: in order.
+        size: the most of them in a list.
+        characters: of an item's texts; a list ends when they are many.
+    """
+    chunk: list[T] = []
+    held = 0
+    for item in items:
+        chunk.append(item)
+        held += 0 if characters is None else characters(item)
+        if len(chunk) == size or held >= _WINDOW_CHARACTERS:
+            yield chunk
+            chunk, held = [], 0
+    if chunk:
         yield chunk
+
+
+def _characters(row: tuple[PlacedRow, Row]) -> int:
+    return sum(len(value) for value in row[0].values.values() if isinstance(value, str))

@@ -211,7 +211,7 @@ def _unseen(
             where=str(out),
             fix=f"Give another name, or remove {out.name}*.",
         )
-    yield from chunks(stream, size)
+    yield from chunks(stream, size, lambda placed: len(placed[1]))
 
 
 def _digest(before: str, text: str) -> str:

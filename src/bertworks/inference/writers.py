@@ -1,24 +1,29 @@
-"""Predictions beside the rows they are for, as TSV or JSON Lines."""
+"""Predictions beside the rows they are for, as TSV, CSV or JSON Lines."""
 
 from __future__ import annotations
 
-import json
+import csv
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias
 
 from .. import files
-from ..errors import DataError
+from ..errors import DataError, brief, some_of
 from ..tasks.columns import PREDICTION
 from ..tasks.task import Prediction, Row
+from ..wording import as_json
 
-OutputFormat: TypeAlias = Literal["auto", "tsv", "jsonl"]
+OutputFormat: TypeAlias = Literal["auto", "tsv", "csv", "jsonl"]
 
-_OTHERS = (".csv", ".json", ".parquet", ".gz", ".zst", ".zstd")
-"""Suffixes under which nobody would look for TSV."""
+_SUFFIXES: Mapping[str, OutputFormat] = {
+    **{"": "tsv", ".tsv": "tsv", ".txt": "tsv"},
+    ".csv": "csv",
+    **{".jsonl": "jsonl", ".ndjson": "jsonl"},
+}
 
 
 def write_predictions(
@@ -34,7 +39,8 @@ def write_predictions(
     Args:
         out: a path, or `-` or an open stream, which is written to directly.
         predictions: each row and what is predicted for it.
-        format: by the path's suffix if "auto": JSON Lines for `.jsonl`, else TSV with a header.
+        format: by the path's suffix if "auto": JSON Lines for `.jsonl`, CSV for `.csv`, TSV for
+            `.tsv` and where there is none; TSV and CSV have a header.
 
     Returns:
         The number of rows written.
@@ -46,15 +52,18 @@ def write_predictions(
     """
     if format == "auto":
         name = os.fspath(out) if isinstance(out, str | os.PathLike) else ""
-        suffix = Path(name).suffix
-        if suffix in _OTHERS:
+        suffix = Path(name).suffix.lower()
+        if suffix not in _SUFFIXES:
             raise DataError(
                 f"predictions are not written as {suffix}",
                 where=name,
-                fix="Name it .jsonl or .tsv.",
+                fix="Name it .tsv, .csv or .jsonl.",
             )
-        format = "jsonl" if suffix in (".jsonl", ".ndjson") else "tsv"
-    lines = _json_lines(predictions) if format == "jsonl" else _tsv_lines(predictions)
+        format = _SUFFIXES[suffix]
+    if format == "jsonl":
+        lines = _json_lines(predictions)
+    else:
+        lines = _table_lines(predictions, _csv_line if format == "csv" else _tsv_line)
     count = 0 if format == "jsonl" else -1  # the header is no row
     with _opened(out) as stream:
         for line in lines:
@@ -66,12 +75,14 @@ def write_predictions(
 def _json_lines(predictions: Iterable[tuple[Row, Prediction]]) -> Iterator[str]:
     for row, prediction in predictions:
         _check_free(row, [PREDICTION])
-        line = json.dumps({**row, PREDICTION: prediction}, ensure_ascii=False, default=str)
+        line = as_json({**row, PREDICTION: prediction})
         # Half of a character cannot be written but as JSON's \uXXXX.
         yield line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
 
 
-def _tsv_lines(predictions: Iterable[tuple[Row, Prediction]]) -> Iterator[str]:
+def _table_lines(
+    predictions: Iterable[tuple[Row, Prediction]], line_of: Callable[[Sequence[str], int], str]
+) -> Iterator[str]:
     header: list[str] | None = None
     for number, (row, prediction) in enumerate(predictions, 1):
         flat = {name: _rounded(value) for name, value in flatten(prediction, PREDICTION)}
@@ -79,13 +90,14 @@ def _tsv_lines(predictions: Iterable[tuple[Row, Prediction]]) -> Iterator[str]:
         values = {**row, **flat}
         if header is None:
             header = list(values)
-            yield _tsv_line(header, 1)
+            yield _encodable(line_of(header, 1), 1)
         if values.keys() - set(header):
-            extra = ", ".join(sorted(values.keys() - set(header)))
+            extra = some_of(sorted(values.keys() - set(header)))
             raise DataError(
                 f"row {number} has columns that the first row has not: {extra}", fix=_USE_JSON
             )
-        yield _tsv_line([_text(values.get(name)) for name in header], number + 1)
+        cells = [_text(values.get(name)) for name in header]
+        yield _encodable(line_of(cells, number + 1), number + 1)
 
 
 def flatten(prediction: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -106,8 +118,8 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value
-    if isinstance(value, bool | int | float | list | tuple | dict):
-        return json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, bool | int | list | tuple | dict):
+        return as_json(value)
     return str(value)
 
 
@@ -117,12 +129,25 @@ _USE_JSON = "Write JSON Lines instead: a name that ends in .jsonl, or --json."
 def _tsv_line(values: Sequence[str], line: int) -> str:
     for value in values:
         if "\t" in value or "\n" in value or "\r" in value:
-            shown = value if len(value) < 40 else value[:40] + "…"
             raise DataError(
-                f"output line {line}: TSV cannot hold the tab or line end in {shown!r}",
-                fix=_USE_JSON,
+                f"output line {line}: TSV cannot hold the tab or line end in {brief(value)}",
+                fix="Write CSV or JSON Lines instead: a name that ends in .csv or .jsonl.",
             )
-    text = "\t".join(values) + "\n"
+    return "\t".join(values) + "\n"
+
+
+def _csv_line(values: Sequence[str], _line: int) -> str:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue()
+
+
+def _encodable(text: str, line: int) -> str:
+    """A line that UTF-8 can hold.
+
+    Raises:
+        DataError: half of a character is in it.
+    """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

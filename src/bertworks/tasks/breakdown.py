@@ -126,24 +126,28 @@ class Calibration(_Part):
 
 
 class Mistake(_Part):
-    """A row that was told wrongly.
+    """A row that was predicted wrongly.
 
     Attributes:
         row: its number, from 1.
+        where: its place: file and line, or row of a file; None where only the number is known.
         text: what was read, cut to about `EXCERPT` characters.
         mark: the part of it that the mistake is about: characters `[start, end)`.
         truth: what is true.
         told: what was told instead.
         probability: with which it was told; None for numbers, and where it is not known.
         error: how far off a number was told.
+        margin: of a ranking, by how much a wrong text is nearer than the right one, in cosines.
     """
 
     row: int
+    where: str | None = None
     text: str
     truth: str
     told: str
     probability: float | None = None
     error: float | None = None
+    margin: float | None = None
     mark: tuple[int, int] | None = None
 
 
@@ -155,7 +159,7 @@ class Breakdown(_Part):
         tables: scores of labels, of types, or of kinds of rows.
         calibration: how sure, and how right.
         values: true and told numbers, `MOST_POINTS` of them at most.
-        mistakes: the most confident ones (of numbers, the largest), the worst first.
+        mistakes: the most confident ones (of numbers and rankings, the largest), the worst first.
     """
 
     confusion: Confusion | None = None

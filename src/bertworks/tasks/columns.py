@@ -7,11 +7,17 @@ by what stands in the columns. Whatever is not plain is an error that lists the 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import DataError
+from ..errors import DataError, brief, closest, some_of
 from ..settings import Settings
+
+LABEL_TEXT_FIX = (
+    "Its lines seem to be a label, a space and a text: "
+    '--format label-text (format="label-text") reads them.'
+)
 
 SAMPLE_ROWS = 1000
 """How many rows are looked at to guess what a column is."""
@@ -33,6 +39,7 @@ QUERY_NAMES = ("query", "anchor", "question")
 PREDICTION = "prediction"
 """What stands beside a row that a model has answered; in TSV, `prediction.label` and the like."""
 KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
+_LABEL = re.compile(r"[\w:./+-]+")
 _NAME_LIKE = re.compile(r"#?[^\W\d][\w.#-]{0,24}( [\w.#-]{1,12}){0,2}")
 
 
@@ -89,9 +96,9 @@ def find_columns(
     found_label = given_label or _guess_label(columns, sample, (found_text, found_pair))
     if labelled and found_label is None:
         raise DataError(
-            f"cannot tell which column is the label; {listing(columns)}",
+            f"cannot tell which column is the label; {seen_in(columns, sample)}",
             where=where,
-            fix="Name it with label_column=NAME.",
+            fix=_label_fix(columns, sample),
         )
     return Columns(text=found_text, pair=found_pair, label=found_label)
 
@@ -106,12 +113,25 @@ def resolve(columns: Sequence[str], name: str, where: str | None = None) -> str:
         return name
     if name.isascii() and name.isdigit() and 1 <= int(name) <= len(columns):
         return columns[int(name) - 1]
-    raise DataError(f"there is no column {name!r}; {listing(columns)}", where=where)
+    close = closest(name, columns)
+    raise DataError(
+        f"there is no column {name!r}; {listing(columns)}",
+        where=where,
+        fix=None if close is None else f"The nearest name is {close!r}.",
+    )
 
 
 def listing(columns: Sequence[str]) -> str:
-    """A phrase that lists a table's columns."""
-    return "its columns are " + ", ".join(repr(column) for column in columns)
+    """A phrase that lists a table's columns, a dozen at most."""
+    return f"its columns are {some_of(columns)}"
+
+
+def seen_in(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str:
+    """The columns, and, where there is one alone, what it holds: it may be read as the wrong
+    format."""
+    if len(columns) != 1 or not sample:
+        return listing(columns)
+    return f"its only column is {columns[0]!r}, and begins {brief(sample[0].get(columns[0]))}"
 
 
 def looks_like_header(
@@ -200,14 +220,35 @@ def _guess_texts(
             return by_name[name], None
     if len(columns) == 1:
         return columns[0], None
-    by_content = _text_by_content([column for column in columns if column != label], sample)
+    others = [column for column in columns if column != label]
+    by_content = _text_by_content(others, sample)
     if by_content is None:
         raise DataError(
             f"cannot tell which column is the text; {listing(columns)}",
             where=where,
-            fix="Name it with text_column=NAME (and pair_column=NAME for a second text).",
+            fix="Lists of words are for tagging."
+            if any(isinstance(value, list) for row in sample[:1] for value in row.values())
+            else "Name it with text_column=NAME (and pair_column=NAME for a second text).",
         )
     return by_content, None
+
+
+def are_labelled_texts(texts: Sequence[str]) -> bool:
+    """Whether each text begins with a label: a first word that is one of a few."""
+    words = [text.split(" ", 1) for text in texts if text.strip()]
+    if len(words) < 10 or any(len(parts) < 2 for parts in words):
+        return False
+    counts = Counter(word for word, _ in words)
+    is_few = 2 <= len(counts) <= max(2, len(words) // 5)
+    return is_few and all(_LABEL.fullmatch(word) for word in counts)
+
+
+def _label_fix(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str:
+    if len(columns) > 1:
+        return "Name it with label_column=NAME."
+    if are_labelled_texts([str(row.get(columns[0])) for row in sample]):
+        return LABEL_TEXT_FIX
+    return "Are its fields separated by something else? Say what it is: --format F (format=F)."
 
 
 def _guess_label(
@@ -224,6 +265,8 @@ def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]
     """The one column of long values that seldom repeat; none if there are more or none."""
     found = []
     for column in columns:
+        if any(isinstance(row.get(column), list) for row in sample[:1]):
+            continue
         values = [str(row.get(column, "")) for row in sample]
         long = sum(map(len, values)) >= 10 * len(values)
         if values and long and 2 * len(set(values)) > len(values):

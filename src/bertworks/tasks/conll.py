@@ -16,7 +16,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from ..errors import DataError
+from ..errors import DataError, brief
+from .delimited import too_long
 from .placed import PlacedRow
 
 DOCUMENT = "document"
@@ -27,22 +28,28 @@ CONLLU_COLUMNS = (
     *("feats", "head", "deprel", "deps", "misc"),
 )
 _NO_WORD = re.compile(r"\d+[-.]\d+")  # a token of several words, or an empty node
+_WORD_SIZE = 64
+"""What a word counts towards the limit of a sentence: its line takes more memory than a text."""
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
-def read_conll(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRow]:
-    """The sentences of a CoNLL file, its fields parted by tabs, or else by spaces.
+def read_conll(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iterator[PlacedRow]:
+    """The sentences of a CoNLL file, its fields separated by tabs, or else by spaces.
+
+    Args:
+        lines: with their numbers.
+        name: of the file, for errors.
+        limit: the most characters of a sentence, a word counting as 64 at least.
 
     Raises:
-        DataError: a line has not as many fields as the first.
+        DataError: a line has not as many fields as the first, or a sentence is too long.
     """
     width: int | None = None
     document = 0
-    for first, sentence in _sentences(lines):
+    for first, sentence in _sentences(lines, name, limit):
         columns: list[list[str]] = []
         for number, line in sentence:
-            # Other blanks, such as a no-break space, are characters of a word.
-            fields = line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
+            fields = conll_fields(line)
             if fields[0] == "-DOCSTART-":
                 document += 1
                 continue
@@ -61,14 +68,23 @@ def read_conll(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
             yield PlacedRow(f"{name}:{first}", {**values, DOCUMENT: document})
 
 
-def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRow]:
+def conll_fields(line: str) -> list[str]:
+    """The fields of a word's line. Blanks such as a no-break space are characters of a word."""
+    return line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
+
+
+def read_conllu(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iterator[PlacedRow]:
     """The sentences of a CoNLL-U file: syntactic words only, no multi-word tokens or empty nodes.
 
+    Args:
+        lines, name, limit: as `read_conll` takes them.
+
     Raises:
-        DataError: a line has not ten fields, or an id that CoNLL-U does not know.
+        DataError: a line has not ten fields, or an id that CoNLL-U does not know; or a sentence is
+            too long.
     """
     document = 0
-    for first, sentence in _sentences(lines):
+    for first, sentence in _sentences(lines, name, limit):
         words = []
         for number, line in sentence:
             if line.startswith("#"):
@@ -83,7 +99,7 @@ def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedR
             if fields[0].isdecimal():
                 words.append(fields)
             elif not _NO_WORD.fullmatch(fields[0]):
-                raise DataError(f"the id {fields[0]!r} is no word's", where=f"{name}:{number}")
+                raise DataError(f"the id {brief(fields[0])} is no word's", where=f"{name}:{number}")
         if words:
             columns = map(list, zip(*words, strict=True))
             values = dict(zip(CONLLU_COLUMNS, columns, strict=True))
@@ -91,16 +107,20 @@ def read_conllu(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedR
 
 
 def _sentences(
-    lines: Iterable[tuple[int, str]],
+    lines: Iterable[tuple[int, str]], name: str, limit: int
 ) -> Iterator[tuple[int, list[tuple[int, str]]]]:
     """Runs of lines that are not blank, each with the number of its first."""
     sentence: list[tuple[int, str]] = []
+    size = 0
     for number, raw in lines:
         line = raw.rstrip("\r\n")
         if line.strip(" \t"):
             sentence.append((number, line))
+            size += max(len(line), _WORD_SIZE)
+            if size > limit:
+                raise too_long("sentence", limit, f"{name}:{sentence[0][0]}")
         elif sentence:
             yield sentence[0][0], sentence
-            sentence = []
+            sentence, size = [], 0
     if sentence:
         yield sentence[0][0], sentence

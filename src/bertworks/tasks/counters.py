@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -65,6 +66,24 @@ class CalibrationCounter:
         )
 
 
+class Placed(Protocol):
+    """What knows its number, from 0, and its place."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def where(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row's number, from 0, and its place."""
+
+    index: int
+    where: str = ""
+
+
 class Worst:
     """Keeps the worst mistakes, one of a row at most."""
 
@@ -75,39 +94,40 @@ class Worst:
     def add(
         self,
         size: float,
-        index: int,
+        row: Placed,
         text: str,
         truth: object,
         told: object,
         *,
         mark: tuple[int, int] = (0, 0),
         before: str = "",
-        unit: Literal["probability", "error"] | None = "probability",
+        unit: Literal["probability", "error", "margin"] | None = "probability",
     ) -> None:
         """Take note of a mistake.
 
         Args:
-            size: how bad it is: the probability with which it was made, or how far off a number is.
-            index: the row's number, from 0.
+            size: how bad it is.
+            row: the example: its number, and its place.
             text: what was read.
             truth: what is true.
             told: what was told.
             mark: the characters `[start, end)` of the text that it is about, if not all.
             before: what is shown in front of the text, however much of that is cut.
-            unit: what `size` is; None if it is for the order alone.
+            unit: what `size` is, see `Mistake`; None if it is for the order alone.
         """
-        key = (size, -index)  # of equals, the first rows
+        key = (size, -row.index)  # of equals, the first rows
         if len(self._heap) == MOST_MISTAKES and key <= self._heap[0][:2]:
             return
         cut, place = excerpt(text, *mark)
+        sizes: dict[str, Any] = {} if unit is None else {unit: size}
         mistake = Mistake(
-            row=index + 1,
+            row=row.index + 1,
+            where=row.where or None,
             text=before + cut,
             mark=place and (len(before) + place[0], len(before) + place[1]),
             truth=excerpt(str(truth))[0],
             told=excerpt(str(told))[0],
-            probability=size if unit == "probability" else None,
-            error=size if unit == "error" else None,
+            **sizes,
         )
         heapq.heappush(self._heap, (*key, mistake))
         if len(self._heap) > MOST_MISTAKES:

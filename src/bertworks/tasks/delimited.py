@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ..corpus.lines import MAX_LINE_BYTES
 from ..errors import DataError
 
 _LONGEST_FIELD = 1 << 24  # characters of a quoted field, beyond which a quote was left open
@@ -23,7 +24,9 @@ def split_tsv(lines: Iterable[tuple[int, str]]) -> Iterator[Record]:
         yield number, _without_end(line).split("\t")
 
 
-def split_csv(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Record]:
+def split_csv(
+    lines: Iterable[tuple[int, str]], name: str, limit: int = MAX_LINE_BYTES
+) -> Iterator[Record]:
     """Fields parted by commas, by the rules of RFC 4180.
 
     A field that begins with a quote ends at the next single quote and may hold commas and line
@@ -33,24 +36,26 @@ def split_csv(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Record]:
     Args:
         lines: the file's lines with their numbers, their line ends still on.
         name: the file, for errors.
+        limit: the most characters of a record, however many lines it has.
 
     Raises:
-        DataError: a quote is not closed, or something stands between it and the next comma.
+        DataError: a quote is not closed, or something stands between it and the next comma; or a
+            record is too long.
     """
     stream = iter(lines)
     for number, line in stream:
         text = _without_end(line)
         if '"' in text:
-            yield number, list(_quoted_fields(number, line, stream, name))
+            yield number, list(_quoted_fields(number, line, stream, name, limit))
         else:
             yield number, text.split(",")
 
 
 def _quoted_fields(
-    number: int, line: str, stream: Iterator[tuple[int, str]], name: str
+    number: int, line: str, stream: Iterator[tuple[int, str]], name: str, limit: int
 ) -> Iterator[str]:
     """The fields of a record that has quotes; takes further lines from the stream as needed."""
-    start = 0
+    start, first, total = 0, number, len(line)
     while True:
         text = _without_end(line)
         if not text.startswith('"', start):
@@ -68,6 +73,9 @@ def _quoted_fields(
                         "a quote is opened here and never closed", where=f"{name}:{opened}"
                     )
                 (number, line), end = following, 0
+                total += len(line)
+                if total > limit:
+                    raise too_long("record", limit, f"{name}:{first}")
             parts.append(line[end:close])
             yield "".join(parts).replace('""', '"')
             text = _without_end(line)
@@ -97,3 +105,12 @@ def _closing_quote(line: str, start: int) -> int:
 
 def _without_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
+
+
+def too_long(what: str, limit: int, where: str) -> DataError:
+    """The error of something that takes several lines, and would take all memory."""
+    return DataError(
+        f"the {what} that begins here is longer than {limit:,} characters",
+        where=where,
+        fix="If it has to be, allow more: --max-line-bytes N (max_line_bytes=N).",
+    )

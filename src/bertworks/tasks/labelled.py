@@ -14,6 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from ..errors import SettingsError
 from ..settings import Settings
+from .table_options import TableOptions
 from .task import Example, Row, Task
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class LabelledExample(Example, Protocol):
 LabelledExampleT = TypeVar("LabelledExampleT", bound=LabelledExample)
 
 
-class TaskOptions(Settings):
-    """What a user may say of a task when it is learned."""
+class TaskOptions(TableOptions):
+    """What a user may say of a task, and of its tables, when it is learned."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -53,7 +54,6 @@ class TaskOptions(Settings):
         is_number = isinstance(value, int) and not isinstance(value, bool)
         return str(value) if is_name and is_number else value
 
-    header: bool | None = Field(None, description="whether files begin with column names")
     max_seq_length: int = Field(128, ge=4, description="the most tokens of a sequence")
     dropout: float | None = Field(None, ge=0, lt=1, description="before the output layer")
 

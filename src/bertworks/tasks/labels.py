@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..corpus.formats import has_lone_surrogate
-from ..errors import DataError
+from ..errors import DataError, brief
 from .placed import Rows, missing_column, unpacked
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def label_name(row: Row, column: str, where: str | None) -> str:
     if value is None or (isinstance(value, str) and not value.strip()):
         raise DataError(f"the label (column {column!r}) is empty", where=where)
     if not isinstance(value, str):
-        raise DataError(f"the label {value!r} (column {column!r}) is no name", where=where)
+        raise DataError(f"the label {brief(value)} (column {column!r}) is no name", where=where)
     if has_lone_surrogate(value):
         raise DataError(
-            f"the label {value!r} (column {column!r}) has a lone surrogate, half a character",
+            f"the label {brief(value)} (column {column!r}) has a lone surrogate, half a character",
             where=where,
         )
     return value.strip()
@@ -90,7 +90,7 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
         raise missing_column(column, row, where)
     value = unpacked(row[column], list, object)
     if isinstance(value, str) and value.startswith(("['", '["')):  # as Python prints lists
-        what = f"the list {value!r} (column {column!r}) is no JSON"
+        what = f"the list {brief(value)} (column {column!r}) is no JSON"
         raise DataError(what, where=where, fix='Write ["a", "b"].')
     if value is None:
         return []
@@ -115,5 +115,5 @@ def finite_number(row: Row, column: str, where: str | None) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(f"{value!r} (column {column!r}) is no finite number", where=where)
+        raise DataError(f"{brief(value)} (column {column!r}) is no finite number", where=where)
     return number

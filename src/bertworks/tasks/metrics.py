@@ -48,7 +48,7 @@ class OneOfSeveralEvaluator(Evaluator):
         for at in np.flatnonzero(true != told).tolist():
             example = batch.examples[at]
             shown = self.shown(example, true[at], told[at])
-            self._scores.add_mistake(example.index, *shown, float(sure[at]))
+            self._scores.add_mistake(example, *shown, float(sure[at]))
 
     def result(self) -> dict[str, float]:
         assert self._rows, "nothing was evaluated"
@@ -105,7 +105,7 @@ class MultiLabelEvaluator(Evaluator):
         for at in np.flatnonzero(sure).tolist():
             example = batch.examples[at]
             names = self._joined(true[at]), self._joined(told[at])
-            self._worst.add(float(sure[at]), example.index, example.shown, *names)
+            self._worst.add(float(sure[at]), example, example.shown, *names)
 
     def _joined(self, is_one: np.ndarray) -> str:
         return ", ".join(compress(self._names, is_one)) or "none"
@@ -151,7 +151,7 @@ class RegressionEvaluator(Evaluator):
         labels, values = batch.targets["labels"].double(), outputs["values"].double()
         rows = zip(batch.examples, labels.tolist(), values.tolist(), strict=True)
         for example, true, predicted in rows:
-            self._scores.add(example.index, example.shown, true, predicted)
+            self._scores.add(example, example.shown, true, predicted)
 
     def result(self) -> dict[str, float]:
         return {"loss": self._scores.mean_squared_error(), **self._scores.result()}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..errors import DataError
+from ..errors import DataError, brief
 from .columns import SAMPLE_ROWS, listing
+
+_SAMPLE_CHARACTERS = 1 << 24
 
 T = TypeVar("T")
 
@@ -43,9 +45,21 @@ class Rows:
         return self.read()
 
 
+def sample(items: Iterable[T], values: Callable[[T], Iterable[Any]]) -> list[T]:
+    """The first items of a pass: `SAMPLE_ROWS`, or fewer where their values are long."""
+    found: list[T] = []
+    size = 0
+    for item in islice(items, SAMPLE_ROWS + 1):
+        found.append(item)
+        size += sum(len(value) for value in values(item) if isinstance(value, str))
+        if size > _SAMPLE_CHARACTERS:
+            break
+    return found
+
+
 def sample_of(rows: Callable[[], Iterator[PlacedRow]]) -> list[dict[str, Any]]:
     """The first rows of a pass."""
-    return [row.values for row in islice(rows(), SAMPLE_ROWS)]
+    return [row.values for row in sample(rows(), lambda row: row.values.values())][:SAMPLE_ROWS]
 
 
 def missing_column(column: str, row: Mapping[str, Any], where: str | None) -> DataError:
@@ -63,8 +77,10 @@ def text_of(row: Mapping[str, Any], column: str, where: str | None) -> str:
         raise missing_column(column, row, where)
     value = row[column]
     if not isinstance(value, str):
-        found = "nothing" if value is None else f"{value!r}, which is no text"
-        raise DataError(f"the column {column!r} holds {found}", where=where)
+        found = "nothing" if value is None else f"{brief(value)}, which is no text"
+        is_words = isinstance(value, list) and all(isinstance(part, str) for part in value)
+        fix = "A list of words is for tagging." if is_words else None
+        raise DataError(f"the column {column!r} holds {found}", where=where, fix=fix)
     return value
 
 

@@ -7,15 +7,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from ..corpus.lines import ReadCounts, Reading, read_lines
 from ..errors import BertworksWarning, DataError
 from .columns import find_columns, listing
 from .in_memory import unframed
 from .placed import PlacedRow, Rows, text_of
 from .rows import Table, read_rows
+from .table_options import TableOptions
 
 _LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
 _NOTHING = object()
@@ -56,8 +55,8 @@ def read_texts(
     data: Table | Texts | Iterable[str],
     *,
     column: str | None = None,
-    header: bool | None = None,
     called: str = "text",
+    **options: Any,
 ) -> Texts:
     """Open texts; they are read when they are iterated over.
 
@@ -65,20 +64,24 @@ def read_texts(
         data: a `.txt` file, each line a text, an empty one too; a table as `read_rows` takes it;
             texts or rows that are in memory; or what this has opened before.
         column: the texts' column in a table, by name or number; found out if left out.
-        header: whether the first line of a TSV or CSV file names the columns; found out if None.
         called: what texts in memory are called in errors, before their number.
+        options: those of `TableOptions`.
 
     Raises:
         DataError: there is no such file or column; or it is not plain which column is meant.
+        SettingsError: an option is unknown or impossible.
     """
+    said = TableOptions.parse(options)
     if isinstance(data, Texts):
         return data
     data = unframed(data)
     if isinstance(data, str | os.PathLike):
         path = os.fspath(data)
-        if path.endswith(_LINES):
-            return Texts(_lines(path, column, header), "text", True)
-        table = read_rows(path, columns=(column,) if column else (), header=header)
+        if said.format == "auto" and path.endswith(_LINES):
+            said = said.with_values(format="text")
+        if said.format == "text":
+            _check_no_table(path, column, said.header)
+        table = read_rows(path, columns=(column,) if column else (), **said.model_dump())
         return _in_table(table, column, path != "-")
     again = not isinstance(data, Iterator)
     items: Iterator[Any] = iter(data)
@@ -88,6 +91,7 @@ def read_texts(
     whole: Iterable[Any] = data if again else chain([first], items)
     if isinstance(first, Mapping):
         return _in_table(read_rows(whole), column, again)
+    _check_no_table("the texts given", column, said.header)
     warn_of_file(first)
     return Texts(_in_memory(whole, called), "text", again)
 
@@ -133,19 +137,16 @@ def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
     return Texts(rows, found.text, again)
 
 
-def _lines(path: str, column: str | None, header: bool | None) -> Rows:
+def _check_no_table(where: str, column: str | None, header: bool | None) -> None:
+    """See that nothing is said of lines of text that is of tables alone.
+
+    Raises:
+        DataError: a column is named, or a header.
+    """
     if column is not None:
-        raise DataError("lines of text have no columns", where=path, fix="Leave the column out.")
+        raise DataError("lines of text have no columns", where=where, fix="Leave the column out.")
     if header:
-        raise DataError("lines of text have no header", where=path, fix="Leave header out.")
-    if not Path(path).is_file():
-        raise DataError("no such file", where=path)
-
-    def rows() -> Iterator[PlacedRow]:
-        for number, line in read_lines(path, Reading(ReadCounts())):
-            yield PlacedRow(f"{path}:{number}", {"text": line.rstrip("\r\n")})
-
-    return Rows(path, ("text",), None, (), rows)
+        raise DataError("lines of text have no header", where=where, fix="Leave header out.")
 
 
 def _in_memory(texts: Iterable[Any], called: str) -> Rows:

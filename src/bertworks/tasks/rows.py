@@ -1,4 +1,4 @@
-"""Rows of labelled tables: TSV, CSV, JSON Lines, Parquet, CoNLL, SQuAD, Hugging Face data sets.
+"""Rows of labelled tables: TSV, CSV, JSON, Parquet, CoNLL, SQuAD, Hugging Face data sets.
 
 Each row knows its place (`file:line`, or `file, row 12` where there are no lines), so that whatever
 is found wrong with it later can be named by it. Only delimited text has rules of its own: see
@@ -14,25 +14,30 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ..corpus.lines import ReadCounts, Reading, read_lines, reason
+from ..corpus.lines import ReadCounts, Reading, decode_lines, read_head, read_lines, reason
 from ..corpus.sources import CorpusSource
-from ..corpus.tables import open_dataset
-from ..errors import BertworksWarning, DataError, check_name, nearest
-from .columns import SAMPLE_ROWS, check_parted, looks_like_header, may_be_header
+from ..corpus.tables import open_dataset, open_parquet, read_batches
+from ..errors import BertworksWarning, DataError, brief, check_name, closest, some_of
+from .columns import (
+    LABEL_TEXT_FIX,
+    are_labelled_texts,
+    check_parted,
+    looks_like_header,
+    may_be_header,
+)
 from .conll import read_conll, read_conllu
+from .content import are_separated_by_tabs, first_lines, format_of_lines
 from .delimited import Record, split_csv, split_tsv
 from .in_memory import NAME, check_distinct, paired, row_of, unframed
-from .placed import PlacedRow, Replay, Rows, sample_of
-from .squad import holds_one_document, read_squad
+from .json_document import holds_one_document, read_document
+from .placed import PlacedRow, Replay, Rows, sample, sample_of
+from .table_options import TableFormat, TableOptions
 
-TableFormat: TypeAlias = Literal[
-    "auto", "tsv", "csv", "jsonl", "parquet", "conll", "conllu", "squad"
-]
+Lines: TypeAlias = Iterable[tuple[int, str]]
 Table: TypeAlias = str | os.PathLike[str] | Iterable[Any]
 """A table as people give it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows
 in memory: a list of mappings or of `(text, label)`, a tuple `(texts, labels)`, a
@@ -44,7 +49,7 @@ _SUFFIXES: dict[str, TableFormat] = {
     ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
-    ".json": "squad",
+    ".json": "json",
     ".parquet": "parquet",
     ".conll": "conll",
     ".bio": "conll",
@@ -52,39 +57,36 @@ _SUFFIXES: dict[str, TableFormat] = {
     ".conllu": "conllu",
 }
 _COMPRESSED = (".gz", ".zst", ".zstd")
+# What CoNLL's files are called as well, and files of anything.
+_BY_CONTENT = (".tsv", ".txt", ".jsonl", ".ndjson", "")
 
 
-def read_rows(
-    table: Table | Rows,
-    *,
-    columns: Sequence[str] = (),
-    header: bool | None = None,
-    format: TableFormat = "auto",
-) -> Rows:
+def read_rows(table: Table | Rows, *, columns: Sequence[str] = (), **options: Any) -> Rows:
     """Open a table; its rows are read when they are iterated over.
 
     Args:
         table: where the rows are.
         columns: names that are looked for: a first line that holds one of them is a header.
-        header: whether the first line of a TSV or CSV file names the columns; found out if None.
-        format: of a file whose name does not say it; text with tabs if that does not either.
+        options: those of `TableOptions`: `header`, `format`, `encoding`, `max_line_bytes`.
 
     Raises:
         DataError: there is no such file, or it is empty or not of its format. Bad rows raise it
-            when they are come to: a wrong number of fields, a quote left open, broken UTF-8,
-            broken JSON.
+            when they are come to: a wrong number of fields, a quote left open, a line that is too
+            long or not of the encoding, broken JSON.
+        SettingsError: an option is unknown or impossible.
     """
+    said = TableOptions.parse(options)
     if isinstance(table, Rows):
         return table
     if not isinstance(table, str | os.PathLike):
         return _rows_in_memory(paired(unframed(table)))
     path = os.fspath(table)
     if path == "-":
-        return _open_stdin(header, columns, format)
+        return _open_stdin(columns, said)
     source = CorpusSource(path)
     if source.is_dataset:
         return _rows_in_memory(open_dataset(source), path)
-    return _open_file(path, columns, header, format)
+    return _open_file(path, columns, said)
 
 
 def replayable(table: Table) -> Table:
@@ -92,69 +94,108 @@ def replayable(table: Table) -> Table:
     return list(table) if isinstance(table, Iterator) else table
 
 
-def _open_file(path: str, columns: Sequence[str], header: bool | None, format: TableFormat) -> Rows:
+def _open_file(path: str, columns: Sequence[str], options: TableOptions) -> Rows:
     if not Path(path).is_file():
         problem = "a folder, not a table" if Path(path).is_dir() else "no such file"
         if Path(path).is_fifo():
             problem = "a pipe, and a table is read more than once: write it to a file"
         raise DataError(problem, where=path)
-    format = format if format != "auto" else _format_of(path)
-    if format == "parquet":
-        return _open_parquet(path)
+    format = options.format if options.format != "auto" else _format_of_name(path)
+    if format == "parquet" or (format is None and read_head(path).startswith(b"PAR1")):
+        return _open_parquet(path, options.max_line_bytes)
 
     def read() -> Iterator[tuple[int, str]]:
-        return read_lines(path, Reading(ReadCounts()))
+        return read_lines(path, _reading(options))
 
-    if format == "squad" and not holds_one_document(read()):
-        format = "jsonl"
-    if format in _STREAMS:
-        return _open_stream(path, lambda: _STREAMS[format](read(), path))
-    return _open_lines(path, read, header, columns, format)
+    return _open_lines(path, read, columns, options, format)
 
 
-def _format_of(path: str) -> TableFormat:
-    *_, suffix = [part for part in ["", *Path(path).suffixes] if part not in _COMPRESSED]
-    if suffix in _SUFFIXES or not suffix:
-        return _SUFFIXES.get(suffix, "tsv")
+def _reading(options: TableOptions) -> Reading:
+    limits = {"encoding": options.encoding, "max_line_bytes": options.max_line_bytes}
+    return Reading(ReadCounts(), **limits)  # type: ignore[arg-type]
+
+
+def _suffix_of(path: str) -> str:
+    return [part for part in ["", *Path(path).suffixes] if part not in _COMPRESSED][-1]
+
+
+def _format_of_name(path: str) -> TableFormat | None:
+    """The format that a file's name says; None if it says none."""
+    return _SUFFIXES.get(_suffix_of(path))
+
+
+def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | None) -> TableFormat:
+    """The format of a file by its first lines, where its name does not settle it.
+
+    Raises:
+        DataError: neither says it.
+    """
+    suffix = _suffix_of(path)
+    found = format_of_lines(lines) if named is None or suffix in _BY_CONTENT else named
+    if named == "jsonl":  # of which one document is not told by its name
+        found = found if found == "json" else named
+    if found is not None or named is not None or not suffix:
+        return found or named or "tsv"
+    filled = [line for line in lines if line.strip()]
+    if are_labelled_texts(filled):
+        fix = LABEL_TEXT_FIX
+    else:
+        close = closest(suffix, _SUFFIXES)
+        formats = ", ".join(dict.fromkeys(_SUFFIXES.values()))
+        fix = f"Say which it is: --format F (format=F), F one of {formats}, label-text, text."
+        fix = f"The nearest suffix is {close!r}. {fix}" if close else fix
+    seen = f"; its first line is {brief(filled[0])}" if filled else ""
     raise DataError(
-        f"the suffix {suffix!r} names no format",
-        where=path,
-        fix=f"{nearest(suffix, _SUFFIXES)}; the name of a table ends in what it is.",
+        f"neither its suffix {suffix!r} nor its content shows its format{seen}", where=path, fix=fix
     )
 
 
 def _open_lines(
     path: str,
     read: Callable[[], Iterator[tuple[int, str]]],
-    header: bool | None,
     wanted: Sequence[str],
-    format: TableFormat,
+    options: TableOptions,
+    format: TableFormat | None,
 ) -> Rows:
-    if format in _STREAMS:
-        return _open_stream(path, lambda: _STREAMS[format](read(), path))
     assert format != "parquet", "Parquet has no lines"
+    header, limit = options.header, options.max_line_bytes
+    if options.format == "auto" and (header is None or format is None):
+        format = _format_of_content(path, first_lines(read()), format)
+    if format == "json" and not holds_one_document(read()):
+        format = "jsonl"
+    if format in _STREAMS:
+        return _open_stream(path, lambda: _STREAMS[format](read(), path, limit))
+    if format == "csv" and are_separated_by_tabs(first_lines(read())):
+        raise DataError(
+            "its fields are separated by tabs, not by commas",
+            where=path,
+            fix='--format tsv (format="tsv") reads them.',
+        )
 
     def records() -> Iterator[Record]:
-        return split_csv(read(), path) if format == "csv" else split_tsv(read())
+        return split_csv(read(), path, limit) if format == "csv" else split_tsv(read())
 
-    sample = [fields for _, fields in islice(records(), SAMPLE_ROWS + 1)]
-    if not sample:
+    first_records = sample(records(), lambda record: record[1])
+    some = [fields for _, fields in first_records]
+    if not some:
         raise DataError("the file is empty", where=path)
-    check_parted(path, sample, wanted, format)
-    has_header = looks_like_header(sample[0], sample[1:], wanted) if header is None else header
-    if header is None and not has_header and may_be_header(sample[0], sample[1:]):
+    check_parted(path, some, wanted, format or "tsv")
+    has_header = looks_like_header(some[0], some[1:], wanted) if header is None else header
+    if header is None and not has_header and may_be_header(some[0], some[1:]):
         warnings.warn(
-            f"{path}:1: {', '.join(map(repr, sample[0]))} are taken for data. If they name the "
+            f"{path}:1: {some_of(some[0])} are taken for data. If they name the "
             "columns, say so: header=true, or --header",
             BertworksWarning,
             stacklevel=2,
         )
-    columns = _column_names(path, sample[0], has_header)
+    columns = _column_names(path, some[0], has_header)
 
     def rows() -> Iterator[PlacedRow]:
         for number, fields in _without_blank_end(islice(records(), int(has_header), None), columns):
             if len(fields) != len(columns):
-                raise _wrong_number(f"{path}:{number}", fields, columns, has_header, format)
+                raise _wrong_number(
+                    f"{path}:{number}", fields, columns, has_header, format or "tsv"
+                )
             yield PlacedRow(f"{path}:{number}", dict(zip(columns, fields, strict=True)))
 
     return Rows(path, columns, has_header, sample_of(rows), rows)
@@ -201,18 +242,47 @@ def _open_stream(path: str, rows: Callable[[], Iterator[PlacedRow]]) -> Rows:
     return Rows(path, tuple(dict.fromkeys(chain(*sample))), None, sample, rows)
 
 
-def _read_json_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRow]:
+def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
     for number, line in lines:
         if line.strip():
             where = f"{name}:{number}"
             yield PlacedRow(where, _json_object(line, where))
 
 
-_STREAMS: dict[str, Callable[[Iterable[tuple[int, str]], str], Iterator[PlacedRow]]] = {
+def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
+    """A label, a space and a text on each line; labels may be written as fastText does.
+
+    Raises:
+        DataError: a line has no text.
+    """
+    for number, line in lines:
+        label, _, text = line.strip().partition(" ")
+        if not label:
+            continue
+        if not text.strip():
+            where = f"{name}:{number}"
+            raise DataError(f"there is no text after the label {brief(label)}", where=where)
+        labels = [label]
+        while text.startswith("__label__"):
+            label, _, text = text.partition(" ")
+            labels.append(label)
+        names = [one.removeprefix("__label__") for one in labels]
+        values = {"label": names[0] if len(names) == 1 else names, "text": text.strip()}
+        yield PlacedRow(f"{name}:{number}", values)
+
+
+def _read_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
+    for number, line in lines:
+        yield PlacedRow(f"{name}:{number}", {"text": line.rstrip("\r\n")})
+
+
+_STREAMS: Mapping[str | None, Callable[[Lines, str, int], Iterator[PlacedRow]]] = {
     "jsonl": _read_json_lines,
+    "json": read_document,
     "conll": read_conll,
     "conllu": read_conllu,
-    "squad": read_squad,
+    "label-text": _read_label_text,
+    "text": _read_text,
 }
 
 
@@ -234,10 +304,10 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _open_parquet(path: str) -> Rows:
+def _open_parquet(path: str, limit: int) -> Rows:
     check_name(path)
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             columns = tuple(file.schema_arrow.names)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot be read as Parquet ({reason(error)})", where=path) from None
@@ -246,8 +316,8 @@ def _open_parquet(path: str) -> Rows:
     def rows() -> Iterator[PlacedRow]:
         number = 0
         try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(1024):
+            with open_parquet(path) as file:
+                for batch in read_batches(file, path, limit):
                     for values in batch.to_pylist():
                         number += 1
                         yield PlacedRow(f"{path}, row {number}", values)
@@ -292,23 +362,12 @@ def _label_called(number: Any, labels: Sequence[str]) -> Any:
     return labels[number] if 0 <= number < len(labels) else None
 
 
-def _open_stdin(header: bool | None, wanted: Sequence[str], format: TableFormat) -> Rows:
+def _open_stdin(wanted: Sequence[str], options: TableOptions) -> Rows:
     name = "standard input"
-    if format == "parquet":
+    if options.format == "parquet":
         raise DataError("Parquet cannot be read from standard input", fix="Give a file.")
-    lines = Replay(_decoded(sys.stdin.buffer, name), name)
-    rows = _open_lines(name, lines.__iter__, header, wanted, "tsv" if format == "auto" else format)
+    lines = Replay(decode_lines(sys.stdin.buffer, name, _reading(options)), name)
+    named = None if options.format == "auto" else options.format
+    rows = _open_lines(name, lines.__iter__, wanted, options, named)
     lines.close()
     return rows
-
-
-def _decoded(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    for number, raw in enumerate(stream, 1):
-        try:
-            line = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            what = (
-                f"not UTF-8 (byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line)"
-            )
-            raise DataError(what, where=f"{name}:{number}") from None
-        yield number, line.removeprefix("\ufeff") if number == 1 else line

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import need
 from .breakdown import MOST_POINTS, Breakdown, Confusion, ScoreTable
-from .counters import CalibrationCounter, Worst
+from .counters import CalibrationCounter, Placed, Worst
 
 EXTRA = "metrics"
 
@@ -113,19 +113,19 @@ class OneOfSeveralScores:
             self._calibration.add(confidence, true == predicted)
 
     def add_mistake(
-        self, index: int, text: str, true: str, predicted: str, confidence: float | None = None
+        self, row: Placed, text: str, true: str, predicted: str, confidence: float | None = None
     ) -> None:
         """Keep a mispredicted row, if it is one of the worst.
 
         Args:
-            index: the row's number, from 0.
+            row: its number and place.
             text: what was read.
             true: what is right, for people.
             predicted: the like.
             confidence: the probability of what is predicted, if known.
         """
         unit: Any = None if confidence is None else "probability"
-        self._worst.add(confidence or 0.0, index, text, true, predicted, unit=unit)
+        self._worst.add(confidence or 0.0, row, text, true, predicted, unit=unit)
 
     def answers(self) -> tuple[np.ndarray, np.ndarray]:
         """`[rows]` each: what is right, and what was predicted."""
@@ -201,18 +201,18 @@ class RegressionScores:
         self._rows: list[tuple[int, float, float]] = []
         self._worst = Worst()
 
-    def add(self, index: int, text: str, true: float, predicted: float) -> None:
+    def add(self, row: Placed, text: str, true: float, predicted: float) -> None:
         """Count a row.
 
         Args:
-            index: its number, from 0.
+            row: its number and place.
             text: what was read.
             true: its value.
             predicted: the like.
         """
-        self._rows.append((index, true, predicted))
+        self._rows.append((row.index, true, predicted))
         names = f"{true:.4g}", f"{predicted:.4g}"
-        self._worst.add(abs(true - predicted), index, text, *names, unit="error")
+        self._worst.add(abs(true - predicted), row, text, *names, unit="error")
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
         """True and predicted values, in the order of the rows: batches come in order of length."""

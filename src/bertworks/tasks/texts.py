@@ -140,6 +140,7 @@ class TextExample:
         more: further sequences of the row, as ids and token types: the pair the other way round,
             or the windows behind the first.
         texts: the text, and the second one if there is one.
+        where: the row's place: file and line, or row.
     """
 
     index: int
@@ -149,6 +150,7 @@ class TextExample:
     truncated_tokens: int
     more: Sequence[tuple[np.ndarray, np.ndarray]] = ()
     texts: tuple[str, ...] = ()
+    where: str = ""
 
     @property
     def sequences(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -246,6 +248,7 @@ class TextTask(LabelledTask[TextExample]):
                 own[0].truncated_tokens,
                 [(other.input_ids, other.token_type_ids) for other in own[1:]],
                 (texts[at],) if pairs is None else (texts[at], pairs[at]),
+                where[at],
             )
             for at, (row, own) in enumerate(zip(rows, encodings, strict=True))
         ]

@@ -15,7 +15,6 @@ from .encoding import Ints, Segment
 from .tokenizer import Tokenizer
 
 _AT_ONCE = 1 << 16  # characters of a document that the tokenizer library is given in one text
-_TOGETHER = 1 << 19  # characters of texts that it is given together: what it keeps of each is large
 
 
 class Tokens(NamedTuple):
@@ -34,7 +33,7 @@ def sentence_ids(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) -> li
     """The ids of each sentence, as of `sentence_tokens`, by the fastest way there is."""
     if tokenizer.definition.context_free:
         sentences = [sentence for document in documents for sentence in document]
-        return [ids for part in _portions(sentences) for ids in tokenizer.piece_ids(part)]
+        return tokenizer.piece_ids(sentences)
     return [tokens.input_ids for tokens in sentence_tokens(tokenizer, documents)]
 
 
@@ -52,30 +51,15 @@ def sentence_tokens(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) ->
     """
     if tokenizer.definition.context_free:
         sentences = [sentence for document in documents for sentence in document]
-        alone = _segments(tokenizer, sentences)
+        alone = tokenizer.segments(sentences)
         return [Tokens(segment.input_ids, segment.offsets) for segment in alone]
     runs = [run for document in documents for run in _runs(document)]
-    texts = _segments(tokenizer, [" ".join(run) for run, _ in runs])
+    texts = tokenizer.segments([" ".join(run) for run, _ in runs])
     return [
         tokens
         for (run, repeated), text in zip(runs, texts, strict=True)
         for tokens in _parted(run, text)[repeated:]
     ]
-
-
-def _segments(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Segment]:
-    for part in _portions(texts):
-        yield from tokenizer.segments(part)
-
-
-def _portions(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Texts in order, as many together as the library is given; a long one is not cut."""
-    first = size = 0
-    for number, text in enumerate(texts):
-        size += len(text)
-        if size >= _TOGETHER or number == len(texts) - 1:
-            yield texts[first : number + 1]
-            first, size = number + 1, 0
 
 
 def _runs(document: Sequence[str]) -> Iterator[tuple[Sequence[str], int]]:

@@ -141,6 +141,17 @@ def _array(encoding: Encoding, name: str) -> NDArray[Any]:
     return found
 
 
+def joined(parts: Sequence[Segment]) -> Segment:
+    """The tokens of a text whose parts, one at least, have these."""
+    if len(parts) == 1:
+        return parts[0]
+    return Segment(
+        np.concatenate([part.input_ids for part in parts]),
+        np.concatenate([part.offsets for part in parts]),
+        np.concatenate([part.word_ids for part in parts]),
+    )
+
+
 def special_tokens(ids: Sequence[int]) -> Segment:
     """A segment of special tokens."""
     count = len(ids)

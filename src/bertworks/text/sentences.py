@@ -11,7 +11,20 @@ from ..errors import DataError
 # The library breaks down at a letter, white space of several bytes (U+00A0, U+3000, …) and a dot:
 # "M\u00a0." It is shown blanks there, as many as there are characters.
 _BEFORE_DOT = re.compile(r"(?<!\s)\s++(?=\.)")
-_LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*")
+
+LANGUAGES = (
+    *("am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy"),
+    *("it", "ja", "kk", "kn", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te"),
+    *("uk", "zh"),
+)
+"""The languages that `sentencex` has rules for, as ISO 639-1 codes."""
+
+# Those that it splits by a related language's rules (Czech by Slovak ones). Any other code it takes
+# for English without a word: these were found by their splitting another way than English.
+_RELATED = (
+    *("ab", "an", "av", "ay", "ba", "bm", "ce", "co", "cs", "cv", "gl", "gn", "ht", "kl", "kv"),
+    *("lb", "li", "ln", "mg", "oc", "os", "qu", "rm", "sa", "sg", "tt", "ty", "wa", "wo"),
+)
 
 
 def split_sentences(paragraph: str, language: str = "en") -> list[str]:
@@ -21,19 +34,23 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
 
     Args:
         paragraph: any text.
-        language: an ISO 639 code such as `en` or `de`. Languages for which there are no rules of
-            their own are split by those of a related language, in the end by English ones.
+        language: one of `LANGUAGES`, or of some languages related to these, such as `cs`; with or
+            without a region, as in `pt-BR`.
 
     Raises:
-        DataError: `language` is no language code, or the text has a lone surrogate.
+        DataError: there are no rules for `language`, or the text has a lone surrogate.
     """
-    if not _LANGUAGE.fullmatch(language):
-        raise DataError(f"{language!r} is no language code", fix="Give one such as en, de or zh.")
+    code = re.split("[-_]", language, maxsplit=1)[0].lower()
+    if code not in LANGUAGES and code not in _RELATED:
+        raise DataError(
+            f"there are no rules for the language {language!r}",
+            fix=f"Give one of {', '.join(LANGUAGES)}: the nearest, or en.",
+        )
     try:
         shown = paragraph
         if not paragraph.isascii():
             shown = _BEFORE_DOT.sub(lambda found: " " * len(found[0]), paragraph)
-        pieces: list[str] = sentencex.segment(language, shown)
+        pieces: list[str] = sentencex.segment(code, shown)
     except UnicodeEncodeError as error:
         raise DataError(
             f"lone surrogate U+{ord(paragraph[error.start]):04X} at character {error.start}",

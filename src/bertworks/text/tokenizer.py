@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, overload
@@ -21,6 +22,7 @@ from .encoding import (
     Ints,
     Segment,
     Truncation,
+    joined,
     move_offsets,
     special_tokens,
     trim_offsets,
@@ -28,6 +30,7 @@ from .encoding import (
 )
 from .files import read_definition, write_definition
 from .normalization import Normalization, Origin
+from .portions import Portion, portions, together
 from .tree import TreeDefinition
 
 
@@ -309,17 +312,20 @@ class Tokenizer:
                 text, origin = self.definition.corrected(cast(str, row), where=name)
                 rows.append(text)
                 moved.append(origin)
-        encoded = self._library(typed_mask=typed_mask, split=split).encode_batch(
-            rows, is_pretokenized=split, add_special_tokens=False
-        )
-        segments = [
-            Segment(
-                np.array(row.ids, np.int32),
-                np.array(row.offsets, np.int32).reshape(-1, 2),
-                np.array(row.word_ids, np.int32),
+        library = self._library(typed_mask=typed_mask, split=split)
+        parts: list[list[Segment]] = [[] for _ in rows]
+        for group in together(self._portions(rows, may_cut=not typed_mask)):
+            encoded = library.encode_batch(
+                [part.text for part in group], is_pretokenized=split, add_special_tokens=False
             )
-            for row in encoded
-        ]
+            for part, found in zip(group, encoded, strict=True):
+                segment = Segment(
+                    np.array(found.ids, np.int32),
+                    np.array(found.offsets, np.int32).reshape(-1, 2),
+                    np.array(found.word_ids, np.int32),
+                )
+                parts[part.row].append(_of_text(segment, part, parts[part.row]))
+        segments = [joined(own) for own in parts]
         for segment, origins in zip(segments, moved, strict=True):
             move_offsets(segment, origins)
         if isinstance(self.definition, TreeDefinition):
@@ -450,8 +456,25 @@ class Tokenizer:
             self.definition.corrected(text, where=_name(number, where))[0]
             for number, text in enumerate(texts)
         ]
-        encoded = self._library().encode_batch_fast(corrected, add_special_tokens=False)
-        return [np.array(row.ids, np.int32) for row in encoded]
+        parts: list[list[Ints]] = [[] for _ in corrected]
+        for group in together(self._portions(corrected)):
+            encoded = self._library().encode_batch_fast(
+                [part.text for part in group], add_special_tokens=False
+            )
+            for part, found in zip(group, encoded, strict=True):
+                parts[part.row].append(np.array(found.ids, np.int32))
+        return [own[0] if len(own) == 1 else np.concatenate(own) for own in parts]
+
+    def _portions(
+        self, rows: Sequence[str | list[str]], *, may_cut: bool = True
+    ) -> Iterator[Portion]:
+        """What of texts the library is given, one after the other."""
+        own = self.definition
+        longest_word = sys.maxsize
+        # A piece that was added later may be inside a word, which is then not one.
+        if isinstance(own, WordPieceDefinition) and not own.added:
+            longest_word = own.max_word_characters
+        return portions(rows, own.breaks if may_cut else None, longest_word)
 
     def id_to_token(self, number: int) -> str:
         """The piece with an id.
@@ -499,6 +522,17 @@ class Tokenizer:
                 self._role("mask")
             self._libraries[key] = self.definition.library(typed_mask=typed_mask, split=split)
         return self._libraries[key]
+
+
+def _of_text(segment: Segment, part: Portion, before: Sequence[Segment]) -> Segment:
+    """The tokens of a portion with their places in the whole text, given those before."""
+    offsets = segment.offsets + np.where(segment.offsets >= part.gap, part.missing, 0)
+    words = next((int(own.word_ids[-1]) + 1 for own in reversed(before) if len(own)), 0)
+    return Segment(
+        segment.input_ids,
+        (offsets + part.start).astype(np.int32),
+        (segment.word_ids + words).astype(np.int32),
+    )
 
 
 def _name(number: int, where: Sequence[str] | None) -> str:

@@ -17,8 +17,6 @@ run/
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -30,7 +28,7 @@ import yaml
 from .. import files
 from ..errors import DataError, OutputError, TrainingError, nearest
 from ..settings import Settings
-from ..wording import printable
+from ..wording import as_json, printable
 from .run_files import (
     EVALUATION,
     JOURNAL_LINE,
@@ -369,18 +367,7 @@ def _others(directory: Path, known: set[str]) -> Iterator[Path]:
 
 
 def _json(line: Mapping[str, Any]) -> bytes:
-    text = json.dumps(_finite(line), allow_nan=False, ensure_ascii=False)
-    return f"{printable(text)}\n".encode()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    return f"{printable(as_json(line))}\n".encode()
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -73,7 +73,7 @@ class LabelledData:
         if isinstance(train, str) and train == "-":
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
         # Once for the labels, once for the rows.
-        rows = read_rows(replayable(train), columns=wanted, header=options.header)
+        rows = read_rows(replayable(train), columns=wanted, **options.table_options())
         taught_examples: list[Any] | None = None
         task: LabelledTask[Any]
         if settings.teacher is not None:
@@ -89,7 +89,7 @@ class LabelledData:
             dev_rows = (
                 rows
                 if isinstance(dev, float)
-                else read_rows(dev, columns=wanted, header=options.header)
+                else read_rows(dev, columns=wanted, **options.table_options())
             )
             reader = task.for_table(dev_rows, labelled=True)
         reader.evaluator()  # what the metrics need is asked for before hours are spent

@@ -39,7 +39,7 @@ class AnsweringEvaluator(Evaluator):
             if own.unanswerable:  # without a span nothing is predicted, whatever the threshold
                 margin = null - spans[0].score if spans else 0.0
             self._scores.add(
-                example.index,
+                example,
                 example.question,
                 example.context,
                 example.answers,

@@ -25,6 +25,7 @@ class AnsweringExample:
             the window has none. None where answers are not known.
         found: what became of the first answer.
         truncated_tokens: tokens of the question that were cut off.
+        where: the row's place: file and line, or row.
     """
 
     index: int
@@ -35,6 +36,7 @@ class AnsweringExample:
     targets: Sequence[tuple[int, int]] | None
     found: Found
     truncated_tokens: int
+    where: str = ""
 
     @property
     def num_tokens(self) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from ..breakdown import Breakdown, excerpt
-from ..counters import Worst, means_by
+from ..counters import Placed, Worst, means_by
 from .metrics import Version, best_threshold, exact_match, f1, normalized, with_words
 
 NO_ANSWER = "no answer"
@@ -61,7 +61,7 @@ class AnsweringScores:
 
     def add(
         self,
-        index: int,
+        row: Placed,
         question: str,
         context: str,
         answers: Sequence[str],
@@ -74,7 +74,7 @@ class AnsweringScores:
         """Count a question.
 
         Args:
-            index: the row's number, from 0.
+            row: its number and place.
             question: its text.
             context: the passage.
             answers: the true answers; none where there is no answer.
@@ -84,18 +84,18 @@ class AnsweringScores:
             probability: of what is predicted at the threshold, if known.
             mark: the characters `[start, end)` of the passage that are predicted at the threshold.
         """
-        row = _Row(tuple(answers), predicted, margin, _first_word(question))
-        self._rows.append(row)
-        final = self._final(row)
+        counted = _Row(tuple(answers), predicted, margin, _first_word(question))
+        self._rows.append(counted)
+        final = self._final(counted)
         if final is None:
             return
         true = " / ".join(dict.fromkeys(with_words(answers))) or NO_ANSWER
         for version, worst in self._worst.items():
-            is_right, overlap = row.scores(version, final)
+            is_right, overlap = counted.scores(version, final)
             if not is_right:
                 worst.add(
                     1 - overlap if probability is None else probability,
-                    index,
+                    row,
                     context,
                     true,
                     final or NO_ANSWER,

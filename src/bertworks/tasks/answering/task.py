@@ -20,9 +20,9 @@ from ...errors import DataError
 from ...packed import Batch
 from ...text.encoding import Encoding, Segment
 from ...text.windows import segment_windows
+from ..json_document import TITLE
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import Rows, text_of
-from ..squad import TITLE
 from ..task import Evaluator, Prediction, Row, Task
 from ..windowed import pack_windows
 from .columns import answers_of, find_answering_columns
@@ -166,6 +166,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             targets,
             found,
             max(0, len(question) - own.max_question_tokens),
+            where,
         )
 
     @staticmethod

@@ -20,6 +20,7 @@ class ChoiceExample:
         token_type_ids: of each choice, `[tokens]` int8.
         label: the number of the right choice, from 0; None where it is not known.
         truncated_tokens: how many tokens the limit cut off, of all choices together.
+        where: the row's place: file and line, or row.
     """
 
     index: int
@@ -29,6 +30,7 @@ class ChoiceExample:
     token_type_ids: Sequence[np.ndarray]
     label: int | None
     truncated_tokens: int
+    where: str = ""
 
     @property
     def num_tokens(self) -> int:

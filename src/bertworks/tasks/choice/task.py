@@ -132,6 +132,7 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
                     [encoding.token_type_ids for encoding in part],
                     self._label(row, len(texts), where[at]) if labelled else None,
                     sum(encoding.truncated_tokens for encoding in part),
+                    where[at],
                 )
             )
         return examples

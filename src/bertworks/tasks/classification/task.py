@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import DataError, SettingsError, nearest
+from ...errors import DataError, SettingsError, brief, nearest
 from ...packed import Batch
 from ..labelled import TaskOptions, TaskSettings
 from ..labels import count_labels, label_name, label_names, sort_labels
@@ -136,7 +136,7 @@ class ClassificationTask(TextTask):
     def _number(self, name: str, where: str) -> int:
         if name not in self._numbers:
             raise DataError(
-                f"the label {name!r} is none of those of the training data",
+                f"the label {brief(name)} was not seen in training",
                 where=where,
                 fix=f"{nearest(name, self._numbers)}.",
             )

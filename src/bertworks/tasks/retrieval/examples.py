@@ -21,6 +21,7 @@ class RetrievalExample:
         score: the cosine that is wanted of the first two; None where rows have none.
         truncated_tokens: how many tokens the limit cut off, of all texts together.
         texts: the query, its passage, and the negatives.
+        where: the row's place: file and line, or row.
     """
 
     index: int
@@ -28,6 +29,7 @@ class RetrievalExample:
     score: float | None
     truncated_tokens: int
     texts: Sequence[str] = ()
+    where: str = ""
 
     @property
     def shown(self) -> str:

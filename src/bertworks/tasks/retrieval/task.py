@@ -207,6 +207,7 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
                 scores[at],
                 sum(encoding.truncated_tokens for encoding in encodings[start:end]),
                 texts[at],
+                where[at],
             )
             for at, (start, end) in enumerate(edges)
         ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...errors import DataError
+from ...errors import DataError, brief
 from ...settings import Settings
-from ..columns import listing, resolve
+from ..columns import listing, resolve, seen_in
 from ..conll import DOCUMENT
 from ..placed import Rows, missing_column, unpacked
 
@@ -61,7 +61,7 @@ def find_word_columns(
     found = find(word, WORD_NAMES, 0)
     if found is None:
         raise DataError(
-            f"cannot tell which column holds the words; {listing(rows.columns)}",
+            f"cannot tell which column holds the words; {seen_in(rows.columns, rows.sample)}",
             where=rows.name,
             fix="Name it with word_column=NAME.",
         )
@@ -70,9 +70,10 @@ def find_word_columns(
         tags = None
     if labelled and tags is None:
         raise DataError(
-            f"cannot tell which column holds the tags; {listing(rows.columns)}",
+            f"cannot tell which column holds the tags; {seen_in(rows.columns, rows.sample)}",
             where=rows.name,
-            fix="Name it with tag_column=NAME.",
+            fix="Name it with tag_column=NAME; of a file with a word a line, say --format conll "
+            "(format=conll).",
         )
     return WordColumns(word=found, tag=tags)
 
@@ -110,9 +111,15 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
         raise missing_column(column, row, where)
     value: Any = unpacked(row[column], list)
     if not isinstance(value, (list, tuple)):
-        found = "nothing" if value is None else f"{value!r}"
-        raise DataError(f"the column {column!r} holds {found}, not a list", where=where)
+        found = "nothing" if value is None else brief(value)
+        raise DataError(
+            f"the column {column!r} holds {found}, not a list",
+            where=where,
+            fix="Of a file with a word a line, say --format conll (format=conll).",
+        )
     for part in value:
         if not isinstance(part, str):
-            raise DataError(f"the column {column!r} holds {part!r}, which is no text", where=where)
+            raise DataError(
+                f"the column {column!r} holds {brief(part)}, which is no text", where=where
+            )
     return list(value)

@@ -34,7 +34,7 @@ class TaggingEvaluator(Evaluator):
         for example, path, chances in self._task.paths(outputs, batch):
             assert example.tags is not None, "tags are known where they are measured"
             self._scores.add(
-                example.index,
+                example,
                 example.words,
                 [names[number] for number in example.tags.tolist()],
                 [names[number] for number in path],

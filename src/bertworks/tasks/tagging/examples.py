@@ -22,6 +22,7 @@ class TaggingExample:
         tags: int64 `[words]`; None where they are not known.
         windows: sequences; each word is told by one of them.
         truncated_tokens: tokens of words that are longer than a window.
+        where: the row's place: file and line, or row.
     """
 
     index: int
@@ -31,6 +32,7 @@ class TaggingExample:
     tags: np.ndarray | None
     windows: Sequence[Window]
     truncated_tokens: int
+    where: str = ""
 
     @property
     def num_tokens(self) -> int:

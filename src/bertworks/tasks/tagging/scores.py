@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import DataError
 from ..breakdown import Breakdown, Confusion, ScoreTable
-from ..counters import CalibrationCounter, Worst
+from ..counters import CalibrationCounter, Placed, Worst
 from .metrics import macro_f1, span_scores, tag_scores, word_scores
 from .tags import parts_of
 
@@ -31,7 +31,7 @@ class TaggingScores:
 
     def add(
         self,
-        index: int,
+        row: Placed,
         words: Sequence[str],
         true: Sequence[str],
         predicted: Sequence[str],
@@ -40,7 +40,7 @@ class TaggingScores:
         """Count a sentence, and keep its most confident mistake.
 
         Args:
-            index: the row's number, from 0.
+            row: its number and place.
             words: the sentence.
             true: the right tag of each word.
             predicted: the like.
@@ -58,7 +58,7 @@ class TaggingScores:
         start = sum(len(word) + 1 for word in words[:at])
         self._worst.add(
             float(sure[at]),
-            index,
+            row,
             " ".join(words),
             true[at],
             predicted[at],

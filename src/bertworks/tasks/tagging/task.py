@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from ...errors import DataError, nearest
+from ...errors import DataError, brief, nearest
 from ...packed import Batch
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import PlacedRow, Rows
@@ -193,6 +193,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
                 None if offsets[at] is None else row["text"],
                 self._tags(row, words[at], where[at]) if labelled else None,
                 *made[at],
+                where[at],
             )
             for at, row in enumerate(rows)
         ]
@@ -219,7 +220,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             marks_nothing = label == "O" and tag != "O"
             if label not in self._numbers or marks_nothing:
                 raise DataError(
-                    f"the tag {tag!r} is none of those of the training data",
+                    f"the tag {brief(tag)} was not seen in training",
                     where=where,
                     fix=f"{nearest(tag, self._numbers)}.",
                 )

@@ -29,6 +29,8 @@ def sections(breakdown: Breakdown, of: str) -> Iterator[str]:
         heading = "Mistakes" if worst.probability is None else "The most confident mistakes"
         if worst.error is not None:
             heading = "The largest errors"
+        elif worst.margin is not None:
+            heading = "Queries with a wrong text nearest"
         yield page.section(heading, _mistakes(breakdown))
 
 
@@ -144,9 +146,12 @@ def _verdict(mistake: Mistake) -> str:
     how = "" if mistake.probability is None else _percent(mistake.probability)
     if mistake.error is not None:
         how = f"off by {mistake.error:.3g}"
+    elif mistake.margin is not None:
+        how = f"nearer by {mistake.margin:.3g}"
+    place = escape(mistake.where or f"row {mistake.row:,}")
     lines = (
         ("told", ' class="wrong"', mistake.told, how),
-        ("true", "", mistake.truth, f"row {mistake.row:,}"),
+        ("true", "", mistake.truth, place),
     )
     shown = "".join(
         f"<dt>{name}</dt><dd><b{kind}>{escape(answer)}</b> "

@@ -1,4 +1,8 @@
-"""Questions from SQuAD's JSON files, as rows: one question, its passage and its answers.
+"""Rows from files that are one JSON document: an array of objects, or SQuAD's questions.
+
+    [{"text": …, "label": …}, …]
+
+Of SQuAD a row is one question, its passage and its answers:
 
 {"data": [{"title": …, "paragraphs": [{"context": …, "qas": [
     {"id": …, "question": …, "answers": [{"text": …, "answer_start": …}], "is_impossible": …}
@@ -12,8 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from ..errors import DataError
+from ..errors import DataError, brief
 from ..json_text import parse_json
+from .delimited import too_long
 from .placed import PlacedRow
 
 TITLE = "title"
@@ -24,28 +29,53 @@ def holds_one_document(lines: Iterable[tuple[int, str]]) -> bool:
     """Whether a JSON file is one document over all of its lines, rather than one a line."""
     first = list(islice((line for _, line in lines if line.strip()), 2))
     if len(first) == 1:
-        return '"data"' in first[0][:1000] or '"paragraphs"' in first[0][:1000]
+        head = first[0].lstrip()[:1000]
+        return head.startswith("[") or '"data"' in head or '"paragraphs"' in head
     try:
         return bool(first) and not isinstance(json.loads(first[0]), dict)
     except (ValueError, RecursionError):
         return True
 
 
-def read_squad(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRow]:
-    """The questions of a file of SQuAD, version 1.1 or 2.0.
+def read_document(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iterator[PlacedRow]:
+    """The rows of a file that is one JSON document.
 
-    Each row has `id`, `title`, `context`, `question` and `answers`, a mapping of the lists `text`
-    and `answer_start`; without an answer, these are empty.
+    Args:
+        lines: with their numbers.
+        name: of the file, for errors.
+        limit: the most characters of the document, which is held in memory.
 
     Raises:
-        DataError: the file is no JSON, or not of this form.
+        DataError: the file is no JSON, or not of one of the two forms; or it is too long.
     """
+    parts, size = [], 0
+    for _, line in lines:
+        parts.append(line)
+        size += len(line)
+        if size > limit:
+            raise too_long("document", limit, name)
     try:
-        document = parse_json("".join(line for _, line in lines))
+        document = parse_json("".join(parts))
     except json.JSONDecodeError as error:
         raise DataError(f"no JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
     except ValueError as error:
         raise DataError(f"no JSON that can be read: {error}", where=name) from None
+    if isinstance(document, list):
+        for number, row in enumerate(document, 1):
+            where = f"{name}, row {number}"
+            if not isinstance(row, dict):
+                raise DataError(f"a JSON {type(row).__name__}, not an object", where=where)
+            yield PlacedRow(where, row)
+        return
+    yield from _questions(document, name)
+
+
+def _questions(document: Any, name: str) -> Iterator[PlacedRow]:
+    """The questions of a file of SQuAD, version 1.1 or 2.0.
+
+    Each row has `id`, `title`, `context`, `question` and `answers`, a mapping of the lists `text`
+    and `answer_start`; without an answer, these are empty.
+    """
     for number, article in enumerate(_list(document, "data", name), 1):
         place = f"{name}, article {number}"
         for at, paragraph in enumerate(_list(article, "paragraphs", place), 1):
@@ -53,7 +83,7 @@ def read_squad(lines: Iterable[tuple[int, str]], name: str) -> Iterator[PlacedRo
             context = _text(paragraph, "context", where)
             for question in _list(paragraph, "qas", where):
                 identity = str(question.get("id", "")) if isinstance(question, dict) else ""
-                own = f"{name}, question {identity!r}" if identity else where
+                own = f"{name}, question {brief(identity)}" if identity else where
                 yield PlacedRow(
                     own,
                     {
@@ -70,7 +100,9 @@ def _answers(question: Mapping[str, Any], where: str) -> dict[str, list[Any]] | 
     """A question's answers; None where nothing is said of any, as in a file of test questions."""
     is_impossible = question.get("is_impossible")
     if is_impossible not in (True, False, None):
-        raise DataError(f"is_impossible={is_impossible!r} is neither true nor false", where=where)
+        raise DataError(
+            f"is_impossible={brief(is_impossible)} is neither true nor false", where=where
+        )
     if is_impossible:
         return {"text": [], "answer_start": []}
     if "answers" not in question:
