@@ -25,7 +25,7 @@ from .checkpoints.store import (
     read_tensors,
     save_model,
 )
-from .errors import BertworksError, CheckpointError, DataError, brief
+from .errors import BertworksError, CheckpointError, DataError, SettingsError, brief
 from .inference import engine
 from .inference.engine import EngineSettings
 from .inference.evaluate import Evaluation, evaluate
@@ -577,8 +577,11 @@ def load(
             return BareEncoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
         return task.network(config)
 
-    with without_weights():  # nothing is drawn at random only to be replaced
-        network = build()
+    try:
+        with without_weights():  # nothing is drawn at random only to be replaced
+            network = build()
+    except SettingsError as error:  # the task and the encoder do not fit together
+        raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
     if any(True for _ in network.buffers()):  # constants of a task's own, which no file has
         network = build()
     report = load_weights(network, tensors, family, str(name), allow_non_finite=allow_non_finite)

@@ -56,14 +56,14 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """The number that stands at a place, and the place behind it.
 
     Raises:
-        ValueError: the data end within it.
+        ValueError: the data end within it, or it is of more than 64 bits.
     """
     value = shift = 0
-    while at < len(data):
+    while at < len(data) and shift < 64:
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
         shift += 7
-    raise ValueError("it ends too early")
+    raise ValueError("it ends too early" if shift < 64 else "a number is too long")

@@ -10,6 +10,7 @@ before, an index block, and a footer. Formats: LevelDB's `table_format.md`, Tens
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from ..wire import bytes_field, fields, number_field, read_varint, varint
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
 _TRAILER = 5  # a block's compression and checksum
+_LONGEST_NAME = 4096
 _RESTART = 16  # entries between two whole keys
 
 _TYPES = {
@@ -65,15 +67,12 @@ def read_bundle(prefix: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: a file is missing, damaged, or compressed.
     """
-    index = Path(f"{prefix}.index")
     entries, files, maps = _opened(prefix)
     tensors: dict[str, Tensor] = {}
     for name, entry in entries.items():
         dtype = _TYPES.get(entry.dtype)
         if dtype is None:
             continue
-        if not 0 <= entry.shard < len(files):
-            raise CheckpointError(f"the tensor {name!r} lies in no file", where=str(index))
         file, content = files[entry.shard], maps[entry.shard]
         count = int(np.prod(entry.shape, dtype=object))
         if count * dtype.itemsize != entry.size:
@@ -106,7 +105,7 @@ def read_text(prefix: Path, name: str) -> bytes | None:
             raise ValueError("it is not as long as it says")
     except (IndexError, ValueError) as error:
         what = f"the tensor {name!r} cannot be read ({error})"
-        raise CheckpointError(what, where=str(files[0])) from None
+        raise CheckpointError(what, where=str(files[entry.shard])) from None
     return content[at:]
 
 
@@ -161,8 +160,10 @@ def _mapped(file: Path) -> mmap.mmap | bytearray:
         return bytearray()
 
 
-def _opened(prefix: Path) -> tuple[dict[str, Entry], list[Path], list[mmap.mmap | bytearray]]:
-    """What a bundle holds, and its files of data, mapped."""
+def _opened(
+    prefix: Path,
+) -> tuple[dict[str, Entry], dict[int, Path], dict[int, mmap.mmap | bytearray]]:
+    """What a bundle holds, and by their numbers the files of data that it lies in, mapped."""
     index = Path(f"{prefix}.index")
     try:
         entries, shards = _read_index(index.read_bytes())
@@ -170,9 +171,9 @@ def _opened(prefix: Path) -> tuple[dict[str, Entry], list[Path], list[mmap.mmap 
         raise CheckpointError("no such file", where=str(index)) from None
     except (IndexError, KeyError, ValueError, TypeError, struct.error, UnicodeDecodeError) as error:
         raise CheckpointError(f"cannot be read ({error})", where=str(index)) from None
-    files = [Path(f"{prefix}.data-{n:05}-of-{shards:05}") for n in range(shards)]
-    maps = [_mapped(file) for file in files]
-    return entries, files, maps
+    numbers = sorted({entry.shard for entry in entries.values()})
+    files = {n: Path(f"{prefix}.data-{n:05}-of-{shards:05}") for n in numbers}
+    return entries, files, {n: _mapped(file) for n, file in files.items()}
 
 
 def _read_index(table: bytes) -> tuple[dict[str, Entry], int]:
@@ -187,7 +188,7 @@ def _read_index(table: bytes) -> tuple[dict[str, Entry], int]:
     header = dict(fields(rows.pop(b"")))
     if header.get(2, 0) != 0:
         raise ValueError("it is of a big-endian machine")
-    return {name.decode(): _entry(value) for name, value in rows.items()}, header.get(1, 1)
+    return {name.decode(): _entry(value) for name, value in rows.items()}, _number(header, 1, 1)
 
 
 def _entry(value: bytes) -> Entry:
@@ -195,14 +196,25 @@ def _entry(value: bytes) -> Entry:
     if 7 in own:
         raise ValueError("a tensor is in slices")
     dims = [dict(fields(dim)) for number, dim in fields(own.get(2, b"")) if number == 2]
+    shape = tuple(_number(dim, 1) for dim in dims)
+    if math.prod(size for size in shape if size) >= 1 << 63:
+        raise ValueError("a tensor is too large")
     return Entry(
-        dtype=own.get(1, 0),
-        shape=tuple(dim.get(1, 0) for dim in dims),
-        shard=own.get(3, 0),
-        offset=own.get(4, 0),
-        size=own.get(5, 0),
+        dtype=_number(own, 1),
+        shape=shape,
+        shard=_number(own, 3),
+        offset=_number(own, 4),
+        size=_number(own, 5),
         checksum=struct.unpack("<I", own[6])[0] if 6 in own else 0,
     )
+
+
+def _number(message: Mapping[int, Any], field: int, default: int = 0) -> int:
+    """A field of a message that holds a number."""
+    value = message.get(field, default)
+    if not isinstance(value, int):
+        raise ValueError(f"field {field} holds no number")
+    return value
 
 
 def _block(handle: bytes, at: int, table: bytes | None = None) -> bytes:
@@ -226,6 +238,8 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         shared, at = read_varint(block, at)
         own, at = read_varint(block, at)
         size, at = read_varint(block, at)
+        if shared + own > _LONGEST_NAME:
+            raise ValueError("a name is too long")
         key = key[:shared] + block[at : at + own]
         yield key, block[at + own : at + own + size]
         at += own + size

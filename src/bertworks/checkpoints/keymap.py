@@ -90,6 +90,8 @@ class KeyMap:
         """Our tensor `name` out of theirs, which are all there and of the shapes of `parts`."""
         names, transposed = self._find(name)
         parts = [tensors[part] for part in names]
+        if len({part.dtype for part in parts}) > 1:
+            parts = [part.double() for part in parts]  # which holds every number of any type
         if transposed:
             parts = [_transposed(part) for part in parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts)

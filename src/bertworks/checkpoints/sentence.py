@@ -69,8 +69,8 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
         return None
     try:
         modules = parse_json(file.read_bytes())
-        parts = [(str(module["type"]).rpartition(".")[2], module["path"]) for module in modules]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"cannot be read ({error!r})", where=str(file)) from None
     if [kind for kind, _ in parts] == ["Transformer"]:  # with a head of its own: a cross-encoder
         return None

@@ -104,8 +104,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
-        # Only tensors, and no code, is read from a pickle.
-        tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_mapped(file))
+        tensors = _unpickled(file)
     except pickle.UnpicklingError:
         raise CheckpointError(
             "holds something other than weights, which is not run",
@@ -124,6 +123,21 @@ def _read_file(file: Path) -> dict[str, Tensor]:
                 f"the tensor {name!r} is not stored as plain numbers", where=str(file)
             )
     return found
+
+
+def _unpickled(file: Path) -> Any:
+    """What a file of PyTorch's holds: tensors and containers of them; no code is run for it.
+
+    Raises:
+        UnpicklingError: it holds something else.
+        ValueError: it is damaged.
+    """
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=_is_mapped(file))
+    except (pickle.UnpicklingError, OSError, RuntimeError, EOFError):
+        raise
+    except Exception as error:  # a damaged instruction may end in any error of its reader
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def _is_stored_whole(tensor: Tensor) -> bool:

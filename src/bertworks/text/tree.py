@@ -254,7 +254,9 @@ def _built(tree: Mapping[str, Any]) -> tokenizers.Tokenizer:
     own = {**tree, "truncation": None, "padding": None}
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(own))
-    except Exception as error:  # the library raises nothing more specific
+    except BaseException as error:  # the library raises nothing more specific, and panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise DataError(f"the tokenizer cannot be read ({error})") from None
 
 
