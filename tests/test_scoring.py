@@ -121,6 +121,14 @@ def test_a_question_without_an_answer_makes_it_version_2():
     assert only.metrics == {"exact_match": 1.0, "f1": 0.0}
 
 
+def test_the_worst_mistakes_come_first():
+    answers = {"q0": ["x cat"], "q1": ["x"], "q2": ["x"]}
+    predictions = {"q0": "x", "q1": "y", "q2": "x"}
+    mistakes = bw.score("answering", rows_of(answers), predictions=predictions).breakdown.mistakes
+    assert [one.row for one in mistakes] == [2, 1]
+    assert [one.probability for one in mistakes] == [None, None]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "em", "score"),

@@ -165,6 +165,8 @@ def test_what_is_predicted_is_what_the_rules_say(
     assert [one.truncated_tokens for one in examples] == [max(0, question - 4), 0]
     batch = task.collate(examples).to("cpu")
     packed = batch.packed
+    lengths = np.diff(packed.cu_seqlens)
+    assert (np.sort(lengths) == lengths).all()
     logits = np.random.default_rng(seed).normal(0, 3, (packed.num_tokens, 2))
     found = task.decode({"logits": torch.from_numpy(logits)}, batch)
     assert set(found) == {3, 4}
@@ -238,10 +240,11 @@ def test_the_nearest_of_places_that_overlap():
 
 def test_a_lost_answer_is_counted_and_not_learned():
     task = make_task()
-    examples = task.examples([row("a b", "x", 0), row("a b", "b", 2), row("a b", None)], 0)
+    rows = [row("a b", "x", 0), row("a b", "b", 2), row("a b", None), row("a b", "b", 0)]
+    examples = task.examples(rows, 0)
     counts = task.count_targets(examples)
-    assert counts == {"answered": 1, "without an answer": 1, "lost": 1}
-    assert [len(task.training_examples(example)) for example in examples] == [0, 1, 1]
+    assert counts == {"answered": 1, "without an answer": 1, "moved": 1, "lost": 1}
+    assert [len(task.training_examples(example)) for example in examples] == [0, 1, 1, 1]
 
 
 @given(total=st.integers(1, 60), room=st.integers(1, 20), data=st.data())
@@ -329,6 +332,11 @@ def test_the_loss_is_that_of_the_paper(loss, softmax):
         expected = expected / 2
     assert network(batch)["answering"].item() == pytest.approx(expected.item(), rel=1e-10)
     assert batch.counts["answering"] == batch.packed.num_sequences
+    evaluator = task.evaluator()
+    with torch.no_grad():
+        evaluator.add(network.predict(batch), batch)
+    mean = expected.item() / batch.packed.num_sequences
+    assert evaluator.result()["loss"] == pytest.approx(mean, rel=1e-10)
 
 
 def test_no_answer_is_told_where_it_scores_better():
@@ -342,6 +350,22 @@ def test_no_answer_is_told_where_it_scores_better():
         chances = {one["answer"]: one["probability"] for one in answer["alternatives"]}
         assert sum(chances.values()) == pytest.approx(1)
         assert chances[""] / chances["b"] == pytest.approx(np.exp(2))
+
+
+@pytest.mark.parametrize(("unanswerable", "exact"), [(False, 1.0), (True, 0.0)])
+def test_no_answer_is_measured_only_where_it_is_possible(unanswerable, exact):
+    task = make_task(unanswerable=unanswerable)
+    batch = task.collate([task.example(row("a b", "b", 2), 0)]).to("cpu")
+    logits = torch.zeros(7, 2)  # [CLS] a b [SEP] a b [SEP]
+    logits[0], logits[5] = 2.0, 1.0
+    evaluator = task.evaluator()
+    evaluator.add({"logits": logits}, batch)
+    assert evaluator.result()["exact_match"] == exact
+
+
+def test_of_equal_thresholds_the_lowest():
+    assert best_threshold([0.0, 1.0], [1.0, 1.0], [1.0, 1.0]) == (-1.0, 1.0)
+    assert best_threshold([0.0, 1.0, 2.0], [1.0, 0.5, 0.5], [0.0, 0.5, 0.5]) == (0.0, 2 / 3)
 
 
 @given(
@@ -465,6 +489,14 @@ def test_the_questions_of_a_file(tmp_path):
         assert places[-1] == "article 1, paragraph 2"
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_json_of_one_object_a_line_is_no_file_of_squad(tmp_path, count):
+    file = tmp_path / "rows.json"
+    rows = [{"question": "a", "context": "a b", "answers": "b"}] * count
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row.values for row in read_rows(file)] == rows
+
+
 def test_columns_are_found_by_their_names():
     task = AnsweringTask.from_table(
         TOKENIZER,
@@ -511,7 +543,9 @@ def test_what_is_no_answer(value):
 
 def test_a_long_question_narrows_the_stride():
     task = make_task(stride=8, max_question_tokens=10)
-    asked = {"question": "a " * 12, "context": "b c d " * 3}
+    asked = {"question": "a " * 12, "context": "b c d " * 3, "answers": "c"}
+    (learned, *_) = task.training_examples(task.example(asked, 0))
+    assert learned.truncated_tokens == 0, "they are counted once a row"
     windows = task.example(asked, 0, labelled=False).windows
     starts = {
         tuple(place) for window in windows for place in window.offsets[passage_tokens(window)]

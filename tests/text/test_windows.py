@@ -57,6 +57,7 @@ def test_an_empty_text_is_one_window():
 
 def test_a_text_that_fits_needs_no_stride():
     assert len(windows(TOKENIZER, "a b", max_length=512, stride=1000)) == 1
+    assert len(windows(TOKENIZER, "a b c", max_length=5, stride=1000)) == 1
 
 
 @pytest.mark.parametrize(
