@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from .. import files
 from ..errors import CheckpointError
+from ..locks import claim
 from ..model.config import EncoderConfig
 from ..text.files import write_definition
 from . import tensorflow
@@ -214,7 +215,7 @@ def save_model(
     own = {"format_version": FORMAT_VERSION, "task": task, "task_settings": dict(task_settings)}
     exported = family.keys.export(own_tensors(network))
     contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
-    with files.claim(directory, kind="whole directory"):
+    with claim(directory, kind="whole directory"):
         check_target(directory, keep_others=keep_others)
         with files.new_directory(directory, last="config.json", replace=True, keep=is_other) as new:
             files.write_json(new / "config.json", raw)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from .. import files
 from ..errors import BertworksError, DataError, OutputError, SettingsError
+from ..locks import claim
 from .lines import ReadCounts
 from .making import ShardMaker, TextBatch, batches
 from .manifest import (
@@ -134,7 +135,7 @@ def prepare(
         counts=counts,
     )
     directory = Path(out)
-    with files.claim(directory, [*paths_of(parsed), tokenizer_path], kind="directory"):
+    with claim(directory, [*paths_of(parsed), tokenizer_path], kind="directory"):
         _check_ours(directory)
         with closing(Journal(directory)) as journal:
             run = _Run(directory, job, journal, counts, progress)
@@ -322,8 +323,12 @@ def _build_maker(
 
 def _check_ours(directory: Path) -> None:
     """See that a directory holds nothing else than a prepared corpus, finished or not."""
-    ours = (directory / MANIFEST).exists() or Journal.path(directory).exists()
-    if not ours and not files.is_empty(directory):
+    names = {path.name for path in directory.iterdir()}
+    known = {files.LOCK, TOKENIZER, Journal.path(directory).name}
+    begun = Journal.path(directory).name in names and all(
+        name in known or name.endswith((".arrow", ".tmp", ".new")) for name in names
+    )
+    if not (MANIFEST in names or begun or files.is_empty(directory)):
         raise BertworksError(
             "the directory is not empty, and holds no prepared corpus",
             where=str(directory),

@@ -12,6 +12,7 @@ from typing import Any, Literal, TextIO, TypeAlias
 
 from .. import files
 from ..errors import DataError
+from ..locks import claim
 from ..tasks.columns import PREDICTION
 from ..tasks.task import Prediction, Row
 
@@ -148,7 +149,7 @@ def _opened(out: str | os.PathLike[str] | TextIO) -> Iterator[TextIO]:
         yield sys.stdout
         return
     with (
-        files.claim(out),
+        claim(out),
         files.atomic(out) as new,
         new.open("w", encoding="utf-8", newline="\n") as stream,
     ):

@@ -28,6 +28,7 @@ import yaml
 
 from .. import files
 from ..errors import DataError, OutputError, TrainingError, nearest
+from ..locks import claim
 from ..settings import Settings
 
 MAY_CHANGE = frozenset({"loader_workers", "keep_checkpoints", "tensorboard"})
@@ -136,7 +137,7 @@ class RunDirectory:
             path: the directory; made if absent.
             settings: the resolved settings, written down.
             may_change: the settings in which the run may be gone on with differently.
-            inputs: what the run reads; see `files.claim`.
+            inputs: what the run reads; see `locks.claim`.
             is_main: false for the ranks that leave the writing to rank 0: they may write lines,
                 which go nowhere.
 
@@ -148,7 +149,7 @@ class RunDirectory:
         run = cls(path)
         if not is_main:
             return run
-        run._claimed.enter_context(files.claim(path, inputs, kind="directory"))
+        run._claimed.enter_context(claim(path, inputs, kind="directory"))
         try:
             run._begin(settings, may_change)
         except BaseException:
