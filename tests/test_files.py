@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import bertworks
-from bertworks import files
+from bertworks import files, locks
 from bertworks.errors import BertworksWarning, DataError, OutputError
-from bertworks.files import claim
+from bertworks.locks import claim
 
 from .crashes import contents, crashing, needs_proc
 
@@ -192,6 +192,7 @@ def test_all_writing_goes_through_one_module() -> None:
         for path in PACKAGE.rglob("*.py")
     }
     assert found.pop("files.py")
+    assert set(found.pop("locks.py")) == {"fcntl", "path.open"}
     assert {name for name, calls in found.items() if calls} == ALLOWED.keys() | {"search.py"}
     assert found["search.py"] == ["tempfile"]
 
@@ -291,7 +292,7 @@ def test_a_failure_leaves_nothing(root: Path) -> None:
 
 HOLD = """
 import sys, time
-from bertworks.files import claim
+from bertworks.locks import claim
 with claim(sys.argv[1], kind=sys.argv[2]):
     print("held", flush=True)
     time.sleep(60)
@@ -309,11 +310,11 @@ def holder(path: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-KINDS: list[files.Kind] = ["file", "directory", "whole directory"]
+KINDS: list[locks.Kind] = ["file", "directory", "whole directory"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_second_is_told_who_is_first(tmp_path: Path, kind: files.Kind) -> None:
+def test_the_second_is_told_who_is_first(tmp_path: Path, kind: locks.Kind) -> None:
     out = tmp_path / "out"
     with holder(out, kind) as process:
         says = rf"out: is being written by process {process.pid} on \S+ since 20\d\d-.* \(-c /.*\)"
@@ -391,17 +392,17 @@ def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None
 
 
 def record(**values: Any) -> bytes:
-    return json.dumps({**files._self(), **values}).encode()
+    return json.dumps({**locks._self(), **values}).encode()
 
 
 @pytest.mark.parametrize("lives", [True, False])
-@pytest.mark.parametrize("locks", [True, None])
+@pytest.mark.parametrize("flock", [True, None])
 def test_another_machine_is_looked_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: bool, locks: bool | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: bool, flock: bool | None
 ) -> None:
     """Where `flock` says yes though another machine has the lock, or does not work at all."""
-    monkeypatch.setattr(files, "_WATCH", 0.4)
-    monkeypatch.setattr(files, "_try_lock", lambda handle: locks)
+    monkeypatch.setattr(locks, "_WATCH", 0.4)
+    monkeypatch.setattr(locks, "_try_lock", lambda handle: flock)
     lock = tmp_path / ".out.lock"
     lock.write_bytes(record(host="elsewhere", pid=7))
     stop = threading.Event()
@@ -415,13 +416,13 @@ def test_another_machine_is_looked_after(
     says = "by process 7 on elsewhere"
     refused = pytest.raises(OutputError, match=says) if lives else nullcontext()
     with pytest.warns(BertworksWarning, match=says), refused, claim(tmp_path / "out"):
-        assert files._holder(lock.read_bytes())["pid"] == os.getpid()
+        assert locks._holder(lock.read_bytes())["pid"] == os.getpid()
     stop.set()
     beating.join()
 
 
 def test_a_holder_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_BEAT", 0.02)
+    monkeypatch.setattr(locks, "_BEAT", 0.02)
     with claim(tmp_path / "out"):
         lock = tmp_path / ".out.lock"
         before = lock.stat().st_mtime_ns
@@ -449,7 +450,7 @@ def test_an_output_is_no_input(tmp_path: Path) -> None:
     (tmp_path / "soft").symlink_to(file)
     (tmp_path / "hard").hardlink_to(file)
     (tmp_path / "folder").symlink_to(folder)
-    refused: list[tuple[Path, Path, files.Kind, str]] = [
+    refused: list[tuple[Path, Path, locks.Kind, str]] = [
         (file, file, "file", "is an input"),
         (tmp_path / "soft", file, "file", "is an input"),
         (file, tmp_path / "soft", "file", "is an input"),

@@ -20,6 +20,7 @@ from . import files
 from .api import BareEncoder, Model
 from .checkpoints.replacing import check_empty
 from .errors import need
+from .locks import claim
 from .packed import Padded
 from .tasks.task import Network, encoder_outputs
 
@@ -77,7 +78,7 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
     with torch.no_grad():
         names = list(network.named(**inputs))
     rows, length = (torch.export.Dim(name) for name in ("rows", "length"))
-    with files.claim(directory, kind="whole directory"):
+    with claim(directory, kind="whole directory"):
         check_empty(directory)
         with files.new_directory(directory, last="config.json") as new:
             model.save(new)

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from . import files
 from .api import Model
 from .errors import BertworksError, DataError, SettingsError
 from .inference.approximate import open_cells
+from .locks import check_inputs, claim
 from .tasks.classification.task import ClassificationTask
 from .tasks.plain import Texts, read_texts
 from .tasks.regression import RegressionTask
@@ -135,10 +135,10 @@ class Index:
                     model, texts, np.load(Path(temporary) / _VECTORS), engine=engine, cut=cut
                 )
         folder = Path(directory)
-        files.check_inputs(folder, [data])
+        check_inputs(folder, [data])
         # What is finished is only read.
         is_finished = (folder / _VECTORS).exists()
-        with nullcontext() if is_finished else files.claim(folder, kind="directory"):
+        with nullcontext() if is_finished else claim(folder, kind="directory"):
             cut = embedded(folder)
         vectors = np.load(folder / _VECTORS, mmap_mode="r")
         cells = folder / f"{_VECTORS}.faiss"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bertworks.files import Kind, claim
+from bertworks.locks import Kind, claim
 
 from ..crashes import contents
 from .conftest import CPU, SMALL, Bertworks, World

@@ -445,10 +445,10 @@ def test_excerpts_hold_what_they_are_about(length: int, data: st.DataObject) -> 
 
 def test_rare_kinds_are_one() -> None:
     kinds = [f"kind {at}" for at in range(MOST_GROUPS + 3) for _ in range(MOST_GROUPS + 3 - at)]
-    table = means_by("kind", "rows", kinds, {"size": [float(kind[5:]) for kind in kinds]})
+    table = means_by("kind", "rows", kinds, {"f1": [float(kind[5:]) for kind in kinds]})
     assert len(table.rows) == MOST_GROUPS + 1
-    assert table.rows[0].metrics == {"size": 0.0}
+    assert table.rows[0].metrics == {"f1": 0.0}
     others = table.rows[-1]
     rest = [at for at in range(MOST_GROUPS, MOST_GROUPS + 3) for _ in range(MOST_GROUPS + 3 - at)]
     assert (others.name, others.count) == ("others", len(rest))
-    assert others.metrics["size"] == pytest.approx(np.mean(rest))
+    assert others.metrics["f1"] == pytest.approx(np.mean(rest))

@@ -9,6 +9,7 @@ from torch import nn
 
 from .. import files
 from ..errors import CheckpointError
+from ..locks import claim
 from ..model.config import EncoderConfig
 from .bundle import write_bundle
 from .families import family_of
@@ -51,7 +52,7 @@ def write_tensorflow(
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
     kept["hidden_act"] = _ACTIVATIONS.get(kept["hidden_act"], kept["hidden_act"])
-    with files.claim(directory, kind="whole directory"):
+    with claim(directory, kind="whole directory"):
         check_empty(directory)
         with files.new_directory(directory, last=CONFIG) as new:
             files.write_json(new / CONFIG, kept)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from .. import files
 from ..errors import CheckpointError, SettingsError
+from ..locks import claim
 from ..model.config import EncoderConfig
 from ..model.precision import is_finite
 from ..settings import Settings
@@ -342,7 +343,7 @@ def save_model(
     if non_finite:
         raise CheckpointError(f"the model is not saved: {_complaint(non_finite)}")
     contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
-    with files.claim(directory, kind="whole directory"):
+    with claim(directory, kind="whole directory"):
         check_target(directory, keep_others=keep_others)
         with files.new_directory(directory, last="config.json", replace=True, keep=is_other) as new:
             files.write_json(new / "config.json", raw)

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import BertworksError, BertworksWarning, DataError
-from ..files import Kind, claim
+from ..locks import Kind, claim
 
 if TYPE_CHECKING:
     from ..api import Model
@@ -261,7 +261,7 @@ def output(
     model: str | None = None,
     kind: Kind = "file",
 ) -> Iterator[None]:
-    """Lock what a verb writes until the block ends, and see that it is no input; see `files.claim`.
+    """Lock what a verb writes until the block ends, and see that it is no input; see `locks.claim`.
 
     Args:
         path: the output; for none and for standard output there is nothing to do.

@@ -82,7 +82,7 @@ def search(
     if candidates is not None and rerank is None:
         ctx.fail("--candidates is for --rerank MODEL.")
     from ..checkpoints.locate import local_directory
-    from ..files import check_inputs
+    from ..locks import check_inputs
 
     asked = list(lines_of(queries))
     for query in asked:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from .. import files
 from ..errors import BertworksError, DataError, OutputError, SettingsError
+from ..locks import claim
 from ..wording import printable
 from .lines import MAX_LINE_BYTES, ReadCounts, text_encoding
 from .making import ShardMaker, TextBatch, batches
@@ -156,7 +157,7 @@ def prepare(
     )
     directory = Path(out)
     inputs = [*paths_of(parsed), tokenizer_path, *exclude]
-    with files.claim(directory, inputs, kind="directory"):
+    with claim(directory, inputs, kind="directory"):
         _check_ours(directory)
         with closing(Journal(directory)) as journal:
             run = _Run(directory, job, journal, counts, progress)
@@ -348,8 +349,12 @@ def _build_maker(
 
 def _check_ours(directory: Path) -> None:
     """See that a directory holds nothing else than a prepared corpus, finished or not."""
-    ours = (directory / MANIFEST).exists() or Journal.path(directory).exists()
-    if not ours and not files.is_empty(directory):
+    names = {path.name for path in directory.iterdir()}
+    known = {files.LOCK, TOKENIZER, Journal.path(directory).name}
+    begun = Journal.path(directory).name in names and all(
+        name in known or name.endswith((".arrow", ".tmp", ".new")) for name in names
+    )
+    if not (MANIFEST in names or begun or files.is_empty(directory)):
         raise BertworksError(
             "the directory is not empty, and holds no prepared corpus",
             where=str(directory),

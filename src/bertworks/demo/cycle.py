@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import files
+from ..locks import claim
 from ..wording import duration
 from . import texts
 
@@ -101,7 +101,7 @@ def run_demo(out: str | Path, *, seed: int = 1, console: Console | None = None) 
     """
     from rich.console import Console
 
-    with files.claim(out, kind="directory"):
+    with claim(out, kind="directory"):
         return _Demo(Path(out), seed, console or Console(highlight=False)).run()
 
 

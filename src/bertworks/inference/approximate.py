@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .. import files
 from ..errors import need
+from ..locks import claim
 
 _BLOCK = 65536
 _POINTS = 64  # that a cell's centre is the mean of, as Faiss wants: from 39 to 256
@@ -50,7 +51,7 @@ def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
         cells.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
     cells.nprobe = max(_LEAST, number // _VISITED)
     if file is not None:
-        with files.claim(file), files.atomic(file) as new:
+        with claim(file), files.atomic(file) as new:
             try:
                 faiss.write_index(cells, str(new))
             except RuntimeError as error:

@@ -27,6 +27,7 @@ import torch
 
 from .. import files
 from ..errors import DataError
+from ..locks import check_inputs, claim
 from ..model.config import HEAD_DROPOUTS
 from ..model.encoder import Encoder
 from ..text.tokenizer import Tokenizer
@@ -96,7 +97,7 @@ def write_vectors(
         texts: the place and the text of each row; any number.
         embedder: what makes the vectors.
         made_with: what the vectors depend on, as JSON can hold it.
-        inputs: what is read; see `files.claim`.
+        inputs: what is read; see `locks.claim`.
         progress: told how many rows are done.
 
     Raises:
@@ -108,9 +109,9 @@ def write_vectors(
     layout = _layout(out, embedder)
     beside = out.with_name(f"{out.name}.json")
     part = out.with_name(f"{out.name}.part")
-    files.check_inputs(out, inputs)
+    check_inputs(out, inputs)
     # What is finished is only read.
-    with nullcontext() if out.exists() else files.claim(out), files.writing(out):
+    with nullcontext() if out.exists() else claim(out), files.writing(out):
         note = _read_note(out, part, beside, Note(_plain(made_with), embedder.width))
         before = note.rows
         windows = _unseen(texts, note, embedder.engine.window_rows, out)

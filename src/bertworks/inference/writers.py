@@ -13,6 +13,7 @@ from typing import Any, Literal, TextIO, TypeAlias
 
 from .. import files
 from ..errors import DataError, brief, some_of
+from ..locks import claim
 from ..tasks.columns import PREDICTION
 from ..tasks.task import Prediction, Row
 from ..wording import as_json
@@ -173,7 +174,7 @@ def _opened(out: str | os.PathLike[str] | TextIO) -> Iterator[TextIO]:
         yield sys.stdout
         return
     with (
-        files.claim(out),
+        claim(out),
         files.atomic(out) as new,
         new.open("w", encoding="utf-8", newline="\n") as stream,
     ):

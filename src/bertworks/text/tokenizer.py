@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .. import files
 from ..errors import DataError
+from ..locks import claim
 from .definition import MAX_WORD_CHARACTERS, Definition, WordPieceDefinition
 from .encoding import (
     Encoding,
@@ -120,7 +121,7 @@ class Tokenizer:
             OutputError: the directory cannot be written; then nothing in it has changed.
         """
         with (
-            files.claim(directory, kind="whole directory"),
+            claim(directory, kind="whole directory"),
             files.new_directory(directory, last="tokenizer.json") as new,
         ):
             write_definition(self.definition, new, model_max_length=model_max_length)

@@ -27,6 +27,7 @@ import yaml
 
 from .. import files
 from ..errors import DataError, OutputError, TrainingError, nearest
+from ..locks import claim
 from ..settings import Settings
 from ..wording import as_json, printable
 from .run_files import (
@@ -166,7 +167,7 @@ class RunDirectory:
                 with the new value, or None if it can.
             schema: whose defaults stand for the settings that an older version has not written
                 down; the class of `settings`, if that is one.
-            inputs: what the run reads; see `files.claim`.
+            inputs: what the run reads; see `locks.claim`.
             is_main: false for the ranks that leave the writing to rank 0: they may write lines,
                 which go nowhere.
 
@@ -179,7 +180,7 @@ class RunDirectory:
         run = cls(path)
         if not is_main:
             return run
-        run._claimed.enter_context(files.claim(path, inputs, kind="directory"))
+        run._claimed.enter_context(claim(path, inputs, kind="directory"))
         try:
             if schema is None and isinstance(settings, Settings):
                 schema = type(settings)

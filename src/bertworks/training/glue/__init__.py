@@ -20,7 +20,8 @@ import torch
 from ...api import Model, load
 from ...checkpoints.locate import local_directory
 from ...errors import DataError, SettingsError, TrainingError
-from ...files import claim, write, write_json
+from ...files import write, write_json
+from ...locks import claim
 from ...tasks import labelled_task
 from ...wording import markdown
 from ..finetune_settings import settings_of
