@@ -76,7 +76,7 @@ def _cell(count: int, total: int, *, is_right: bool) -> str:
 def _scores(table: ScoreTable) -> str:
     rows = list(table.rows)
     said = ""
-    if len(rows) > MOST_ROWS:
+    if len(rows) > MOST_ROWS and "f1" in rows[0].metrics:
         rows = sorted(rows, key=lambda row: row.metrics["f1"])[:MOST_ROWS]
         said = page.paragraph(f"The {MOST_ROWS} of {len(table.rows)} with the lowest F1.")
     metrics = list(rows[0].metrics) if rows else []
