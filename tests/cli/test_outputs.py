@@ -331,7 +331,7 @@ REFUSED: dict[str, tuple[Callable[[World, Path], Words], str]] = {
     ),
     "features of a bad row": (
         lambda w, t: (*("features", w.pretrained, "-", "--out", t / "v.parquet", *CPU),),
-        "line 2",
+        "standard input:2",
     ),
     "predict a bad row": (
         lambda w, t: ("predict", w.finetuned, "--data", t / "half.jsonl", "--out", t / "p.tsv"),

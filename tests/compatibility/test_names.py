@@ -19,7 +19,29 @@ FORMER_OPTIONS: dict[str, list[str]] = {}
 For example `{"embed --pooling cls": ["embed", "models/small", "a text", "--pooling", "cls", …]}`.
 """
 
-FORMER_NAMES: dict[str, Callable[[], Any]] = {}
+
+def with_header(method: str, *given: Any) -> Callable[[], Any]:
+    """A use of `header=`, which is one of the options of tables now."""
+
+    def use() -> Any:
+        model = bw.load("models/classification", device="cpu")
+        made = getattr(model, method)(*given, header=True)
+        return list(made) if method == "stream" else made
+
+    return use
+
+
+FORMER_NAMES: dict[str, Callable[[], Any]] = {
+    "Model.stream(header)": with_header("stream", ["Ben drew the door"]),
+    "Model.evaluate(header)": with_header("evaluate", "tables/single-dev.jsonl"),
+    "Model.embed_to(header)": with_header("embed_to", "header.npy", "tables/single-dev.jsonl"),
+    "Model.features_to(header)": with_header(
+        "features_to", "header.parquet", "tables/single-dev.jsonl"
+    ),
+    "Index.open(header)": lambda: bw.Index.open(
+        bw.load("models/classification", device="cpu"), "tables/single-dev.jsonl", header=True
+    ),
+}
 """Lines of `api.txt` that are no more as such, and what has to work all the same."""
 
 

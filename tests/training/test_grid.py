@@ -18,6 +18,7 @@ from bertworks.api import Model, load
 from bertworks.errors import BertworksError, DataError, SettingsError, TrainingError
 from bertworks.tasks.classification.task import ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.best import Best
 from bertworks.training.finetune import finetune
 from bertworks.training.finetune_settings import settings_of
 from bertworks.training.grid import GridResult, GridRun, PointResult, finetune_grid
@@ -25,7 +26,6 @@ from bertworks.training.grid.runs import Job, do_here, slots
 from bertworks.training.grid.search import propose
 from bertworks.training.grid.space import Range, Space, name_of
 from bertworks.training.journal import RunDirectory
-from bertworks.training.plan import Best
 from bertworks.training.progress import Progress
 from bertworks.training.signals import Interrupted
 from tests.training.letters import CONFIG, PIECES, Lines, make_rows

@@ -22,6 +22,9 @@ MANIFEST = "manifest.json"
 EXCLUDED = "excluded.jsonl"
 TOKENIZER = "tokenizer"
 
+_ADDED = {"encoding": "utf-8", "exclude": None}
+"""Settings of a job that earlier releases did not have, and what they did."""
+
 Sentences = Literal["split", "lines"]
 """How paragraphs become sentences: split by rules, or each line as it stands."""
 
@@ -188,8 +191,11 @@ class Manifest(_Record):
     def write(self, directory: Path) -> None:
         """Write the manifest, whole or not at all."""
         tree = self.model_dump(mode="json")
-        if self.job.exclude is None:  # as before there was such an option
-            del tree["excluded_documents"], tree["job"]["exclude"]
+        for key, value in _ADDED.items():  # where they are not used, the bytes are as before
+            if tree["job"][key] == value:
+                del tree["job"][key]
+        if self.job.exclude is None:
+            del tree["excluded_documents"]
         files.write_json(directory / MANIFEST, tree)
 
 

@@ -10,10 +10,11 @@ None of these packages is imported: their tables are known by their methods.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import DataError
+from ..errors import DataError, brief
 
 NAME = "the rows given"
 """What rows in memory are called in errors."""
@@ -40,9 +41,10 @@ def check_distinct(names: Sequence[str], where: str) -> None:
     Raises:
         DataError: two have.
     """
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError(f"two columns are called {name!r}", where=where)
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        what = f"{count} columns are called {brief(name)}"
+        raise DataError(what, where=where, fix="Rename all but one.")
 
 
 def paired(table: Any) -> Any:

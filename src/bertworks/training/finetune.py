@@ -30,6 +30,7 @@ from ..tasks.rows import Table
 from ..tasks.summary import DataSummary
 from ..tasks.task import Network
 from ..wording import measured
+from .best import Best
 from .checkpoint import load_weights
 from .dev_share import Dev
 from .distributed import Team, team
@@ -38,7 +39,7 @@ from .fit import fit
 from .instability import failures, no_better_than_guessing
 from .journal import RunDirectory
 from .labelled_data import LabelledData
-from .plan import Best, FitSettings, Phase, Plan
+from .plan import FitSettings, Phase, Plan
 from .progress import Progress, say
 from .random_state import seed_everything
 from .report import write_report

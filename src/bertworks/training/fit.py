@@ -33,13 +33,14 @@ from ..model.precision import computing_in, dtype_of, is_finite
 from ..tasks.task import Network, Task
 from . import machine
 from .averaging import Average
+from .best import Best
 from .checkpoint import save_weights
 from .conditions import check_can_split, determinism, recomputing
 from .distributed import Team, team
 from .freezing import Thaw, frozen
 from .journal import RunDirectory
 from .optimizer import build_optimizer, set_step
-from .plan import Best, FitSettings, Phase, Plan
+from .plan import FitSettings, Phase, Plan
 from .progress import Progress
 from .random_state import unchanged_random_state
 from .signals import Interrupted, StopRequest, stop_request

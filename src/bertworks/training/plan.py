@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
@@ -157,28 +156,3 @@ class Plan:
 
     def _ends(self) -> list[int]:
         return list(accumulate(self.phase_steps))
-
-
-@dataclass(frozen=True)
-class Best:
-    """Which metric of the evaluations chooses the weights that are kept.
-
-    Attributes:
-        metric: its name.
-        lower_is_better: whether less of it is better.
-        patience: after how many evaluations in a row that are no better the run ends.
-    """
-
-    metric: str
-    lower_is_better: bool = False
-    patience: int | None = None
-
-    def is_better(self, value: float, before: float | None) -> bool:
-        """Whether a value beats the best one before; the first of equals stays the best."""
-        if before is None or math.isnan(before):
-            return True
-        return value < before if self.lower_is_better else value > before
-
-    def has_waited(self, step: int, since: int, every: int) -> bool:
-        """Whether enough evaluations, one every so many steps, were no better since a step."""
-        return self.patience is not None and step // every - since // every >= self.patience

@@ -15,11 +15,12 @@ from ..inference.evaluate import evaluate
 from ..model.config import EncoderConfig
 from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import LstmSettings, ProbeNetwork, ProbeTask
+from .best import Best
 from .checkpoint import load_weights
 from .fit import fit
 from .journal import RunDirectory
 from .optimizer import OptimizerSettings
-from .plan import Best, FitSettings, Phase
+from .plan import FitSettings, Phase
 from .progress import Progress
 from .random_state import seed_everything
 from .row_source import RowSource

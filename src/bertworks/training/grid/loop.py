@@ -12,9 +12,9 @@ from typing import Any
 
 from ...errors import SettingsError, TrainingError
 from ...wording import duration
+from ..best import Best
 from ..finetune import FinetuneResult
 from ..journal import RunDirectory
-from ..plan import Best
 from ..progress import Progress, say
 from .results import GridResult, GridRun, PointResult, run_name
 from .runs import Job, Slot, do_here, do_in_processes

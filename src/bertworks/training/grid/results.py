@@ -12,8 +12,8 @@ import numpy as np
 
 from ... import files
 from ...wording import markdown, measured
+from ..best import Best
 from ..journal import RunDirectory
-from ..plan import Best
 from ..run_files import GRID, read_json
 from .space import Point, name_of, shown
 

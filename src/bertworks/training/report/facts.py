@@ -9,8 +9,8 @@ from typing import Any, Self
 from ...errors import BertworksError, DataError
 from ...tasks import task_class
 from ...tasks.breakdown import Breakdown
+from ..best import Best
 from ..journal import RunDirectory
-from ..plan import Best
 from ..run_files import EVALUATION, SAMPLES, read_data, read_json
 
 
