@@ -316,7 +316,7 @@ def test_the_loss_is_that_of_the_paper(loss, softmax):
     task = make_task(span_loss=loss, softmax=softmax)
     network = task.network(config).double().eval()
     assert isinstance(network, AnsweringNetwork)
-    rows = [row("a b c d a b c d a b", "c d", 4), row("a", None)]
+    rows = [row("a b c d a b c d a b c d a b", "c d", 4), row("a", None)]
     batch = task.collate(task.examples(rows, 0)).to("cpu")
     logits = network.predict(batch)["logits"]
     ends = batch.packed.cu_seqlens.tolist()
