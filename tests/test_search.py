@@ -12,7 +12,7 @@ import pytest
 
 import bertworks as bw
 from bertworks.api import Model, load
-from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
 from bertworks.search import Hit, Index
 from bertworks.tasks.classification.settings import ClassificationSettings
 from bertworks.tasks.classification.task import ClassificationTask
@@ -138,7 +138,7 @@ def test_what_went_wrong_since_is_said(model: Model, tmp_path: Path) -> None:
     file.write_text("a\n")
     with pytest.raises(DataError, match=r"texts\.txt: has fewer texts"):
         index.search("c", top_k=3)
-    with pytest.raises(DataError, match=r"texts\.txt: the directory cannot be made"):
+    with pytest.raises(OutputError, match=r"texts\.txt: is a file, not a directory"):
         Index.open(model, TEXTS, file)
     with pytest.raises(DataError, match=r"^query 2: .* tokens, but at most"):
         index.search(["a", "a " * 1000])
