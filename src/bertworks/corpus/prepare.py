@@ -114,6 +114,7 @@ def prepare(
         raise SettingsError(
             f"workers={workers}, shard_bytes={shard_bytes}: each must be at least 1"
         )
+    from ..text.files import write_definition
     from ..text.sentences import split_sentences
     from ..text.tokenizer import Tokenizer
 
@@ -163,7 +164,8 @@ def prepare(
             run = _Run(directory, job, journal, counts, progress)
             try:
                 if not (directory / TOKENIZER).exists():
-                    tokenizer.save(directory / TOKENIZER)
+                    with files.new_directory(directory / TOKENIZER) as new:
+                        write_definition(tokenizer.definition, new)
                 run.work(batches(documents, shard_bytes, counts), tokenizer, workers)
                 return run.finish(tokenizer)
             except OutputError as error:

@@ -218,7 +218,7 @@ def _read_wordpiece(
 
 
 def write_definition(
-    definition: Definition, directory: Path, *, model_max_length: int | None
+    definition: Definition, directory: Path, *, model_max_length: int | None = None
 ) -> None:
     """Write a tokenizer's files into a directory; see `Tokenizer.save`."""
     if isinstance(definition, TreeDefinition):
