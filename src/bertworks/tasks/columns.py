@@ -219,9 +219,7 @@ def _guess_texts(
     label: str | None,
     where: str | None,
 ) -> tuple[str, str | None]:
-    if sample and all(
-        isinstance(value, list) for name, value in sample[0].items() if name != "document"
-    ):
+    if sample and all(_is_words(v) for name, v in sample[0].items() if name != "document"):
         raise DataError(
             f"its rows are no texts but lists of words: {brief(next(iter(sample[0].values())))}",
             where=where,
@@ -256,6 +254,10 @@ def are_labelled_texts(texts: Sequence[str]) -> bool:
     is_few = 2 <= len(counts) <= max(2, len(words) // 5)
     is_few = is_few and max(counts.values()) <= 0.9 * len(words)
     return is_few and all(_LABEL.fullmatch(word) for word in counts)
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
 def _label_fix(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str:
