@@ -67,7 +67,8 @@ MOST_NAMES = 12
 
 _MOST_CHARACTERS = 60
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _MOST_CHARACTERS
+_SHORT.maxstring = _SHORT.maxother = 30
+_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxlevel = 2
 
 
 def brief(value: object) -> str:

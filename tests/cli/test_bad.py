@@ -95,7 +95,43 @@ def test_bad_corpora(bertworks: Bertworks, world: World, tmp_path: Path) -> None
         _fails(bertworks, "vocab", tmp_path / name, "--out", out, says=says)
     _fails(bertworks, "vocab", world.corpus, "--out", out, "--size", 50, says="size=50")
     _fails(bertworks, "vocab", world.train, "--out", out, "--column", "txt", says="'txt'")
+    _fails(
+        *(bertworks, "vocab", world.corpus, "--out", out, "--column", "text"),
+        says="plain text has no column 'text'",
+    )
+    (tmp_path / "long.txt").write_text("short\n" + "x" * 100)
+    _fails(
+        *(bertworks, "vocab", tmp_path / "long.txt", "--out", out, "--max-line-bytes", 50),
+        says="long.txt:2: the line is longer than 50 bytes",
+    )
     assert not out.exists()
+
+
+def test_encodings_and_formats_are_said_everywhere(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_bytes("text\tlabel\nGrüße\tdry\nDas Öl\twet\n".encode("latin-1"))
+    out = tmp_path / "out"
+    options = ("--encoding", "latin-1", "--format", "tsv")
+    for words in (
+        ("predict", world.finetuned, "--data", table, "--out", out / "a.csv"),
+        ("evaluate", world.finetuned, "--data", table),
+        ("embed", world.finetuned, "--data", table, "--out", out / "a.npy"),
+        ("features", world.finetuned, "--data", table, "--out", out / "a.parquet"),
+        ("search", world.finetuned, table, "a"),
+        ("probe", "--model", world.finetuned, "--train", table, "--dev", table),
+    ):
+        out.mkdir(exist_ok=True)
+        _fails(bertworks, *words, says="--encoding latin-1")
+        result = bertworks(*words, *options)
+        assert result.exit_code == 0, result.output
+    assert "Grüße,dry,".encode() in (out / "a.csv").read_bytes()
+    _fails(bertworks, *words, "--encoding", "latin-17", says="nearest valid name")
+    _fails(
+        *(bertworks, "predict", world.finetuned, "--data", world.dev, "--out", tmp_path / "a.xlsx"),
+        says="not written as .xlsx. Name it .tsv, .csv or .jsonl",
+    )
 
 
 def test_nothing_is_overwritten(bertworks: Bertworks, world: World) -> None:

@@ -296,8 +296,17 @@ def test_errors_of_readers_and_settings(tokenizer: Tokenizer, tmp_path: Path) ->
     for workers in (1, 2):
         with pytest.raises(DataError, match="f:3: not UTF-8"):
             prepare(tmp_path / "f", tokenizer=tokenizer, out=tmp_path / "out", workers=workers)
-    with pytest.raises(DataError, match="language"):
-        prepare(tmp_path / "f", tokenizer=tokenizer, out=tmp_path / "out", language="English!")
+    for language in ("English!", "sv", "xx"):
+        with pytest.raises(DataError, match=r"no rules for the language .* Give one of am, ar"):
+            prepare(tmp_path / "f", tokenizer=tokenizer, out=tmp_path / "out", language=language)
+    with pytest.raises(SettingsError, match="language='de' is for sentences='split'"):
+        prepare(
+            tmp_path / "f",
+            tokenizer=tokenizer,
+            out=tmp_path / "out",
+            language="de",
+            sentences="lines",
+        )
     with pytest.raises(SettingsError, match="workers=0"):
         prepare(tmp_path / "f", tokenizer=tokenizer, out=tmp_path / "out", workers=0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,7 @@ from bertworks.tasks.counters import (
 )
 from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.report.evaluation import sections
 
 from . import squad_oracle
 
@@ -445,10 +447,46 @@ def test_excerpts_hold_what_they_are_about(length: int, data: st.DataObject) -> 
 
 def test_rare_kinds_are_one() -> None:
     kinds = [f"kind {at}" for at in range(MOST_GROUPS + 3) for _ in range(MOST_GROUPS + 3 - at)]
-    table = means_by("kind", "rows", kinds, {"f1": [float(kind[5:]) for kind in kinds]})
+    table = means_by("kind", "rows", kinds, {"size": [float(kind[5:]) for kind in kinds]})
     assert len(table.rows) == MOST_GROUPS + 1
-    assert table.rows[0].metrics == {"f1": 0.0}
+    assert table.rows[0].metrics == {"size": 0.0}
     others = table.rows[-1]
     rest = [at for at in range(MOST_GROUPS, MOST_GROUPS + 3) for _ in range(MOST_GROUPS + 3 - at)]
     assert (others.name, others.count) == ("others", len(rest))
-    assert others.metrics["f1"] == pytest.approx(np.mean(rest))
+    assert others.metrics["size"] == pytest.approx(np.mean(rest))
+
+
+@pytest.mark.parametrize(
+    ("task", "rows"),
+    [
+        (
+            "classification",
+            [{"text": letter, "label": "xy"[at % 2]} for at, letter in enumerate("abcd")],
+        ),
+        ("regression", [{"text": letter, "label": at} for at, letter in enumerate("abcd")]),
+        (
+            "tagging",
+            [{"words": [letter], "tags": ["xy"[at % 2]]} for at, letter in enumerate("abcd")],
+        ),
+        (
+            "choice",
+            [
+                {"prompt": "a", "choice_1": "b", "choice_2": letter, "label": at % 2}
+                for at, letter in enumerate("abcd")
+            ],
+        ),
+        (
+            "retrieval",
+            [{"text1": letter, "text2": "b", "score": at / 3} for at, letter in enumerate("abcd")],
+        ),
+    ],
+)
+def test_mistakes_name_their_places(tmp_path: Path, task: str, rows: list[dict[str, Any]]) -> None:
+    """In a file of lines by its line: a blank one makes it another than the row's number."""
+    file = tmp_path / "dev.jsonl"
+    file.write_text("\n" + "".join(json.dumps(row) + "\n" for row in rows))
+    for mistake in untrained(task, rows).evaluate(file).breakdown.mistakes:
+        assert mistake.where == f"{file}:{mistake.row + 1}"
+        assert f"{file}:{mistake.row + 1}" in "".join(
+            sections(Breakdown(mistakes=(mistake,)), "dev")
+        )

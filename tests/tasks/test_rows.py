@@ -173,11 +173,11 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("a.csv", 'text,label\n"a" b,1\n', ":2: the quote that is opened here ends in line 2"),
         ("a.csv", 'text,label\n"a\nb",1\nc\n', ":4: 1 field(s), where the header has 2"),
-        ("a.csv", "id;text;label\n1;a b;x\n", ": its fields seem to be parted by ';'. Part"),
+        ("a.csv", "id;text;label\n1;a b;x\n", ": its fields seem to be separated by ';'. Separate"),
         (
             "a.tsv",
             "text,label\na,x\nb,y\n",
-            ": its fields seem to be parted by ','. Part",
+            ": its fields seem to be separated by ','. --format csv",
         ),
         ("a.tsv", "text\tlabel\ra\tx\rb\ty\r", ": its lines end with carriage returns alone"),
         ("a.conllu", "_\ta" + "\t_" * 8, ":1: the id '_' is no word's"),

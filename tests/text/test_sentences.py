@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.errors import DataError
-from bertworks.text.sentences import split_sentences
+from bertworks.text.sentences import LANGUAGES, split_sentences
 
 
 def test_english():
@@ -29,6 +29,15 @@ def test_english():
 )
 def test_other_languages(language, text, count):
     assert len(split_sentences(text, language)) == count
+
+
+def test_languages_that_the_library_knows():
+    """With a region or without, and those that it splits by a related one's rules."""
+    german = "Am 3. Mai geht es los."
+    for language in ("de", "de-AT", "DE_ch", "lb"):
+        assert split_sentences(german, language) == [german]
+    assert len(split_sentences(german, "en")) == 2
+    assert all(split_sentences("A b. C d.", language) for language in LANGUAGES)
 
 
 @given(st.text())

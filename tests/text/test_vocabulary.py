@@ -151,7 +151,7 @@ def test_nothing_but_the_words_counts(texts, randomly):
     assert again.fingerprint == tokenizer.fingerprint
     for ids in tokenizer.piece_ids(texts):
         assert tokenizer.unk_id not in ids
-    counts = vocabulary._count_words(texts, Normalization(), None)
+    counts = vocabulary._count_words(texts, Normalization(), 200, None)
     assert counts == Counter(word for text in texts for word in Normalization().words(text))
 
 

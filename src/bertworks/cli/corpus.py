@@ -195,8 +195,8 @@ def prepare(
 
     Killed and run again, it goes on where it stopped. The number of workers changes nothing in
     what is written. Each worker's memory grows with its longest document, by 10 to 30 bytes a
-    character, and with its longest sentence, by 100 (160 with --spans): a line without a full stop
-    is one sentence.
+    character; with tokenizers other than WordPiece also with its longest sentence, by 100 (a line
+    without a full stop is one sentence).
     """
     import os
 

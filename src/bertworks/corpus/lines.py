@@ -34,6 +34,7 @@ _NO_TEXT: dict[bytes, str] = {
     b"%PDF-": "a PDF: extract its text first",
     b"BZh91AY&SY": "compressed by bzip2: decompress it, or use gzip or zstd",
     b"\xfd7zXZ\0": "compressed by xz: decompress it, or use gzip or zstd",
+    b"PAR1": "Parquet: have its name end in .parquet",
     b"ARROW1\0\0": "an Arrow file: write it as Parquet",
     b"SQLite format 3\0": "an SQLite database: export the table",
 }
@@ -148,6 +149,7 @@ def read_lines(path: str, reading: Reading) -> Iterator[tuple[int, str]]:
     """
     try:
         with open_stream(path, reading.counts) as stream:
+            _check_text(stream.peek(_TAR_AT + len(_TAR)))
             yield from decode_lines(stream, path, reading)
     except (OSError, pa.ArrowException) as error:
         reading.bad("damaged file", f"cannot be read ({reason(error)})", where=path)
@@ -222,7 +224,7 @@ def text_encoding(name: str) -> str:
 
 
 @contextmanager
-def open_stream(path: str, counts: ReadCounts) -> Iterator[IO[bytes]]:
+def open_stream(path: str, counts: ReadCounts) -> Iterator[io.BufferedReader[Any]]:
     """A buffered binary stream of the file's content, decompressed if gzip or zstd.
 
     Compression is told by the first bytes. The bytes read from disk are added to `counts`.
@@ -241,7 +243,6 @@ def open_stream(path: str, counts: ReadCounts) -> Iterator[IO[bytes]]:
         if codec is not None:
             inflated: Any = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec)
             raw = io.BufferedReader(inflated, _BUFFER)
-        _check_text(raw.peek(_TAR_AT + len(_TAR)))
         yield raw
 
 

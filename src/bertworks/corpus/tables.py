@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from ..errors import DataError, check_name, need
 from .formats import Found, found_in, report_missing_column, text_of
@@ -102,15 +104,24 @@ def read_batches(
         for name, values in zip(batch.schema.names, batch.columns, strict=True):
             if not _is_string(values.type):
                 continue
-            texts = values.dictionary if pa.types.is_dictionary(values.type) else values
-            most = pc.max(pc.binary_length(texts)).as_py() or 0
-            if most > limit:
-                raise _too_long(name, limit, f"{path}, rows {row + 1} to {row + len(batch)}")
-            longest = max(longest, most)
+            lengths = _lengths(values)
+            if lengths.max() > limit:
+                raise _too_long(name, limit, f"{path}, row {row + int(lengths.argmax()) + 1}")
+            longest = max(longest, int(lengths.max()))
         # As Python's values each row has a text of its own.
         step = max(1, _BATCH_BYTES // longest)
         yield from (batch.slice(at, step) for at in range(0, len(batch), step))
         row += len(batch)
+
+
+def _lengths(values: pa.Array) -> NDArray[np.int64]:
+    """The bytes of each text of a column, `[rows]`, one row at least; 0 where there is none."""
+    if pa.types.is_dictionary(values.type):
+        lengths = pc.take(pc.binary_length(values.dictionary), values.indices)
+    else:
+        lengths = pc.binary_length(values)
+    found: NDArray[np.int64] = lengths.fill_null(0).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _too_long(column: str, limit: int, where: str) -> DataError:

@@ -199,10 +199,18 @@ def check_parted(
         same = all(row[0].count(sign) == len(names) - 1 for row in rest)
         if len(names) > 1 and same and looks_like_header(names, [], wanted):
             raise DataError(
-                f"its fields seem to be parted by {sign!r}",
+                f"its fields seem to be separated by {sign!r}",
                 where=path,
-                fix=f"Part them by {'commas' if format == 'csv' else 'tabs'}.",
+                fix=_read_as(sign, format),
             )
+
+
+def _read_as(sign: str, format: str) -> str:
+    """What to do with fields that are separated by a sign that the format has not."""
+    other = {",": "csv", "\t": "tsv"}.get(sign)
+    if other is not None:
+        return f'--format {other} (format="{other}") reads them.'
+    return f"Separate them by {'commas' if format == 'csv' else 'tabs'}."
 
 
 def _guess_texts(
@@ -211,6 +219,12 @@ def _guess_texts(
     label: str | None,
     where: str | None,
 ) -> tuple[str, str | None]:
+    if sample and all(_is_words(v) for name, v in sample[0].items() if name != "document"):
+        raise DataError(
+            f"its rows are no texts but lists of words: {brief(next(iter(sample[0].values())))}",
+            where=where,
+            fix="Tagging reads these. Of another kind of file, say --format F (format=F).",
+        )
     by_name = {column.strip().lower(): column for column in columns if column != label}
     for first, second in PAIR_NAMES:
         if first in by_name and second in by_name:
@@ -226,9 +240,7 @@ def _guess_texts(
         raise DataError(
             f"cannot tell which column is the text; {listing(columns)}",
             where=where,
-            fix="Lists of words are for tagging."
-            if any(isinstance(value, list) for row in sample[:1] for value in row.values())
-            else "Name it with text_column=NAME (and pair_column=NAME for a second text).",
+            fix="Name it with text_column=NAME (and pair_column=NAME for a second text).",
         )
     return by_content, None
 
@@ -240,7 +252,12 @@ def are_labelled_texts(texts: Sequence[str]) -> bool:
         return False
     counts = Counter(word for word, _ in words)
     is_few = 2 <= len(counts) <= max(2, len(words) // 5)
+    is_few = is_few and max(counts.values()) <= 0.9 * len(words)
     return is_few and all(_LABEL.fullmatch(word) for word in counts)
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
 def _label_fix(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str:
@@ -265,8 +282,6 @@ def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]
     """The one column of long values that seldom repeat; none if there are more or none."""
     found = []
     for column in columns:
-        if any(isinstance(row.get(column), list) for row in sample[:1]):
-            continue
         values = [str(row.get(column, "")) for row in sample]
         long = sum(map(len, values)) >= 10 * len(values)
         if values and long and 2 * len(set(values)) > len(values):

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ..errors import DataError, brief
-from .delimited import too_long
+from .delimited import LINE_SIZE, too_long
 from .placed import PlacedRow
 
 DOCUMENT = "document"
@@ -28,8 +28,6 @@ CONLLU_COLUMNS = (
     *("feats", "head", "deprel", "deps", "misc"),
 )
 _NO_WORD = re.compile(r"\d+[-.]\d+")  # a token of several words, or an empty node
-_WORD_SIZE = 64
-"""What a word counts towards the limit of a sentence: its line takes more memory than a text."""
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
@@ -116,7 +114,7 @@ def _sentences(
         line = raw.rstrip("\r\n")
         if line.strip(" \t"):
             sentence.append((number, line))
-            size += max(len(line), _WORD_SIZE)
+            size += max(len(line), LINE_SIZE)
             if size > limit:
                 raise too_long("sentence", limit, f"{name}:{sentence[0][0]}")
         elif sentence:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from ..corpus.lines import MAX_LINE_BYTES
 from ..errors import DataError
 
+LINE_SIZE = 64
+"""What a line of a record counts for at least: in memory a short one takes more than its text."""
 _LONGEST_FIELD = 1 << 24  # characters of a quoted field, beyond which a quote was left open
 
 Record = tuple[int, list[str]]
@@ -36,7 +38,7 @@ def split_csv(
     Args:
         lines: the file's lines with their numbers, their line ends still on.
         name: the file, for errors.
-        limit: the most characters of a record, however many lines it has.
+        limit: the most characters of a record, a line counting as 64 at least.
 
     Raises:
         DataError: a quote is not closed, or something stands between it and the next comma; or a
@@ -73,7 +75,7 @@ def _quoted_fields(
                         "a quote is opened here and never closed", where=f"{name}:{opened}"
                     )
                 (number, line), end = following, 0
-                total += len(line)
+                total += max(len(line), LINE_SIZE)
                 if total > limit:
                     raise too_long("record", limit, f"{name}:{first}")
             parts.append(line[end:close])

@@ -1,6 +1,6 @@
 """Rows from files that are one JSON document: an array of objects, or SQuAD's questions.
 
-    [{"text": …, "label": …}, …]
+    [{"text": …, "label": …}, …]        or the array as {"data": …}
 
 Of SQuAD a row is one question, its passage and its answers:
 
@@ -60,14 +60,19 @@ def read_document(lines: Iterable[tuple[int, str]], name: str, limit: int) -> It
         raise DataError(f"no JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
     except ValueError as error:
         raise DataError(f"no JSON that can be read: {error}", where=name) from None
-    if isinstance(document, list):
-        for number, row in enumerate(document, 1):
+    rows = document.get("data") if isinstance(document, dict) else document
+    if isinstance(rows, list) and not _is_squad(rows):
+        for number, row in enumerate(rows, 1):
             where = f"{name}, row {number}"
             if not isinstance(row, dict):
                 raise DataError(f"a JSON {type(row).__name__}, not an object", where=where)
             yield PlacedRow(where, row)
         return
     yield from _questions(document, name)
+
+
+def _is_squad(articles: list[Any]) -> bool:
+    return any(isinstance(article, dict) and "paragraphs" in article for article in articles[:1])
 
 
 def _questions(document: Any, name: str) -> Iterator[PlacedRow]:

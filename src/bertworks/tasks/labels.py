@@ -68,7 +68,8 @@ def label_name(row: Row, column: str, where: str | None) -> str:
         return str(value).lower()
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return str(int(value))
-    if value is None or (isinstance(value, str) and not value.strip()):
+    is_nan = isinstance(value, float) and math.isnan(value)
+    if value is None or is_nan or (isinstance(value, str) and not value.strip()):
         raise DataError(f"the label (column {column!r}) is empty", where=where)
     if not isinstance(value, str):
         raise DataError(f"the label {brief(value)} (column {column!r}) is no name", where=where)

@@ -78,9 +78,7 @@ def text_of(row: Mapping[str, Any], column: str, where: str | None) -> str:
     value = row[column]
     if not isinstance(value, str):
         found = "nothing" if value is None else f"{brief(value)}, which is no text"
-        is_words = isinstance(value, list) and all(isinstance(part, str) for part in value)
-        fix = "A list of words is for tagging." if is_words else None
-        raise DataError(f"the column {column!r} holds {found}", where=where, fix=fix)
+        raise DataError(f"the column {column!r} holds {found}", where=where)
     return value
 
 

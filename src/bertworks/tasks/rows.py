@@ -21,7 +21,7 @@ import pyarrow as pa
 from ..corpus.lines import ReadCounts, Reading, decode_lines, read_head, read_lines, reason
 from ..corpus.sources import CorpusSource
 from ..corpus.tables import open_dataset, open_parquet, read_batches
-from ..errors import BertworksWarning, DataError, brief, check_name, closest, some_of
+from ..errors import BertworksWarning, DataError, brief, check_name, some_of
 from .columns import (
     LABEL_TEXT_FIX,
     are_labelled_texts,
@@ -140,10 +140,8 @@ def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | Non
     if are_labelled_texts(filled):
         fix = LABEL_TEXT_FIX
     else:
-        close = closest(suffix, _SUFFIXES)
         formats = ", ".join(dict.fromkeys(_SUFFIXES.values()))
         fix = f"Say which it is: --format F (format=F), F one of {formats}, label-text, text."
-        fix = f"The nearest suffix is {close!r}. {fix}" if close else fix
     seen = f"; its first line is {brief(filled[0])}" if filled else ""
     raise DataError(
         f"neither its suffix {suffix!r} nor its content shows its format{seen}", where=path, fix=fix
@@ -228,7 +226,7 @@ def _wrong_number(
     of = "header" if has_header else "first line"
     fix = None
     if len(columns) == 1 or len(fields) == 1:
-        fix = f"Are the fields parted by {'commas' if format == 'csv' else 'tabs'}?"
+        fix = f"Are the fields separated by {'commas' if format == 'csv' else 'tabs'}?"
     return DataError(
         f"{len(fields)} field(s), where the {of} has {len(columns)}", where=where, fix=fix
     )
@@ -286,11 +284,15 @@ _STREAMS: Mapping[str | None, Callable[[Lines, str, int], Iterator[PlacedRow]]] 
 }
 
 
+_ONE_A_LINE = 'Each line must hold one object, like {"text": …, "label": …}.'
+
+
 def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        raise DataError(f"no JSON: {error.msg} (column {error.colno})", where=where) from None
+        what = f"no JSON: {error.msg} (column {error.colno})"
+        raise DataError(what, where=where, fix=_ONE_A_LINE) from None
     except RecursionError:
         raise DataError("no JSON that can be read: nested too deeply", where=where) from None
     except ValueError:  # Python refuses to read more digits than a few thousand
@@ -299,7 +301,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
         raise DataError(
             f"a JSON {type(value).__name__}, not an object",
             where=where,
-            fix='Each line must hold one object, like {"text": …, "label": …}.',
+            fix=_ONE_A_LINE,
         )
     return value
 

@@ -29,10 +29,6 @@ SPECIAL_PIECES = (PAD, UNK, CLS, SEP, MASK)
 # What stands at the ids 0 to 103 of the published English vocabularies.
 ORIGINAL_SPECIAL_PIECES = (PAD, *(f"[unused{n}]" for n in range(99)), UNK, CLS, SEP, MASK)
 
-# White space and punctuation that each version of Unicode knows as such; ideographs.
-_WORDS = re.compile(r"[ \t\n\r!-/:-@\[-`{-~\u3001\u3002\uff0c]")
-_WORDS_AND_IDEOGRAPHS = re.compile(f"{_WORDS.pattern[:-1]}\u4e00-\u9fff]")
-
 # The original code's limit; Hugging Face has 100.
 MAX_WORD_CHARACTERS = 200
 
@@ -224,11 +220,11 @@ class WordPieceDefinition(Definition):
 
     @property
     def breaks(self) -> re.Pattern[str] | None:
-        """White space, and what is always a word by itself; not beside pieces that were added
-        later and may hold such characters themselves, or the white space around them."""
+        """Those between words; not beside pieces that were added later and may hold such characters
+        themselves, or the white space around them."""
         if any(a.lstrip or a.rstrip or not a.content.isalnum() for a in self.added):
             return None
-        return _WORDS_AND_IDEOGRAPHS if self.normalization.split_ideographs else _WORDS
+        return self.normalization.breaks
 
     def description(self) -> Mapping[str, Any]:
         return {

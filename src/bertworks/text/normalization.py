@@ -26,6 +26,9 @@ _UNUSUAL = re.compile("[\ud800-\udfffΣ\U0002b820-\U0002b91f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MISSED_IDEOGRAPH = re.compile("[\U0002b820-\U0002b91f]")
 
+# White space and punctuation that each version of Unicode knows as such; ideographs.
+_WORDS = re.compile(r"[ \t\n\r!-/:-@\[-`{-~\u3001\u3002\uff0c]")
+_WORDS_AND_IDEOGRAPHS = re.compile(f"{_WORDS.pattern[:-1]}\u4e00-\u9fff]")
 
 # The original place of each character of a corrected text; None: where it stands.
 Origin = NDArray[np.int64] | None
@@ -46,6 +49,11 @@ class Normalization:
     strip_accents: bool | None = None
     clean_text: bool = True
     split_ideographs: bool = True
+
+    @property
+    def breaks(self) -> re.Pattern[str]:
+        """White space, and what is always a word: a text cut before it has the same words."""
+        return _WORDS_AND_IDEOGRAPHS if self.split_ideographs else _WORDS
 
     @cached_property
     def normalizer(self) -> normalizers.Normalizer:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from ..errors import DataError, SettingsError
 from .definition import MAX_WORD_CHARACTERS, ORIGINAL_SPECIAL_PIECES
 from .normalization import Normalization, check_text
+from .portions import portions
 from .tokenizer import Tokenizer
 from .wordpiece import CONTINUATION, learn_pieces
 
@@ -60,7 +61,7 @@ def train_vocabulary(
     if not 0.0 < character_coverage <= 1.0:
         raise SettingsError(f"character_coverage={character_coverage} is not between 0 and 1")
     normalization = Normalization(lowercase=lowercase, strip_accents=strip_accents)
-    counts = _count_words(texts, normalization, progress)
+    counts = _count_words(texts, normalization, max_word_characters, progress)
     alphabet = _alphabet(counts, character_coverage)
     if not alphabet:
         raise DataError("no words to train a vocabulary from", fix="Give texts that are not empty.")
@@ -94,12 +95,16 @@ def train_vocabulary(
 
 
 def _count_words(
-    texts: Iterable[str], normalization: Normalization, progress: Progress | None
+    texts: Iterable[str],
+    normalization: Normalization,
+    longest_word: int,
+    progress: Progress | None,
 ) -> Counter[str]:
     """Count normalised words.
 
     Strings between spaces are counted first and normalised once for many occurrences; a space
-    separates words before and after normalising, so this changes nothing.
+    separates words before and after normalising, so this changes nothing. Long texts are taken in
+    portions; of a word that takes more than one of them only the beginning counts.
     """
     words: Counter[str] = Counter()
     strings: Counter[str] = Counter()
@@ -114,11 +119,13 @@ def _count_words(
     number = 0
     for number, text in enumerate(texts, 1):
         check_text(text, where=f"paragraph {number}")
-        strings.update(text.split(" "))
-        characters += len(text)
-        if len(strings) > _MAX_STRINGS or characters > _MAX_CHARACTERS:
-            empty()
-            characters = 0
+        for part in portions([text], normalization.breaks, longest_word):
+            assert isinstance(part.text, str)
+            strings.update(part.text.split(" "))
+            characters += len(part.text)
+            if len(strings) > _MAX_STRINGS or characters > _MAX_CHARACTERS:
+                empty()
+                characters = 0
         if progress is not None and number % 10_000 == 0:
             progress("paragraphs", number)
     empty()

@@ -109,3 +109,26 @@ def test_a_query_does_not_find_itself() -> None:
     }
     evaluator.add(outputs, batch_of(task, rows))
     assert evaluator.result()["mrr@10"] == 1
+
+
+def test_queries_with_a_wrong_text_nearest_are_listed() -> None:
+    rows = [
+        {"query": f"q {name}", "positive": f"p {name}", "negative": [f"n {name}"]} for name in "abc"
+    ]
+    task = task_of()
+    evaluator = task.evaluator()
+    one, two, three = torch.eye(4)[:3]
+    outputs = {
+        "queries": torch.stack([one, two, three]),
+        # The first query finds its passage; those of the others are nearer to a negative.
+        "passages": torch.stack(
+            [one, 0.5 * two, 0.9 * three, 0 * one, 0.75 * two, three + 0.25 * three]
+        ),
+    }
+    evaluator.add(outputs, batch_of(task, rows))
+    assert evaluator.result()["accuracy@1"] == pytest.approx(1 / 3)
+    last, second = evaluator.breakdown().mistakes
+    assert (last.text, last.truth, last.told, last.row) == ("q c", "p c", "n c", 3)
+    assert last.margin == pytest.approx(0.35)
+    assert last.where == "row 3"
+    assert (second.text, second.told, second.margin) == ("q b", "n b", pytest.approx(0.25))
