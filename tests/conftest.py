@@ -13,9 +13,13 @@ from jaxtyping import install_import_hook
 # they bring. This must stand before torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# The shapes that the model's signatures promise are checked wherever a test calls them.
-_CHECKED = ("attention", "cpu", "embeddings", "encoder", "heads", "layers")
-install_import_hook([f"bertworks.model.{name}" for name in _CHECKED], "beartype.beartype")
+# The types and shapes that packs and the model declare are checked wherever a test uses them.
+_CHECKED = (
+    "packed",
+    *(f"model.{name}" for name in ("attention", "cpu", "embeddings", "encoder", "heads", "layers")),
+    *(f"model.{name}" for name in ("memory", "pooling", "rotary")),
+)
+install_import_hook([f"bertworks.{name}" for name in _CHECKED], "beartype.beartype")
 
 # A machine that is busy with something else is no fault of the code.
 settings.register_profile("bertworks", deadline=None)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
 
-from bertworks.packed import Batch, Packed
+from bertworks.packed import Batch, Packed, Padded
 
 lengths_lists = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
@@ -104,6 +105,33 @@ def test_rows_of_several_sequences_come_back_in_order():
 def test_impossible_batches_are_refused(ids, mask):
     with pytest.raises(ValueError, match=r"shapes differ|at least one token"):
         Packed.from_padded(ids, mask)
+
+
+@pytest.mark.parametrize("as_tensors", [False, True])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("input_ids", np.arange(3.0)),
+        ("token_type_ids", np.arange(4)),
+        ("position_ids", np.zeros((3, 1), np.int64)),
+        ("cu_seqlens", np.array([0, 1, 3])),
+        ("sequence_row", np.arange(3)),
+        ("sequence_number", np.arange(1)),
+    ],
+)
+def test_tests_check_the_types_and_shapes_that_a_pack_declares(name, wrong, as_tensors):
+    packed = Packed.from_arrays([np.array([5]), np.array([6, 7])])
+    if as_tensors:
+        packed, wrong = packed.to("cpu"), torch.from_numpy(wrong)
+    with pytest.raises(TypeCheckError, match=name):
+        replace(packed, **{name: wrong})
+
+
+def test_tests_check_a_padded_batch_likewise():
+    ids = torch.ones(2, 3, dtype=torch.int64)
+    assert Padded.of(ids, ids).max_seqlen == 3
+    with pytest.raises(TypeCheckError, match="attention_mask"):
+        Padded.of(ids, ids[:1])
 
 
 def test_tensors_are_packed_where_they_are_and_gradients_flow_back():

@@ -1,22 +1,30 @@
-"""The one currency between text and model: sequences laid end to end, without a pad token.
+"""Token sequences laid end to end, without pad tokens: the input of every encoder.
 
-A `Packed` is immutable and made of NumPy arrays, so that nothing that prepares data loads torch;
-`.to(device)` gives the same object with tensors in it. It is right for sequences in any order, and
-fast for sequences in order of length: attention on the CPU runs once per *group* of neighbouring
-sequences of equal length, and in order of length each length makes one group.
+A `Packed` is immutable and made of NumPy arrays, so that preparing data needs no torch;
+`.to(device)` gives the same pack with tensors. Sequences may be in any order. Sorted by length is
+fastest, since attention on the CPU runs once per group of neighbouring sequences of equal length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from jaxtyping import Bool, Int, Int32, Int64, Shaped
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+else:
+    Tensor = Any  # tests check shapes and dtypes at run time, where torch may not be imported yet
+
+Array = Any
+"""A NumPy array or, after `.to(device)`, a tensor."""
+
+LayoutT = TypeVar("LayoutT", bound="Layout")  # beartype does not check methods that return `Self`
 
 
 class Group(NamedTuple):
@@ -26,33 +34,88 @@ class Group(NamedTuple):
     sequences: int
     length: int
 
+    @property
+    def tokens(self) -> slice:
+        """Where the tokens of all its sequences are."""
+        return slice(self.start, self.start + self.sequences * self.length)
+
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class Layout:
+    """Where each sequence is among tokens laid end to end.
+
+    Attributes:
+        cu_seqlens: sequence `i` is tokens `cu_seqlens[i]` up to `cu_seqlens[i + 1]`; there is one
+            edge more than sequences.
+        max_seqlen: the number of tokens of the longest sequence.
+        groups: runs of neighbouring sequences of equal length, in order.
+    """
+
+    cu_seqlens: Int32[Array, " edges"]
+    max_seqlen: int
+    groups: tuple[Group, ...] = field(repr=False)
+
+    @staticmethod
+    def from_lengths(lengths: Int[np.ndarray, " sequences"]) -> Layout:
+        """The layout of at least one sequence, in the order of the lengths."""
+        cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
+        np.cumsum(lengths, out=cu_seqlens[1:])
+        first = np.flatnonzero(np.diff(lengths, prepend=-1))  # the first sequence of each group
+        counts = np.diff(first, append=len(lengths))
+        groups = map(Group, cu_seqlens[first].tolist(), counts.tolist(), lengths[first].tolist())
+        return Layout(cu_seqlens, int(lengths.max()), tuple(groups))
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.cu_seqlens) - 1
+
+    @cached_property
+    def lengths(self) -> Int64[np.ndarray, " sequences"]:
+        """The number of tokens of each sequence; always a NumPy array."""
+        lengths = np.array([group.length for group in self.groups], np.int64)
+        return np.repeat(lengths, [group.sequences for group in self.groups])
+
+    @cached_property
+    def first_tokens(self) -> Int64[Array, " sequences"]:
+        """The index of each sequence's first token, `[CLS]`."""
+        return _to_int64(self.cu_seqlens[:-1])
+
+    @cached_property
+    def last_tokens(self) -> Int64[Array, " sequences"]:
+        """The index of each sequence's last token."""
+        return _to_int64(self.cu_seqlens[1:]) - 1
+
+    def to(self: LayoutT, device: torch.device | str) -> LayoutT:
+        """The same with tensors on `device`; itself, if they are there already."""
+        arrays = {
+            part.name: value
+            for part in fields(self)
+            if hasattr(value := getattr(self, part.name), "shape")
+        }
+        moved = {name: _to_tensor(value, device) for name, value in arrays.items()}
+        if all(moved[name] is value for name, value in arrays.items()):
+            return self
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(Layout):
     """Token sequences laid end to end.
 
     Attributes:
-        input_ids: `[tokens]` int64.
-        token_type_ids: `[tokens]` int64; 0 for segment A, 1 for segment B.
-        position_ids: `[tokens]` int64; each sequence counts from 0 (a family's offset is the
-            encoder's business).
-        cu_seqlens: `[sequences + 1]` int32; sequence `i` is tokens `cu_seqlens[i]` up to
-            `cu_seqlens[i + 1]`.
-        sequence_row: `[sequences]` int64; the row of data that a sequence belongs to.
-        sequence_number: `[sequences]` int64; which of its row's sequences it is: the number of a
-            window or of a choice, 0 for a query and 1 for its positive.
-        max_seqlen: the longest sequence's tokens.
-        groups: neighbouring sequences of equal length, in order.
+        input_ids: the tokens.
+        token_type_ids: 0 for segment A, 1 for segment B.
+        position_ids: each sequence counts from 0 (the encoder adds a family's offset).
+        sequence_row: the row of data that a sequence belongs to.
+        sequence_number: which of its row's sequences it is: the number of a window or of a choice,
+            0 for a query and 1 for its positive.
     """
 
-    input_ids: Any
-    token_type_ids: Any
-    position_ids: Any
-    cu_seqlens: Any
-    sequence_row: Any
-    sequence_number: Any
-    max_seqlen: int
-    groups: tuple[Group, ...] = field(repr=False)
+    input_ids: Int64[Array, " tokens"]
+    token_type_ids: Int64[Array, " tokens"]
+    position_ids: Int64[Array, " tokens"]
+    sequence_row: Int64[Array, " edges-1"]
+    sequence_number: Int64[Array, " edges-1"]
 
     @classmethod
     def from_arrays(
@@ -60,55 +123,56 @@ class Packed:
         input_ids: Sequence[np.ndarray],
         token_type_ids: Sequence[np.ndarray] | None = None,
         *,
-        rows: Sequence[int] | None = None,
-        numbers: Sequence[int] | None = None,
+        rows: Sequence[int] | np.ndarray | None = None,
+        numbers: Sequence[int] | np.ndarray | None = None,
     ) -> Packed:
         """Lay sequences end to end, in the order given.
 
         Args:
-            input_ids: one array of ids a sequence, none of them empty.
-            token_type_ids: the like for the token types; all 0 if left out.
-            rows: the row each sequence belongs to; 0, 1, 2, … if left out.
-            numbers: which of its row's sequences each is; all 0 if left out.
+            input_ids: the ids of each sequence; at least one sequence, none empty.
+            token_type_ids: the token types of each sequence; 0 by default.
+            rows: the row that each sequence belongs to; 0, 1, 2, … by default.
+            numbers: which of its row's sequences each is; 0 by default.
         """
         count = len(input_ids)
         assert count > 0, "a pack holds at least one sequence"
         lengths = np.fromiter(map(len, input_ids), np.int64, count)
         assert lengths.min() > 0, "a sequence holds at least one token"
         ids = np.concatenate(input_ids).astype(np.int64, copy=False)
-        if token_type_ids is None:
-            types = np.zeros_like(ids)
-        else:
+        types = np.zeros_like(ids)
+        if token_type_ids is not None:
             types = np.concatenate(token_type_ids).astype(np.int64, copy=False)
         assert len(types) == len(ids), "a token type for each token"
-        return cls._from_lengths(
-            ids,
-            types,
-            lengths,
-            np.arange(count) if rows is None else np.asarray(rows, dtype=np.int64),
-            np.zeros(count, np.int64) if numbers is None else np.asarray(numbers, dtype=np.int64),
+        layout = Layout.from_lengths(lengths)
+        return cls(
+            **vars(layout),
+            input_ids=ids,
+            token_type_ids=types,
+            position_ids=np.arange(len(ids)) - np.repeat(layout.cu_seqlens[:-1], lengths),
+            sequence_row=np.arange(count) if rows is None else np.asarray(rows, np.int64),
+            sequence_number=np.asarray([0] * count if numbers is None else numbers, np.int64),
         )
 
     @classmethod
     def from_padded(
         cls, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None
     ) -> Packed:
-        """Pack a padded `[rows, length]` batch, shortest row first; `to_padded` goes back.
+        """Pack a padded `[rows, length]` batch, shortest row first; `to_padded` is the inverse.
 
         Args:
             input_ids: `[rows, length]`, array or tensor.
-            attention_mask: `[rows, length]`, nonzero where a token is real, at the front or the
-                back of its row; all real if left out.
-            token_type_ids: `[rows, length]`; all 0 if left out.
+            attention_mask: `[rows, length]`, nonzero for real tokens, which are at the front or at
+                the back of their row; all are real by default.
+            token_type_ids: `[rows, length]`; 0 by default.
 
         Raises:
             ValueError: shapes differ, or a row has no real token.
         """
         device = getattr(input_ids, "device", None)
         ids = _to_numpy(input_ids)
-        mask = (
-            np.ones(ids.shape, bool) if attention_mask is None else _to_numpy(attention_mask) != 0
-        )
+        mask = np.ones(ids.shape, bool)
+        if attention_mask is not None:
+            mask = _to_numpy(attention_mask) != 0
         types = np.zeros_like(ids) if token_type_ids is None else _to_numpy(token_type_ids)
         if ids.ndim != 2 or not ids.shape == mask.shape == types.shape:
             raise ValueError(f"shapes differ: {ids.shape}, {mask.shape}, {types.shape}")
@@ -116,182 +180,122 @@ class Packed:
         if not len(lengths) or lengths.min() == 0:
             raise ValueError("every row must hold at least one token")
         rows = np.argsort(lengths, kind="stable")
-        keep = mask[rows]
-        packed = cls._from_lengths(
-            ids[rows][keep].astype(np.int64),
-            types[rows][keep].astype(np.int64),
-            lengths[rows],
-            rows,
-            np.zeros(len(rows), np.int64),
+        packed = cls.from_arrays(
+            [ids[row, mask[row]] for row in rows],
+            [types[row, mask[row]] for row in rows],
+            rows=rows,
         )
         return packed if device is None or isinstance(device, str) else packed.to(device)
 
-    @classmethod
-    def _from_lengths(
-        cls,
-        input_ids: np.ndarray,
-        token_type_ids: np.ndarray,
-        lengths: np.ndarray,
-        rows: np.ndarray,
-        numbers: np.ndarray,
-    ) -> Packed:
-        cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
-        np.cumsum(lengths, out=cu_seqlens[1:])
-        starts = np.repeat(cu_seqlens[:-1], lengths)
-        return cls(
-            input_ids=input_ids,
-            token_type_ids=token_type_ids,
-            position_ids=np.arange(len(input_ids)) - starts,
-            cu_seqlens=cu_seqlens,
-            sequence_row=rows,
-            sequence_number=numbers,
-            max_seqlen=int(lengths.max()),
-            groups=equal_length_groups(lengths),
-        )
-
     @property
     def num_tokens(self) -> int:
-        return int(self.input_ids.shape[0])
-
-    @property
-    def num_sequences(self) -> int:
-        return int(self.sequence_row.shape[0])
-
-    @cached_property
-    def first_tokens(self) -> Any:
-        """`[sequences]` int64: where each sequence's first token, `[CLS]`, stands."""
-        starts = self.cu_seqlens[:-1]
-        return starts.astype(np.int64) if isinstance(starts, np.ndarray) else starts.long()
-
-    @cached_property
-    def last_tokens(self) -> Any:
-        """`[sequences]` int64: where each sequence's last token stands."""
-        ends = self.cu_seqlens[1:]
-        ends = ends.astype(np.int64) if isinstance(ends, np.ndarray) else ends.long()
-        return ends - 1
+        return len(self.input_ids)
 
     def parts(self, tokens: int) -> Iterator[Packed]:
         """The sequences, in order, as packs of at most so many tokens each, or of one sequence."""
-        lengths = np.repeat(
-            [group.length for group in self.groups], [group.sequences for group in self.groups]
-        )
-        ends = np.cumsum(lengths)
+        ends = np.cumsum(self.lengths)
         first = start = 0
-        while first < len(lengths):
+        while first < len(ends):
             past = max(first + 1, int(np.searchsorted(ends, start + tokens, "right")))
             end = int(ends[past - 1])
+            layout = Layout.from_lengths(self.lengths[first:past])
             yield replace(
                 self,
+                cu_seqlens=self.cu_seqlens[first : past + 1] - start,
+                max_seqlen=layout.max_seqlen,
+                groups=layout.groups,
                 input_ids=self.input_ids[start:end],
                 token_type_ids=self.token_type_ids[start:end],
                 position_ids=self.position_ids[start:end],
-                cu_seqlens=self.cu_seqlens[first : past + 1] - start,
                 sequence_row=self.sequence_row[first:past],
                 sequence_number=self.sequence_number[first:past],
-                max_seqlen=int(lengths[first:past].max()),
-                groups=equal_length_groups(lengths[first:past]),
             )
             first, start = past, end
 
-    def to(self, device: torch.device | str) -> Packed:
-        """The same pack as tensors on `device`; itself, if it is there already."""
-        moved = {
-            name: _to_tensor(getattr(self, name), device)
-            for name in (
-                "input_ids",
-                "token_type_ids",
-                "position_ids",
-                "cu_seqlens",
-                "sequence_row",
-                "sequence_number",
-            )
-        }
-        if all(value is getattr(self, name) for name, value in moved.items()):
-            return self
-        return replace(self, **moved)
+    def to_padded(self, values: Any = None, *, fill: int | float = 0) -> tuple[Any, Any]:
+        """Spread `[tokens, …]` values (the input ids by default) over a padded batch.
 
-    def to_padded(self, values: Any = None, *, fill: float = 0) -> tuple[Any, Any]:
-        """Spread `[tokens, …]` values (the input ids, if left out) over a padded batch.
-
-        Rows come in the order of `sequence_row`, then `sequence_number`, so that
-        `from_padded(…).to_padded(hidden)` gives back the rows in their own order.
+        Rows are sorted by `sequence_row`, then `sequence_number`, so that
+        `from_padded(…).to_padded(hidden)` returns the rows in their original order.
 
         Returns:
             `[sequences, max_seqlen, …]` values, and a `[sequences, max_seqlen]` boolean mask.
         """
         values = self.input_ids if values is None else values
-        rows, numbers = _to_numpy(self.sequence_row), _to_numpy(self.sequence_number)
-        target = np.empty(self.num_sequences, np.int64)
-        target[np.lexsort((numbers, rows))] = np.arange(self.num_sequences)
-        lengths = np.diff(_to_numpy(self.cu_seqlens))
-        at_row = np.repeat(target, lengths)
-        at_column = _to_numpy(self.position_ids)
+        order = np.lexsort((_to_numpy(self.sequence_number), _to_numpy(self.sequence_row)))
+        row_of_sequence = np.empty_like(order)
+        row_of_sequence[order] = np.arange(len(order))
+        rows = np.repeat(row_of_sequence, self.lengths)
+        columns = _to_numpy(self.position_ids)
         shape = (self.num_sequences, self.max_seqlen, *values.shape[1:])
         mask = np.zeros(shape[:2], bool)
-        mask[at_row, at_column] = True
+        mask[rows, columns] = True
         if isinstance(values, np.ndarray):
             padded = np.full(shape, fill, values.dtype)
-            padded[at_row, at_column] = values
+            padded[rows, columns] = values
             return padded, mask
         padded = values.new_full(shape, fill)
-        index = tuple(_to_tensor(at, values.device) for at in (at_row, at_column))
+        index = tuple(_to_tensor(at, values.device) for at in (rows, columns))
         return padded.index_put(index, values), _to_tensor(mask, values.device)
 
 
 @dataclass(frozen=True, eq=False)
 class Padded:
-    """A padded batch, seen as an encoder sees a pack: row after row, pad tokens among them.
+    """A padded batch, row after row, pad tokens included; for exports alone.
 
-    For exports to engines that know no packs; nothing else computes with pad tokens.
+    Engines outside this package take nothing else. An encoder computes the same for its real tokens
+    as for those of a `Packed`.
 
     Attributes:
-        input_ids: `[rows * length]` int64 tensor.
-        token_type_ids: `[rows * length]` int64 tensor.
-        position_ids: `[rows * length]` int64 tensor.
-        mask: `[rows, length]` boolean tensor: which tokens are real; they stand at the front.
+        mask: which tokens are real; they are at the front of their row.
+        input_ids: the tokens; there are rows × length of them.
+        token_type_ids: 0 for segment A, 1 for segment B.
+        position_ids: each row counts from 0.
     """
 
-    input_ids: torch.Tensor
-    token_type_ids: torch.Tensor
-    position_ids: torch.Tensor
-    mask: torch.Tensor
+    mask: Bool[Tensor, "rows length"]
+    input_ids: Int64[Tensor, " tokens"]
+    token_type_ids: Int64[Tensor, " tokens"]
+    position_ids: Int64[Tensor, " tokens"]
 
     @classmethod
     def of(
         cls,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
+        input_ids: Int[Tensor, "rows length"],
+        attention_mask: Shaped[Tensor, "rows length"],
+        token_type_ids: Int[Tensor, "rows length"] | None = None,
     ) -> Padded:
-        """From `[rows, length]` tensors."""
+        """From tensors."""
         import torch
 
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         return cls(
+            attention_mask.bool(),
             input_ids.flatten(),
             types.flatten(),
             positions.expand_as(input_ids).flatten(),
-            attention_mask.bool(),
         )
 
+    # Sizes are symbols while a network is traced for an export.
+
     @property
-    def num_tokens(self) -> int:
+    def num_tokens(self) -> int | torch.SymInt:
         return self.input_ids.shape[0]
 
     @property
-    def max_seqlen(self) -> int:
+    def max_seqlen(self) -> int | torch.SymInt:
         return self.mask.shape[1]
 
     @property
-    def first_tokens(self) -> torch.Tensor:
+    def first_tokens(self) -> Int64[Tensor, " rows"]:
         import torch
 
         rows, length = self.mask.shape
         return torch.arange(rows, device=self.mask.device) * length
 
     @property
-    def last_tokens(self) -> torch.Tensor:
+    def last_tokens(self) -> Int64[Tensor, " rows"]:
         return self.first_tokens + self.mask.sum(1) - 1
 
 
@@ -301,13 +305,13 @@ Sequences = Packed | Padded
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What a task's network is given: a pack, and what the task wants to be learned from it.
+    """What a task's network takes: a pack and the labels of its tokens, sequences or rows.
 
     Attributes:
         packed: the sequences.
-        targets: the task's own arrays, named; empty when nothing is to be learned.
-        counts: for each loss, how many things it sums over (masked tokens, rows): known before
-            the network runs, so that losses can be normalised over a whole global batch.
+        targets: the task's labels and indices, by name; empty where nothing is learned.
+        counts: the number of terms of each loss (masked tokens, rows); known before the network
+            runs, so that losses can be normalised over a whole global batch.
         examples: what it was collated from, where answers or metrics need more than arrays (texts,
             character offsets); never moved to a device.
     """
@@ -323,24 +327,17 @@ class Batch:
         return Batch(self.packed.to(device), targets, self.counts, self.examples)
 
 
-def equal_length_groups(lengths: np.ndarray) -> tuple[Group, ...]:
-    """Runs of neighbouring sequences of equal length."""
-    edges = np.flatnonzero(np.diff(lengths)) + 1
-    first = np.concatenate(([0], edges))
-    counts = np.diff(np.concatenate((first, [len(lengths)])))
-    starts = np.concatenate(([0], np.cumsum(lengths)))[first]
-    return tuple(map(Group, starts.tolist(), counts.tolist(), lengths[first].tolist()))
-
-
 def _to_numpy(values: Any) -> np.ndarray:
-    if hasattr(values, "detach"):
-        return np.asarray(values.detach().cpu())
-    return np.asarray(values)
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 
 def _to_tensor(values: Any, device: torch.device | str) -> Any:
     import torch
 
-    if isinstance(values, torch.Tensor):
-        return values.to(device, non_blocking=True)
-    return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
+    if not isinstance(values, torch.Tensor):
+        values = torch.from_numpy(np.ascontiguousarray(values))
+    return values.to(device, non_blocking=True)
+
+
+def _to_int64(values: Any) -> Any:
+    return values.astype(np.int64) if isinstance(values, np.ndarray) else values.long()

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.model.attention import Layout, attention, check_varlen
-from bertworks.packed import Packed
+from bertworks.model.attention import attention, check_varlen
+from bertworks.packed import Layout, Padded
 
 
 def layout(lengths):
-    return Layout.of(Packed.from_arrays([np.zeros(n, np.int64) for n in lengths]))
+    return Layout.from_lengths(np.array(lengths))
 
 
 def tensors(count, heads, size, seed):
@@ -70,13 +70,30 @@ def test_against_the_formula(backend, lengths, more, causal, window, seed):
         assert torch.allclose(mine, other, atol=1e-11)
 
 
-def test_dropout_drops_and_rescales():
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 0, 2])
+def test_a_padded_batch_gives_its_real_tokens_what_a_pack_gives(causal, window):
+    lengths, longest = [2, 5, 5, 7], 7
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    padded = Padded.of(torch.zeros_like(mask, dtype=torch.int64), mask)
+    real = mask.flatten()
+    q, k, v = (tensors(len(real), 2, 3, seed) for seed in (1, 2, 3))
+    rules = {"causal": causal, "window": window}
+    own = attention(q, k, v, padded, **rules)[real]
+    expected = attention(q[real], k[real], v[real], layout(lengths), **rules)
+    assert torch.allclose(own, expected, atol=1e-12)
+    dropped = attention(q, k, v, padded, **rules, dropout=0.5)[real]
+    assert window == 0 or not torch.allclose(dropped, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["grouped", "dense"])
+def test_dropout_drops_and_rescales(backend):
     """With the identity as values, the output is the weights themselves: 0 or 1 / (1 - p) times."""
     n, p = 64, 0.25
     zeros = torch.zeros(n * 40, 1, n, dtype=torch.float64)
     eye = torch.eye(n, dtype=torch.float64).repeat(40, 1)[:, None]
     torch.manual_seed(0)
-    weights = attention(zeros, zeros, eye, layout([n] * 40), dropout=p) * n
+    weights = attention(zeros, zeros, eye, layout([n] * 40), dropout=p, backend=backend) * n
     values = weights.unique()
     assert torch.allclose(values, torch.tensor([0, 1 / (1 - p)], dtype=torch.float64))
     draws = weights.numel()
@@ -125,7 +142,7 @@ def test_varlen_checks_more_than_the_device(dtype, size, dropout, says):
 @pytest.mark.parametrize("causal", [False, True])
 def test_varlen_against_dense(causal):
     lengths = [5, 5, 17, 64]
-    at = Layout.of(Packed.from_arrays([np.zeros(n, np.int64) for n in lengths]).to("cuda"))
+    at = layout(lengths).to("cuda")
     q, k, v = (tensors(91, 2, 32, seed).detach() for seed in (1, 2, 3))
     expected = attention(q, k, v, layout(lengths), causal=causal, backend="dense")
     half = [x.to("cuda", torch.bfloat16) for x in (q, k, v)]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.model import cpu, encoder, heads
+from bertworks.packed import Padded
 from tests.model import reference
 from tests.model.test_parity import pair
 
@@ -70,6 +71,18 @@ def test_bfloat16_stays_near_the_exact_output():
         network.encoder.compute_dtype = None
         exact = network.encoder(packed)
     assert hidden.shape == exact.shape
+    assert torch.cosine_similarity(hidden.float(), exact, dim=-1).min() > 0.99
+
+
+def test_a_padded_batch_gets_no_rows_of_zeros():
+    """Attention cuts it into rows of equal length."""
+    network, _, _, padded, mask = pair(torch.float32)
+    exact = network.encoder(Padded.of(padded["input_ids"], mask))
+    batch = Padded.of(padded["input_ids"][:7, :31], mask[:7, :31])
+    assert cpu.aligned(batch.num_tokens) != batch.num_tokens
+    network.encoder.compute_dtype = torch.bfloat16
+    hidden = network.encoder(batch).view(7, 31, -1)[mask[:7, :31]]
+    exact = exact.view(*mask.shape, -1)[:7, :31][mask[:7, :31]]
     assert torch.cosine_similarity(hidden.float(), exact, dim=-1).min() > 0.99
 
 

@@ -1,15 +1,13 @@
-"""Scaled dot-product attention within each sequence of a pack: softmax(Q Kᵀ / √d) V.
+"""Scaled dot-product attention within each sequence: softmax(Q Kᵀ / √d) V.
 
-Backends under one contract (queries and keys of separate layouts, causal or not, a window, dropout
-on the probabilities):
+Three backends compute it under one contract. Queries and keys may have different layouts; attention
+may be causal or not, limited to a window or not; dropout may be applied to the probabilities.
 
-- *grouped*: one matrix product for each group of neighbouring sequences of equal length. What the
-  CPU uses, and CUDA where there is dropout.
+- *grouped*: one matrix product for each group of neighbouring sequences of equal length. Used on
+  the CPU, and on CUDA with dropout or in full precision.
 - *varlen*: PyTorch's variable-length flash attention. CUDA, half precision, no dropout.
-- *dense*: one masked product over all tokens of the pack. The plain formula, quadratic in the size
-  of the pack: the oracle of the tests.
-
-A padded batch (`Padded`), which only exports compute with, has the formula to itself.
+- *dense*: one masked product over all tokens of a pack, or over the rows of a padded batch. The
+  plain formula: the reference of the tests, and what exports contain.
 
 Source: Vaswani et al. (2017), equation 1.
 """
@@ -17,44 +15,26 @@ Source: Vaswani et al. (2017), equation 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from itertools import groupby, pairwise
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..packed import Group, Packed
+from ..packed import Group, Layout, Padded
 from .layers import keep_mask
 
 Backend = Literal["grouped", "varlen", "dense"]
-
-
-class Layout(NamedTuple):
-    """Where the sequences of a pack lie."""
-
-    cu_seqlens: Any
-    max_seqlen: int
-    groups: tuple[Group, ...]
-
-    @classmethod
-    def of(cls, packed: Packed) -> Layout:
-        return cls(packed.cu_seqlens, packed.max_seqlen, packed.groups)
-
-
-class PaddedLayout(NamedTuple):
-    """Which tokens of a padded batch are real: `[rows, length]`."""
-
-    mask: Tensor
 
 
 def attention(
     query: Float[Tensor, "queries heads head_size"],
     key: Float[Tensor, "keys heads head_size"],
     value: Float[Tensor, "keys heads head_size"],
-    layout: Layout | PaddedLayout,
+    layout: Layout | Padded,
     key_layout: Layout | None = None,
     *,
     causal: bool = False,
@@ -62,109 +42,96 @@ def attention(
     dropout: float = 0.0,
     backend: Backend | None = None,
 ) -> Float[Tensor, "queries heads head_size"]:
-    """Let each token attend to the tokens of its own sequence.
+    """Let each token attend to the tokens of its sequence.
 
     Args:
-        query: what asks, `[queries, heads, head_size]`; rows behind the last sequence, if there
-            are any, come out as zeros.
-        key: what is asked, `[keys, heads, head_size]`.
-        value: what is answered, likewise.
-        layout: where the sequences of the queries lie.
-        key_layout: where those of the keys lie, as many of them; `layout`, if left out.
-        causal: no token sees a later one. Where a sequence has more keys than queries, the
-            queries are its last tokens.
-        window: no token sees one more than so many places away.
-        dropout: probability that a weight is dropped (zero in evaluation).
-        backend: chosen by device, dtype and dropout, if left out.
+        query: one vector a token and head. The grouped backend takes further rows after the last
+            sequence, and returns zeros for them.
+        key: likewise.
+        value: likewise.
+        layout: where the sequences of the queries are.
+        key_layout: where the sequences of the keys are, the same number of them; `layout` by
+            default. Where a sequence has more keys than queries, the queries are its last tokens.
+        causal: no token attends to a later one.
+        window: the largest distance at which tokens attend to each other; unlimited by default.
+        dropout: the probability that a weight is dropped (zero in evaluation).
+        backend: by default the fastest that the device, the dtype and the dropout allow; dense for
+            a padded batch.
     """
-    rules = _Rules(causal, window)
-    if isinstance(layout, PaddedLayout):
-        return _padded(query, key, value, layout.mask, rules)
-    key_layout = key_layout or layout
+    if isinstance(layout, Padded):
+        return _dense(query, key, value, _padded_mask(layout, causal, window), dropout)
+    if key_layout is None:
+        key_layout = layout
     if backend is None:
         varlen = query.is_cuda and dropout == 0 and query.dtype in (torch.bfloat16, torch.float16)
         backend = "varlen" if varlen else "grouped"
-    if backend == "varlen":
-        return _varlen(query, key, value, layout, key_layout, rules, dropout)
     if backend == "dense":
-        return _dense(query, key, value, layout, key_layout, rules, dropout)
-    pairs = tuple(_pair_groups(layout, key_layout))
-    return _grouped(query, key, value, pairs, rules, dropout)
+        masked = _pack_mask(layout, key_layout, causal, window, query.device)
+        return _dense(query, key, value, masked, dropout)
+    if backend == "varlen":
+        return _varlen(query, key, value, layout, key_layout, causal, window, dropout)
+    pairs = tuple(_paired_groups(layout, key_layout))
+    return _grouped(query, key, value, pairs, causal, window, dropout)
 
 
-class _Rules(NamedTuple):
-    """Which keys of its sequence a query may see."""
+def _masked_pairs(
+    queries: Any, keys: Any, causal: bool, window: int | None, device: torch.device
+) -> Bool[Tensor, "queries keys"] | None:
+    """Which keys of its sequence a query must not attend to; None if it may attend to all.
 
-    causal: bool
-    window: int | None
-
-    def hidden(self, queries: Any, keys: Any, device: torch.device) -> Bool[Tensor, "q k"] | None:
-        """The pairs that may not see each other, or None if all may.
-
-        Args:
-            queries: how many there are; while a network is traced, a symbol for the number.
-            keys: likewise.
-            device: where the answer is wanted.
-        """
-        if not self.causal and self.window is None:
-            return None
-        query_at = torch.arange(keys - queries, keys, device=device)[:, None]
-        ahead = torch.arange(keys, device=device)[None, :] - query_at
-        hidden = torch.zeros_like(ahead, dtype=torch.bool)
-        if self.causal:
-            hidden |= ahead > 0
-        if self.window is not None:
-            hidden |= ahead.abs() > self.window
-        return hidden
+    Args:
+        queries: how many there are; a symbol while a network is traced for an export.
+        keys: likewise.
+        causal: see `attention`.
+        window: see `attention`.
+        device: where the result is needed.
+    """
+    if not causal and window is None:
+        return None
+    query_at = torch.arange(keys - queries, keys, device=device)[:, None]
+    ahead = torch.arange(keys, device=device)[None, :] - query_at
+    masked = torch.zeros_like(ahead, dtype=torch.bool)
+    if causal:
+        masked |= ahead > 0
+    if window is not None:
+        masked |= ahead.abs() > window
+    return masked
 
 
 # ---------------------------------------------------------------------------------------- grouped
 
 
-def _pair_groups(layout: Layout, key_layout: Layout) -> Iterator[tuple[Group, Group]]:
+def _paired_groups(layout: Layout, key_layout: Layout) -> Iterator[tuple[Group, Group]]:
     """Runs of sequences that are equally long both as queries and as keys."""
     if key_layout is layout:
         yield from ((group, group) for group in layout.groups)
         return
-    queries, keys = iter(layout.groups), iter(key_layout.groups)
-    q, k = next(queries, None), next(keys, None)
-    while q is not None and k is not None:
-        count = min(q.sequences, k.sequences)
-        yield q._replace(sequences=count), k._replace(sequences=count)
-        q = _rest(q, count) or next(queries, None)
-        k = _rest(k, count) or next(keys, None)
-    assert q is None and k is None, "as many sequences of keys as of queries"
-
-
-def _rest(group: Group, count: int) -> Group | None:
-    if count == group.sequences:
-        return None
-    return Group(group.start + count * group.length, group.sequences - count, group.length)
+    lengths = zip(layout.lengths.tolist(), key_layout.lengths.tolist(), strict=True)
+    start = key_start = 0
+    for (length, key_length), run in groupby(lengths):
+        count = len(list(run))
+        yield Group(start, count, length), Group(key_start, count, key_length)
+        start, key_start = start + count * length, key_start + count * key_length
 
 
 def _by_head(values: Tensor, group: Group) -> Float[Tensor, "sequences heads length head_size"]:
-    """A group's slice of `[tokens, heads, head_size]` values: a view, nothing is moved."""
-    part = values[group.start : group.start + group.sequences * group.length]
+    """A view of the values of a group's tokens, from `[tokens, heads, head_size]` values."""
+    part = values[group.tokens]
     return part.view(group.sequences, group.length, *values.shape[1:]).transpose(1, 2)
 
 
-def _end_of(groups: Iterable[Group]) -> int:
-    """Where the last sequence ends."""
-    return max(group.start + group.sequences * group.length for group in groups)
-
-
-def _empty_like(values: Tensor, end: int) -> Tensor:
-    """Room for as many values, zero from row `end` on: rows that belong to no sequence."""
-    room = values.new_empty(values.shape)
-    room[end:].zero_()
-    return room
+def _empty_like(values: Tensor, last: Group) -> Tensor:
+    """Uninitialised values of the same shape; zero after the last group."""
+    result = values.new_empty(values.shape)
+    result[last.tokens.stop :].zero_()
+    return result
 
 
 class _Grouped(torch.autograd.Function):
-    """The formula and its gradient, group by group, written out.
+    """The formula and its gradient, written out group by group.
 
-    One node in the autograd graph rather than eight a group; the CPU's fused attention is several
-    times slower backwards at BERT's lengths (see docs/decisions.md).
+    This makes one node in the autograd graph rather than eight a group; PyTorch's fused attention
+    is several times slower backwards on the CPU at BERT's lengths (see docs/decisions.md).
     """
 
     @staticmethod
@@ -174,18 +141,20 @@ class _Grouped(torch.autograd.Function):
         key: Tensor,
         value: Tensor,
         pairs: tuple[tuple[Group, Group], ...],
-        rules: _Rules,
+        causal: bool,
+        window: int | None,
         dropout: float,
     ) -> Tensor:
         scale = 1 / math.sqrt(query.shape[-1])
-        result = _empty_like(query, _end_of(pair[0] for pair in pairs))
+        result = _empty_like(query, pairs[-1][0])
         saved: list[Tensor] = []
         for q_group, k_group in pairs:
             q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
             scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
-            hidden = rules.hidden(q_group.length, k_group.length, query.device)
-            if hidden is not None:
-                scores.masked_fill_(hidden, -math.inf)
+            lengths = q_group.length, k_group.length
+            masked = _masked_pairs(*lengths, causal, window, query.device)
+            if masked is not None:
+                scores.masked_fill_(masked, -math.inf)
             weights = torch.softmax(scores, -1)
             if dropout:
                 keep = keep_mask(weights.shape, dropout, weights.device)
@@ -204,9 +173,9 @@ class _Grouped(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *rest = ctx.saved_tensors
         saved = iter(rest)
-        queries, keys = (_end_of(pair[side] for pair in ctx.pairs) for side in (0, 1))
-        d_query = _empty_like(query, queries)
-        d_key, d_value = _empty_like(key, keys), _empty_like(value, keys)
+        last_queries, last_keys = ctx.pairs[-1]
+        d_query = _empty_like(query, last_queries)
+        d_key, d_value = _empty_like(key, last_keys), _empty_like(value, last_keys)
         for q_group, k_group in ctx.pairs:
             q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
             d_context = _by_head(gradient, q_group)
@@ -224,7 +193,7 @@ class _Grouped(torch.autograd.Function):
             ).mul_(ctx.scale)
             _by_head(d_query, q_group).copy_(torch.matmul(d_scores, k))
             _by_head(d_key, k_group).copy_(torch.matmul(d_scores.transpose(-1, -2), q))
-        return d_query, d_key, d_value, None, None, None
+        return d_query, d_key, d_value, None, None, None, None
 
 
 _grouped: Callable[..., Tensor] = _Grouped.apply
@@ -237,56 +206,59 @@ def _dense(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    layout: Layout,
-    key_layout: Layout,
-    rules: _Rules,
+    masked: Bool[Tensor, "rows 1 #queries keys"],
     dropout: float,
 ) -> Tensor:
-    hidden = torch.ones(len(query), len(key), dtype=torch.bool, device=query.device)
-    edges, key_edges = _edges(layout), _edges(key_layout)
-    for q0, q1, k0, k1 in zip(edges, edges[1:], key_edges, key_edges[1:], strict=False):
-        own = rules.hidden(q1 - q0, k1 - k0, query.device)
-        hidden[q0:q1, k0:k1] = False if own is None else own
-    scores = torch.einsum("qhd,khd->hqk", query, key) / math.sqrt(query.shape[-1])
-    weights = torch.softmax(scores.masked_fill(hidden, -math.inf), -1)
-    weights = torch.nn.functional.dropout(weights, dropout)
-    return torch.einsum("hqk,khd->qhd", weights, value)
-
-
-def _padded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rules: _Rules) -> Tensor:
-    rows, length = mask.shape
-    shape = (rows, length, *query.shape[1:])
-    q, k, v = (part.reshape(shape).transpose(1, 2) for part in (query, key, value))
+    rows = masked.shape[0]
+    q, k, v = (
+        part.reshape(rows, -1, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
+    )
     scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(query.shape[-1])
-    hidden = ~mask[:, None, None, :]
-    own = rules.hidden(length, length, query.device)
-    if own is not None:
-        hidden = hidden | own
-    # Not minus infinity: a pad token's row may be hidden as a whole, and must not become NaN.
-    weights = torch.softmax(scores.masked_fill(hidden, torch.finfo(scores.dtype).min), -1)
+    # Not minus infinity: all keys of a pad token may be masked, and give NaN.
+    weights = torch.softmax(scores.masked_fill(masked, torch.finfo(scores.dtype).min), -1)
+    if dropout:
+        weights = torch.nn.functional.dropout(weights, dropout)
     return torch.matmul(weights, v).transpose(1, 2).flatten(0, 1)
 
 
-def _edges(layout: Layout) -> list[int]:
-    lengths = [length for _, count, length in layout.groups for _ in range(count)]
-    return [0, *np.cumsum(lengths).tolist()]
+def _pack_mask(
+    layout: Layout, key_layout: Layout, causal: bool, window: int | None, device: torch.device
+) -> Bool[Tensor, "1 1 queries keys"]:
+    """Which keys of a pack a query must not attend to."""
+    edges, key_edges = layout.cu_seqlens.tolist(), key_layout.cu_seqlens.tolist()
+    masked = torch.ones(1, 1, edges[-1], key_edges[-1], dtype=torch.bool, device=device)
+    for (q0, q1), (k0, k1) in zip(pairwise(edges), pairwise(key_edges), strict=True):
+        pairs = _masked_pairs(q1 - q0, k1 - k0, causal, window, device)
+        masked[..., q0:q1, k0:k1] = False if pairs is None else pairs
+    return masked
+
+
+def _padded_mask(
+    padded: Padded, causal: bool, window: int | None
+) -> Bool[Tensor, "rows 1 #length length"]:
+    """Which keys of its row a query must not attend to."""
+    length = padded.max_seqlen
+    masked = ~padded.mask[:, None, None, :]
+    pairs = _masked_pairs(length, length, causal, window, padded.mask.device)
+    return masked if pairs is None else masked | pairs
 
 
 # ----------------------------------------------------------------------------------------- varlen
 
 
 def check_varlen(device: str, dtype: torch.dtype, head_size: int, dropout: float) -> None:
-    """Refuse what the flash-attention kernel refuses, also where there is no such kernel.
+    """Refuse what the flash-attention kernel refuses, also on machines without it.
 
     Raises:
-        ValueError: not on CUDA, not half precision, a head too wide or of an odd size, or dropout.
+        ValueError: the device is not CUDA, the dtype is not half precision, the head size is not a
+            multiple of 8 up to 256, or there is dropout.
     """
     if device != "cuda":
         raise ValueError(f"variable-length attention runs on CUDA, not on {device}")
     if dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"variable-length attention takes half precision, not {dtype}")
     if head_size % 8 or head_size > 256:
-        raise ValueError(f"head_size={head_size} is no multiple of 8 up to 256")
+        raise ValueError(f"head_size={head_size} is not a multiple of 8 up to 256")
     if dropout:
         raise ValueError("variable-length attention has no dropout")
 
@@ -297,13 +269,14 @@ def _varlen(
     value: Tensor,
     layout: Layout,
     key_layout: Layout,
-    rules: _Rules,
+    causal: bool,
+    window: int | None,
     dropout: float,
 ) -> Tensor:
     check_varlen(query.device.type, query.dtype, query.shape[-1], dropout)
     from torch.nn.attention.varlen import varlen_attn
 
-    width = -1 if rules.window is None else rules.window
+    width = -1 if window is None else window
     result = varlen_attn(
         query,
         key,
@@ -312,7 +285,7 @@ def _varlen(
         key_layout.cu_seqlens,
         layout.max_seqlen,
         key_layout.max_seqlen,
-        window_size=(width, 0 if rules.causal else width),
+        window_size=(width, 0 if causal else width),
     )
     assert isinstance(result, Tensor)
     return result

@@ -1,4 +1,4 @@
-"""The geometry of an encoder: what BERT and its family are made of."""
+"""The geometry of an encoder: the settings in which BERT and its family differ."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Activation = Literal["gelu", "gelu_new", "relu", "silu", "tanh"]
 has used since February 2019."""
 
 Classifier = Literal["pooler", "tanh", "relu", "gelu", "norm", "none"]
-"""What stands between a sequence's vector and a classifier's output layer; see
+"""The layer between a sequence's vector and a classifier's output layer; see
 `heads.ClassificationHead`."""
 
 ClassifierPooling = Literal["cls", "mean", "last"]
-"""Which vector of a sequence a classifier stands on: the first token's, the mean of all tokens',
-special ones included, or the last token's."""
+"""A classifier's input: the vector of the first token, the mean of all tokens, special ones
+included, or the vector of the last token."""
 
 _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four times as wide
     "tiny": (2, 128, 2),
@@ -32,48 +32,47 @@ _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four ti
 
 
 HEAD_DROPOUTS = frozenset({"classifier_dropout", "tagging_dropout", "answering_dropout"})
-"""Settings of the heads that a task may put on an encoder; the encoder does not depend on them."""
+"""Settings of the heads that tasks add; the encoder does not depend on them."""
 
 
 class EncoderConfig(Settings):
-    """What an encoder is made of, in the names of `config.json`; the defaults are BERT-Base's.
+    """The geometry, in the names of `config.json`; the defaults are those of BERT-Base.
 
-    The first group is what people choose. The second is what makes a family: each family's file
-    under `checkpoints` says which of these it has.
+    The first group of fields is what people choose. The second distinguishes the families: each
+    family's file under `checkpoints` sets them.
 
     Attributes:
         max_position_embeddings: as published: RoBERTa's 514 leave room for 512 tokens
             (`max_seqlen`), since its positions begin at 2.
-        family: whose names and settings a checkpoint of it has.
-        embedding_size: how wide the embeddings are, if a linear map makes them `hidden_size` wide
-            (ALBERT §3.1, ELECTRA); None if there is none.
-        num_hidden_groups: how many layers have weights of their own; the others share theirs with
-            their neighbours (ALBERT §3.1); None if all have.
+        family: the family whose tensor names and settings its checkpoints use.
+        embedding_size: the width of the embeddings, where a linear map widens them to `hidden_size`
+            (ALBERT §3.1, ELECTRA); None without such a map.
+        num_hidden_groups: the number of distinct layers; neighbouring layers share their weights
+            (ALBERT §3.1); None if no layers do.
         positions: a learned vector for each, or a rotation of queries and keys (Su et al. 2021).
         position_offset: the number of a sequence's first position.
-        task_type_vocab_size: kinds of tasks that a token's embedding tells apart (ERNIE 2.0); a
-            token is of kind 0.
-        attention: whether a token sees those behind it.
-        local_attention: in local layers, how wide the window is that a token sees, itself in the
-            middle; no layer is local if None.
-        global_attention_every: every so many layers is global, the first one too.
+        task_type_vocab_size: the size of the table of task embeddings, of which the first is added
+            to every token (ERNIE 2.0).
+        attention: whether a token attends to later tokens.
+        local_attention: the width of the window in local layers, with the token in the middle; None
+            without local layers.
+        global_attention_every: every so many layers is global, beginning with the first.
         rope_theta: the base of the rotations in global layers (`local_rope_theta`: in local ones).
-        norm_first: each half of a layer normalises what it takes, not what it gives; then the last
-            layer is followed by a norm, and the first begins with none, since the embeddings are
-            normalised.
+        norm_first: whether each half of a layer normalises its input rather than its output; then a
+            norm follows the last layer, and the first layer begins without one if the embeddings
+            are normalised.
         embedding_norm: whether the embeddings are normalised.
         use_bias: whether the layers' linear maps have biases (`norm_bias`: their norms).
         gated: whether the feed-forward layer's activation is multiplied by a second map (Shazeer
             2020).
-        classifier: what stands before a classifier's output layer (`classifier_pooling`: on which
-            vector of the sequence).
+        classifier: the layer before a classifier's output layer (`classifier_pooling`: its input).
         classifier_dropout: before the output layer of a classifier, a regression or a choice;
             `hidden_dropout_prob` if None (`tagging_dropout`: of tagging, likewise;
-            `answering_dropout`: of spans, where it is none if None).
-        mlm_transform: whether the head of masked language modelling has a layer before its decoder
+            `answering_dropout`: of spans, 0 if None).
+        mlm_transform: whether the masked-language-model head has a layer before its decoder
             (`mlm_act`: that layer's activation, `hidden_act` if None; `mlm_bias`: whether the
             decoder has a bias).
-        tie_word_embeddings: whether that decoder's matrix is the embeddings'.
+        tie_word_embeddings: whether that decoder shares its matrix with the embeddings.
 
     Source: paper §3, "Model Architecture", and the original release's `bert_config.json`.
     """
@@ -146,14 +145,14 @@ class EncoderConfig(Settings):
 
     @property
     def has_pooler(self) -> bool:
-        """Whether a classifier needs the encoder's pooler, which is of the first token."""
+        """Whether a classifier needs the encoder's pooler, whose input is the first token."""
         return self.classifier == "pooler" and self.classifier_pooling == "cls"
 
     def head_dropout(self, name: str) -> float:
-        """One of `HEAD_DROPOUTS`, as it is where nothing is said of it."""
-        usual = 0.0 if name == "answering_dropout" else self.hidden_dropout_prob
-        said: float | None = getattr(self, name)
-        return usual if said is None else said
+        """One of `HEAD_DROPOUTS`, or its default where it is None."""
+        value: float | None = getattr(self, name)
+        default = 0.0 if name == "answering_dropout" else self.hidden_dropout_prob
+        return default if value is None else value
 
     @property
     def head_size(self) -> int:
@@ -161,7 +160,7 @@ class EncoderConfig(Settings):
 
     @property
     def embedding_width(self) -> int:
-        """How wide the embeddings are."""
+        """The width of the embeddings."""
         return self.hidden_size if self.embedding_size is None else self.embedding_size
 
     @property
@@ -177,13 +176,19 @@ class EncoderConfig(Settings):
 
     @property
     def layer_groups(self) -> tuple[int, ...]:
-        """For each layer, the number of the weights that it has."""
+        """For each layer, the index of its weights."""
         layers, groups = self.num_hidden_layers, self.num_weighted_layers
         return tuple(number * groups // layers for number in range(layers))
 
+    def window(self, layer: int) -> int | None:
+        """The largest distance at which a layer's tokens attend to each other, if it is limited."""
+        if self.local_attention is None or layer % self.global_attention_every == 0:
+            return None
+        return self.local_attention // 2
+
     def is_local(self, layer: int) -> bool:
-        """Whether a layer's tokens see only a window."""
-        return self.local_attention is not None and layer % self.global_attention_every != 0
+        """Whether a layer's attention is limited to a window."""
+        return self.window(layer) is not None
 
     @classmethod
     def of_size(cls, size: str, **values: Any) -> Self:

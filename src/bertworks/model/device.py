@@ -1,4 +1,4 @@
-"""Where to compute, and networks that are nowhere yet."""
+"""Devices, and networks without weights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _DRAWS = frozenset((Tensor.normal_, Tensor.uniform_))
 
 
 def pick_device(name: str | torch.device = "auto") -> torch.device:
-    """The device that a name stands for; "auto" is CUDA if there is one, else the CPU.
+    """The device of a name; "auto" is CUDA if there is one, else the CPU.
 
     Raises:
-        BertworksError: the name is none of auto, cpu, cuda and mps, or there is no such device.
+        BertworksError: the name is not auto, cpu, cuda or mps, or there is no such device.
     """
     if isinstance(name, torch.device):
         return name
@@ -38,16 +38,16 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """What is built in the block has shapes alone (the device "meta"): its weights come later."""
+    """Build networks with shapes alone (on the device "meta"); their weights are loaded later."""
     with torch.device("meta"), _Undrawn():
         yield
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves out random draws.
+    """Skips random draws.
 
-    On the device "meta" they draw nothing, but have PyTorch import its compiler first: seconds,
-    many times what it takes to map a checkpoint.
+    On the device "meta" they have no effect, but make PyTorch import its compiler: seconds, many
+    times what it takes to map a checkpoint.
     """
 
     def __torch_function__(

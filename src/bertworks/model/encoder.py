@@ -1,19 +1,21 @@
-"""The encoder: a pack of token ids in, a vector for each token out.
+"""The encoder: a pack of token ids in, one vector a token out.
 
     embeddings ─► [ attention ─► + ─► norm ─► feed-forward ─► + ─► norm ] × layers
                        └── residual ──┘            └── residual ──┘
 
-So in BERT and most of its family: post-norm, as in the original code. Where `norm_first` is set,
-each half normalises what it takes instead, and a last norm follows the layers.
+This is BERT and most of its family: post-norm, as in the original code. With `norm_first` each half
+of a layer normalises its input instead, and a final norm follows the layers.
 
-The linear maps never see a pad token, since a pack has none (in bfloat16 on the CPU, a few rows of
-zeros may stand behind the last: see `cpu.align_rows`). Source: paper §3 and its reference,
+The linear maps never compute pad tokens, since a pack has none (in bfloat16 on the CPU, a few rows
+of zeros may follow the last token: see `cpu.align_rows`). Source: paper §3 and its reference,
 Vaswani et al. (2017) §3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -21,8 +23,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..packed import Packed, Padded, Sequences
-from .attention import Layout, PaddedLayout, attention
+from ..packed import Packed, Sequences
+from .attention import attention
 from .config import EncoderConfig
 from .cpu import align_rows
 from .embeddings import Embeddings
@@ -31,16 +33,24 @@ from .memory import Memory
 from .rotary import Rotation
 
 
-class Sight(NamedTuple):
-    """What a layer's tokens may see: their sequence, or what is behind them, or what is near; and
-    what is remembered of tokens before them."""
+class AttentionScope(NamedTuple):
+    """What the tokens of one layer attend to.
 
-    layout: Layout | PaddedLayout
-    causal: bool = False
-    window: int | None = None
-    rotation: Rotation | None = None
-    memory: Memory | None = None
-    layer: int = 0
+    Attributes:
+        packed: where the sequences are.
+        causal: whether a token attends to no later one.
+        window: the largest distance at which tokens attend to each other, if it is limited.
+        rotation: what turns queries and keys, if positions are rotary.
+        memory: keys and values of earlier tokens, if there are any.
+        layer: the number of the layer.
+    """
+
+    packed: Sequences
+    causal: bool
+    window: int | None
+    rotation: Rotation | None
+    memory: Memory | None
+    layer: int
 
 
 class SelfAttention(nn.Module):
@@ -55,23 +65,23 @@ class SelfAttention(nn.Module):
         self.output = Linear(size, size, bias=bias)
 
     def forward(
-        self, hidden: Float[Tensor, "tokens hidden_size"], sight: Sight
+        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
         query, key, value = self.query_key_value(hidden).unflatten(-1, self.heads_shape).unbind(1)
-        if sight.rotation is not None:
-            query, key = sight.rotation.turn(query), sight.rotation.turn(key)
+        if scope.rotation is not None:
+            query, key = scope.rotation.turn(query), scope.rotation.turn(key)
         key_layout = None
-        if sight.memory is not None:
-            key, value = sight.memory.extend(sight.layer, key, value)
-            key_layout = sight.memory.layout
+        if scope.memory is not None:
+            key, value = scope.memory.extend(scope.layer, key, value)
+            key_layout = scope.memory.layout
         context = attention(
             query,
             key,
             value,
-            sight.layout,
+            scope.packed,
             key_layout,
-            causal=sight.causal,
-            window=sight.window,
+            causal=scope.causal,
+            window=scope.window,
             dropout=self.dropout_prob if self.training else 0.0,
         )
         result: Tensor = self.output(context.flatten(1))
@@ -81,8 +91,7 @@ class SelfAttention(nn.Module):
 class FeedForward(nn.Module):
     """Two linear maps with the activation between them, without the residual.
 
-    If it is gated, the first map has two halves, and the second one is multiplied with the
-    activation of the first.
+    If gated, the first map has two halves: the activation of the first is multiplied by the second.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -100,43 +109,40 @@ class FeedForward(nn.Module):
         inner = self.intermediate(hidden)
         if self.gated:
             inner, gate = inner.chunk(2, -1)
-            inner = self.activation(inner) * gate
+            result: Tensor = self.output(self.activation(inner) * gate)
         else:
-            inner = self.activation(inner)
-        result: Tensor = self.output(inner)
+            result = self.output(self.activation(inner))
         return result
 
 
 class Layer(nn.Module):
-    """One layer: each half's output is dropped out, added to its input, and normalised.
+    """Attention and feed-forward; dropout, a residual and a norm around each.
 
     Args:
         config: the geometry.
-        number: which layer it is.
+        number: the number of the layer, from 0.
     """
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
         self.norm_first = config.norm_first
-        is_normed_already = config.norm_first and config.embedding_norm and number == 0
+        input_is_normed = config.norm_first and config.embedding_norm and number == 0
         self.attention = SelfAttention(config)
-        self.attention_norm = nn.Identity() if is_normed_already else _norm(config)
+        self.attention_norm = nn.Identity() if input_is_normed else _norm(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = _norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
-        self, hidden: Float[Tensor, "tokens hidden_size"], sight: Sight
+        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
         if self.norm_first:
-            attended = self.attention(self.attention_norm(hidden), sight)
-            hidden = hidden + self.dropout(attended)
-            output = self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
-            added: Tensor = hidden + output
-            return added
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, sight)))
-        output = self.dropout(self.feed_forward(hidden))
-        result: Tensor = self.feed_forward_norm(hidden + output)
+            hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), scope))
+            result = hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
+        else:
+            hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, scope)))
+            result = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
+        assert isinstance(result, Tensor)
         return result
 
 
@@ -145,7 +151,7 @@ def _norm(config: EncoderConfig) -> LayerNorm:
 
 
 class Pooler(nn.Module):
-    """The vector of a whole sequence: tanh of a linear map of its first token's, `[CLS]`'s."""
+    """A sequence's vector: a linear map and tanh of the first token's (`[CLS]`) vector."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -165,10 +171,9 @@ class Encoder(nn.Module):
         pooler: whether there is a pooler; `encoder.pooler(hidden[packed.first_tokens])` calls it.
 
     Attributes:
-        compute_dtype: the precision that hidden states are computed in; that of the parameters, if
-            None.
-        gradient_checkpointing: whether layers keep nothing for the backward pass, and are computed
-            again there (Chen et al. 2016); dropout is the same both times.
+        compute_dtype: the dtype of the hidden states; None for that of the parameters.
+        gradient_checkpointing: whether layers keep no activations for the backward pass, which
+            computes them again (Chen et al. 2016); dropout is the same both times.
     """
 
     def __init__(self, config: EncoderConfig, *, pooler: bool = True) -> None:
@@ -185,8 +190,7 @@ class Encoder(nn.Module):
 
     @property
     def parts(self) -> list[nn.Module]:
-        """What is stacked, from the bottom: the embeddings, then the layers that have weights of
-        their own."""
+        """From the bottom: the embeddings, then each layer (shared ones once)."""
         return [self.embeddings, *self.layers]
 
     def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
@@ -195,20 +199,19 @@ class Encoder(nn.Module):
         Args:
             packed: sequences no longer than `max_seqlen`, as tensors.
         """
-        hidden = torch.empty(0)
-        for hidden in self.hidden_states(packed):  # noqa: B007  (the last one is wanted)
-            pass
-        return hidden
+        return deque(self.hidden_states(packed), maxlen=1).pop()
 
     def hidden_states(
         self, packed: Sequences, memory: Memory | None = None
     ) -> Iterator[Float[Tensor, "tokens hidden_size"]]:
         """The embeddings, then each layer's output: `num_hidden_layers + 1` in all.
 
-        With a memory, the tokens go on from those that it has taken before, and only see what is
-        behind them (`attention` is "causal").
+        With `norm_first`, the final norm is part of the last one.
 
-        Where layers normalise first, the last one's output is what the final norm makes of it.
+        Args:
+            packed: sequences no longer than `max_seqlen`, as tensors.
+            memory: the keys and values of the tokens before these, which are added to it; the
+                encoder must be causal.
         """
         config = self.config
         assert packed.max_seqlen <= config.max_seqlen, (
@@ -218,27 +221,26 @@ class Encoder(nn.Module):
         hidden = self.embeddings(packed)
         if self.compute_dtype is not None:
             hidden = hidden.to(self.compute_dtype)
-        last = config.num_hidden_layers - 1
         yield hidden
-        if memory is None:
-            hidden = align_rows(hidden)
-        else:
+        if memory is not None:
             assert isinstance(packed, Packed) and config.attention == "causal"
             memory.take(packed)
-        far, near = self._sights(packed, hidden)
-        for number, group in enumerate(config.layer_groups):
-            sight = near if config.is_local(number) else far
-            sight = sight._replace(memory=memory, layer=number)
+        elif isinstance(packed, Packed):
+            hidden = align_rows(hidden)
+        scopes = self._scopes(packed, hidden, memory)
+        for group, scope in zip(config.layer_groups, scopes, strict=True):
+            layer: Callable[..., Tensor] = self.layers[group]
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                hidden = checkpoint(self.layers[group], hidden, sight, use_reentrant=False)
-            else:
-                hidden = self.layers[group](hidden, sight)
-            if number == last and self.final_norm is not None:
+                layer = partial(checkpoint, layer, use_reentrant=False)
+            hidden = layer(hidden, scope)
+            if self.final_norm is not None and scope is scopes[-1]:
                 hidden = self.final_norm(hidden)
             yield hidden[: packed.num_tokens]
 
-    def _sights(self, packed: Sequences, hidden: Tensor) -> tuple[Sight, Sight]:
-        """What the tokens of global layers and of local ones see."""
+    def _scopes(
+        self, packed: Sequences, hidden: Tensor, memory: Memory | None
+    ) -> list[AttentionScope]:
+        """What the tokens of each layer attend to."""
         config = self.config
         rotations: list[Rotation | None] = [None, None]
         if config.positions == "rotary":
@@ -252,18 +254,22 @@ class Encoder(nn.Module):
                 )
                 for theta in (config.rope_theta, config.local_rope_theta)
             ]
-        window = None if config.local_attention is None else config.local_attention // 2
-        causal = config.attention == "causal"
-        layout = PaddedLayout(packed.mask) if isinstance(packed, Padded) else Layout.of(packed)
-        return (
-            Sight(layout, causal, None, rotations[0]),
-            Sight(layout, causal, window, rotations[1]),
-        )
+        return [
+            AttentionScope(
+                packed,
+                config.attention == "causal",
+                config.window(layer),
+                rotations[config.is_local(layer)],
+                memory,
+                layer,
+            )
+            for layer in range(config.num_hidden_layers)
+        ]
 
     def pooled(
         self, hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences
     ) -> Float[Tensor, "sequences hidden_size"]:
-        """The pooler's vector of each sequence, in the order of the pack."""
+        """The pooler's output for each sequence, in the order of the pack."""
         assert self.pooler is not None, "this encoder has no pooler"
         result: Tensor = self.pooler(hidden[packed.first_tokens])
         return result

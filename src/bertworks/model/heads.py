@@ -1,4 +1,4 @@
-"""What stands on top of an encoder: the heads of pre-training, of sequences and of tokens."""
+"""Heads on top of an encoder: of pre-training, of sequences and of tokens."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .encoder import Encoder
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, draw_weight, initialize
 from .pooling import token_mean
 
-_CHUNK = 2**21  # logits that are held at a time, at most
+_CHUNK = 2**21  # the most logits in memory at a time
 
 
 class MLMHead(nn.Module):
-    """Which piece stood at a position: transform, decoder tied to the embeddings, bias.
+    """Predicts the token at a position: transform, decoder tied to the embeddings, bias.
 
-    It is meant for the masked positions only: the decoder is as wide as the vocabulary, and the
-    dearest part of a small BERT. Source: paper §3.1, Task #1, and the original code.
+    Meant for the masked positions alone: the decoder is as wide as the vocabulary, and the most
+    expensive part of a small BERT. Source: paper §3.1, Task #1, and the original code.
 
     Args:
         config: the encoder's geometry.
-        word_embeddings: the encoder's `[vocab_size, embedding_width]` parameter, which is shared
-            unless `tie_word_embeddings` is off.
+        word_embeddings: the encoder's `[vocab_size, embedding_width]` parameter, which the decoder
+            shares unless `tie_word_embeddings` is off.
     """
 
     def __init__(self, config: EncoderConfig, word_embeddings: nn.Parameter) -> None:
@@ -53,7 +53,7 @@ class MLMHead(nn.Module):
     def loss_sum(
         self, hidden: Float[Tensor, "masked hidden_size"], labels: Int[Tensor, " masked"]
     ) -> Float[Tensor, ""]:
-        """The sum of the cross-entropies of the masked positions, without keeping the logits."""
+        """The summed cross-entropy of the masked positions, without keeping the logits."""
         return _linear_cross_entropy(
             self.transform(align_rows(hidden)), self.decoder, self.bias, labels
         )
@@ -76,10 +76,10 @@ class MLMTransform(nn.Module):
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Sum of cross-entropies of `x Wᵀ + b`, its gradient taken in the same pass.
+    """The summed cross-entropy of `x Wᵀ + b`, with its gradient from the same pass.
 
-    A chunk of the positions' logits is held at a time, and only once: they become their own
-    gradient, softmax minus the one-hot labels.
+    The logits of one chunk of positions are in memory at a time, and are overwritten by their
+    gradient: softmax minus the one-hot labels.
     """
 
     @staticmethod
@@ -94,15 +94,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
         chunk = 1 << max(0, (_CHUNK // len(weight)).bit_length() - 1)
         for start in range(0, len(x), chunk):
             rows = slice(start, start + chunk)
-            own_labels = labels[rows, None]
-            count = len(own_labels)  # fewer than the rows, where rows of zeros stand behind
+            targets = labels[rows, None]
+            count = len(targets)  # fewer than the rows, where rows of zeros follow
             logits = F.linear(x[rows], cast_weight, cast_bias)
             log_sum = torch.logsumexp(logits[:count].to(sums), -1, keepdim=True)
-            total += (log_sum - logits[:count].gather(1, own_labels)).sum()
+            total += (log_sum - logits[:count].gather(1, targets)).sum()
             if not want_gradient:
                 continue
             d_logits = torch.softmax(logits, -1)
-            d_logits[:count].scatter_add_(1, own_labels, -torch.ones_like(d_logits[:count, :1]))
+            d_logits[:count].scatter_add_(1, targets, -torch.ones_like(d_logits[:count, :1]))
             d_logits[count:].zero_()
             d_x[rows] = d_logits @ cast_weight
             part_weight = (d_logits.t() @ x[rows]).to(weight.dtype)
@@ -111,7 +111,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 part_bias = d_logits.sum(0, dtype=sums).to(bias.dtype)
                 d_bias = part_bias if d_bias is None else d_bias.add_(part_bias)
         if want_gradient:
-            if d_weight is None:  # there was not a single position
+            if d_weight is None:  # there were no positions
                 d_weight = torch.zeros_like(weight)
                 d_bias = None if bias is None else torch.zeros_like(bias)
             ctx.save_for_backward(d_x, d_weight, d_bias)
@@ -131,22 +131,22 @@ _linear_cross_entropy: Callable[..., Tensor] = _LinearCrossEntropy.apply
 def next_piece_loss_sum(
     encoder: Encoder, hidden: Float[Tensor, "tokens hidden_size"], packed: Packed
 ) -> Float[Tensor, ""]:
-    """The sum of the cross-entropies of each token's next one, told by the embeddings alone.
+    """The summed cross-entropy of predicting each token's next one with the embeddings alone.
 
-    For models without a layer and a bias of a head's own, such as GPT.
+    For models such as GPT, whose head has neither a layer nor a bias.
     """
-    asked = torch.ones_like(packed.input_ids, dtype=torch.bool)
-    asked[packed.last_tokens] = False
-    positions = asked.nonzero().squeeze(-1)
+    has_next = torch.ones_like(packed.input_ids, dtype=torch.bool)
+    has_next[packed.last_tokens] = False
+    positions = has_next.nonzero().squeeze(-1)
     weight = encoder.embeddings.word_embeddings.weight
     labels = packed.input_ids[positions + 1]
     return _linear_cross_entropy(align_rows(hidden[positions]), weight, None, labels)
 
 
 class NSPHead(Linear):
-    """Whether B follows A: `[sequences, 2]` logits from the pooled vectors.
+    """Predicts whether B follows A: `[sequences, 2]` logits from the pooled vectors.
 
-    Label 0 says that B is the next segment, 1 that it is a random one (the original's order).
+    Label 0: B is the next segment; 1: B is a random one (as in the original code).
     Source: paper §3.1, Task #2.
     """
 
@@ -156,7 +156,7 @@ class NSPHead(Linear):
 
 
 class ReplacedTokenHead(nn.Module):
-    """Whether a token was replaced: a logit for each, from a layer of the head's own.
+    """Predicts whether a token was replaced: a layer, and one logit a token.
 
     Source: Clark et al. (2020), §2, and the original code's `discriminator_predictions`.
     """
@@ -176,22 +176,22 @@ class ReplacedTokenHead(nn.Module):
 class ClassificationHead(nn.Module):
     """`[sequences, num_labels]` logits from a vector of each sequence (paper §4.1).
 
-    It stands on the vector that `config.classifier_pooling` says: the first token's, the mean of
-    all, or the last one's (GPT). What comes between is the family's, `config.classifier`:
+    `config.classifier_pooling` chooses the vector: the first token's, the mean of all, or the last
+    token's (GPT). `config.classifier` is the layer between, which depends on the family:
 
-    - `pooler`: the encoder's pooler (BERT, ALBERT, ERNIE), which is of the first token: nothing on
-      another vector;
-    - `tanh`, `gelu`, `relu`: a layer of the head's own with this activation (RoBERTa, ELECTRA,
+    - `pooler`: the encoder's pooler (BERT, ALBERT, ERNIE); nothing where the vector is not the
+      first token's;
+    - `tanh`, `gelu`, `relu`: a layer of this head with this activation (RoBERTa, ELECTRA,
       DistilBERT); for the first two, dropout before it too;
     - `norm`: the layer of the masked-language-model head (ModernBERT);
     - `none`: nothing (GPT).
 
     Args:
         config: the encoder's geometry.
-        num_labels: how many classes there are.
-        dropout: `config.classifier_dropout`, if left out.
-        kind: instead of `config.classifier`.
-        bias: of the output layer; all but GPT's classifier have one.
+        num_labels: the number of classes.
+        dropout: `config.classifier_dropout` by default.
+        kind: `config.classifier` by default.
+        bias: of the output layer; by default all but GPT's classifier have one.
     """
 
     def __init__(
@@ -206,8 +206,8 @@ class ClassificationHead(nn.Module):
         super().__init__()
         self.kind = kind or config.classifier
         self.pooling = config.classifier_pooling
-        usual = config.head_dropout("classifier_dropout")
-        self.dropout = Dropout(usual if dropout is None else dropout)
+        default = config.head_dropout("classifier_dropout")
+        self.dropout = Dropout(default if dropout is None else dropout)
         size = config.hidden_size
         self.transform: nn.Module | None = None
         if self.kind in ("tanh", "gelu", "relu"):
@@ -247,14 +247,14 @@ class ClassificationHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """`[tokens, num_outputs]` from each token's vector: for tagging, and for spans (paper §4.2).
+    """`[tokens, num_outputs]` from each token's vector, for tagging and for spans (paper §4.2).
 
-    ModernBERT puts the layer of its masked-language-model head before the output layer; the others
-    have nothing there but dropout.
+    ModernBERT has the layer of its masked-language-model head before the output layer; the other
+    families have dropout alone.
 
     Args:
         config: the encoder's geometry.
-        num_outputs: how many numbers a token gets.
+        num_outputs: the number of outputs a token.
         dropout: before the output layer.
     """
 
@@ -277,6 +277,6 @@ class TokenHead(nn.Module):
 def cross_entropy_sum(
     logits: Float[Tensor, "rows classes"], labels: Int[Tensor, " rows"]
 ) -> Float[Tensor, ""]:
-    """The sum of the rows' cross-entropies, in float32 at least."""
+    """The summed cross-entropy of the rows, in float32 at least."""
     sums = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(logits.to(sums), labels, reduction="sum")

@@ -1,8 +1,8 @@
-"""The small parts that every layer is made of: linear maps, layer norm, dropout, initialisation.
+"""The parts of every layer: linear maps, layer norm, dropout, initialisation.
 
-Parameters stay in the precision they are kept in (float32 while training); the hidden states'
-dtype is the precision that is computed in. Each part casts its own weights to it, inside the
-autograd graph, so that gradients arrive in the parameters' precision and accumulate there.
+Parameters keep their dtype (float32 while training). Each part computes in the dtype of the hidden
+states, to which it casts its weights inside the autograd graph, so that gradients accumulate in the
+dtype of the parameters.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Linear(nn.Linear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation in the precision of `x`, its sums in float32 at least."""
+    """Layer normalisation in the precision of `x`, with sums in float32 at least."""
 
     def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
-        if x.is_cpu:  # the CPU's kernel takes float32 weights beside bfloat16 values
+        if x.is_cpu:  # the CPU's kernel takes float32 weights with bfloat16 values
             return super().forward(x)
         weight = self.weight.to(x.dtype)
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -89,7 +89,7 @@ def keep_mask(shape: torch.Size, p: float, device: torch.device) -> Bool[Tensor,
     """A random mask in which each value is False with probability `p`.
 
     On the CPU each 64-bit draw decides four values, by comparing 16 bits with a threshold (so `p`
-    is held to 1 / 65,536): PyTorch's own mask takes a draw a value, and seven times as long.
+    is rounded to 1 / 65,536). PyTorch's mask takes one draw a value, and seven times as long.
     """
     if device.type != "cpu":
         return torch.empty(shape, dtype=torch.bool, device=device).bernoulli_(1 - p)
@@ -100,10 +100,11 @@ def keep_mask(shape: torch.Size, p: float, device: torch.device) -> Bool[Tensor,
 
 
 def initialize(module: nn.Module, initializer_range: float) -> None:
-    """Initialise every parameter of a fresh module as the original code does.
+    """Initialise every parameter of a new module as the original code does.
 
-    Weights are drawn from a normal distribution of standard deviation `initializer_range`, cut at
-    two of them (`truncated_normal_initializer`); biases are 0, layer norms the identity.
+    Weights are drawn from a normal distribution with standard deviation `initializer_range`,
+    truncated at two standard deviations (`truncated_normal_initializer`); biases are 0, layer norms
+    the identity.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
@@ -117,6 +118,6 @@ def initialize(module: nn.Module, initializer_range: float) -> None:
 
 
 def draw_weight(weight: Tensor, initializer_range: float) -> None:
-    """Draw a matrix as `initialize` does; PyTorch itself cuts at 2, not at two deviations."""
+    """Draw a matrix as `initialize` does; PyTorch truncates at ±2 by default."""
     bound = 2 * initializer_range
     nn.init.trunc_normal_(weight, std=initializer_range, a=-bound, b=bound)

@@ -1,4 +1,4 @@
-"""From the tokens' vectors to one vector a sequence."""
+"""One vector a sequence, from the vectors of its tokens."""
 
 from __future__ import annotations
 
@@ -12,55 +12,54 @@ from torch import Tensor
 from ..packed import Packed, Sequences
 
 Pooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"]
-"""How a sequence's vector is made of its tokens', special tokens included.
+"""How the vectors of a sequence's tokens, special tokens included, become one vector.
 
-- `mean`: their mean;
-- `cls`: the first token's, `[CLS]`'s;
-- `max`: of each feature its largest value;
-- `mean-sqrt`: their sum over the square root of the length;
-- `weighted-mean`: their mean, the first token counted once, the second twice, and so on: for causal
-  models, whose later tokens know more. Source: Muennighoff (2022), "SGPT", §4.1.1;
-- `sep`: the last token's, in BERT `[SEP]`'s;
-- `pooler`: what the pooler makes of the first token's. Source: the paper's code, §3.2 "C";
-- `mean+max`: both, side by side.
+- `mean`: the mean;
+- `cls`: the first token's vector, that of `[CLS]`;
+- `max`: the largest value of each feature;
+- `mean-sqrt`: the sum over the square root of the length;
+- `weighted-mean`: the mean with weights 1, 2, 3, …: for causal models, whose later tokens have seen
+  more. Source: Muennighoff (2022), "SGPT", §4.1.1;
+- `sep`: the last token's vector, in BERT that of `[SEP]`;
+- `pooler`: the pooler's output for the first token. Source: the paper's code, §3.2 "C";
+- `mean+max`: mean and max, concatenated.
 """
 
 
-def _weighted_mean(own: Tensor) -> Tensor:
-    length = own.shape[1]
-    weights = torch.arange(1, length + 1, device=own.device, dtype=own.dtype)
-    return torch.einsum("slh,l->sh", own, weights / weights.sum())
+def _weighted_mean(hidden: Tensor) -> Tensor:
+    weights = torch.arange(1, hidden.shape[1] + 1, device=hidden.device, dtype=hidden.dtype)
+    return torch.einsum("slh,l->sh", hidden, weights / weights.sum())
 
 
-# Of `[sequences, length, hidden_size]`, sequences of one length.
-_OF_GROUPS: Mapping[Pooling, Callable[[Tensor], Tensor]] = {
-    "mean": lambda own: own.mean(1),
-    "max": lambda own: own.amax(1),
-    "mean-sqrt": lambda own: own.sum(1) / own.shape[1] ** 0.5,
+# From `[sequences, length, hidden_size]`, sequences of equal length, to `[sequences, width]`.
+_REDUCE: Mapping[Pooling, Callable[[Tensor], Tensor]] = {
+    "mean": lambda hidden: hidden.mean(1),
+    "max": lambda hidden: hidden.amax(1),
+    "mean-sqrt": lambda hidden: hidden.sum(1) / hidden.shape[1] ** 0.5,
     "weighted-mean": _weighted_mean,
-    "mean+max": lambda own: torch.cat([own.mean(1), own.amax(1)], -1),
+    "mean+max": lambda hidden: torch.cat([hidden.mean(1), hidden.amax(1)], -1),
 }
 
 
 def pool(
     hidden: Float[Tensor, "tokens hidden_size"], packed: Packed, pooling: Pooling
 ) -> Float[Tensor, "sequences width"]:
-    """One vector of each sequence, in the order of the pack.
+    """One vector a sequence, in the order of the pack.
 
     Args:
         hidden: the tokens' vectors.
-        packed: where the sequences lie.
-        pooling: any but "pooler", which is the encoder's (`Encoder.pooled`).
+        packed: the sequences.
+        pooling: any but "pooler", which `Encoder.pooled` computes.
     """
     if pooling == "cls":
         return hidden[packed.first_tokens]
     if pooling == "sep":
         return hidden[packed.last_tokens]
-    reduced = _OF_GROUPS[pooling]
+    reduce = _REDUCE[pooling]
     return torch.cat(
         [
-            reduced(hidden[start : start + count * length].view(count, length, -1))
-            for start, count, length in packed.groups
+            reduce(hidden[group.tokens].view(group.sequences, group.length, -1))
+            for group in packed.groups
         ]
     )
 
@@ -68,7 +67,7 @@ def pool(
 def token_mean(
     hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences
 ) -> Float[Tensor, "sequences hidden_size"]:
-    """The mean of each sequence's tokens, also of a padded batch's."""
+    """The mean of each sequence's tokens, of a pack or of a padded batch."""
     if isinstance(packed, Packed):
         return pool(hidden, packed, "mean")
     is_token = packed.mask.unsqueeze(-1).to(hidden.dtype)
@@ -77,5 +76,5 @@ def token_mean(
 
 
 def width_factor(pooling: Pooling) -> int:
-    """How many times as wide as a token's a sequence's vector is."""
+    """The width of a sequence's vector, as a multiple of a token's."""
     return 2 if pooling == "mean+max" else 1

@@ -1,4 +1,4 @@
-"""What a network computes in: float32, or bfloat16 where the device is fast at it."""
+"""The precision of computing: float32, or bfloat16 where the device is fast at it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .encoder import Encoder
 Precision = Literal["auto", "fp32", "bf16"]
 """`auto` is bf16 where the device has instructions for it, else fp32.
 
-In bf16 hidden states are bfloat16; weights, and the sums of their gradients, stay float32.
+In bf16 hidden states are bfloat16; weights and their summed gradients stay float32.
 """
 
 
 def has_bfloat16(device: torch.device | str) -> bool:
     """Whether a device multiplies bfloat16 matrices at least as fast as float32 ones.
 
-    A processor that has to take each number apart is twenty times slower at it.
+    A processor without instructions for bfloat16 is twenty times slower at it.
     """
     if torch.device(device).type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -38,7 +38,7 @@ def has_bfloat16(device: torch.device | str) -> bool:
 
 
 def dtype_of(precision: Precision, device: torch.device | str) -> torch.dtype | None:
-    """What to compute in; None stands for the parameters' own precision."""
+    """The dtype to compute in; None for that of the parameters."""
     if precision == "fp32" or (precision == "auto" and not has_bfloat16(device)):
         return None
     if not has_bfloat16(device):
@@ -64,7 +64,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 @contextmanager
 def computing_in(network: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
-    """Have every encoder compute in a precision until the block ends; parameters keep theirs."""
+    """Make every encoder compute in a dtype until the block ends; parameters keep theirs."""
     encoders = [module for module in network.modules() if isinstance(module, Encoder)]
     before = [encoder.compute_dtype for encoder in encoders]
     for encoder in encoders:
@@ -72,5 +72,5 @@ def computing_in(network: nn.Module, dtype: torch.dtype | None) -> Iterator[None
     try:
         yield
     finally:
-        for encoder, own in zip(encoders, before, strict=True):
-            encoder.compute_dtype = own
+        for encoder, previous in zip(encoders, before, strict=True):
+            encoder.compute_dtype = previous

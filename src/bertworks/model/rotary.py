@@ -1,8 +1,8 @@
-"""Positions as rotations: queries and keys are turned by an angle that grows with the position.
+"""Rotary positions: queries and keys are rotated by an angle that grows with the position.
 
-The product of a query and a key then depends on how far apart they are, not on where they stand.
-Source: Su et al. (2021), "RoFormer", §3.2; halves are paired rather than neighbours, as in
-ModernBERT's published weights.
+The product of a query and a key then depends on their distance, not on their positions. Source: Su
+et al. (2021), "RoFormer", §3.2. The two halves of the features form the pairs, rather than
+neighbouring features, as in ModernBERT's published weights.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Rotation(NamedTuple):
         theta: float,
         dtype: torch.dtype,
     ) -> Rotation:
-        """The rotation of each token; rows behind the last token are not turned.
+        """The rotation of each token, and none for rows after the last token.
 
-        The angles are computed in float32, as those were that the published weights learned with.
+        The angles are computed in float32, as in the training of the published weights.
         """
         device = position_ids.device
         places = F.pad(position_ids.float(), (0, rows - len(position_ids)))
@@ -45,7 +45,7 @@ class Rotation(NamedTuple):
     def turn(
         self, x: Float[Tensor, "rows heads head_size"]
     ) -> Float[Tensor, "rows heads head_size"]:
-        """`x` turned, computed in float32 at least."""
+        """`x` rotated, computed in float32 at least."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         first, second = wide.chunk(2, -1)
         turned = torch.cat((-second, first), -1)
