@@ -123,13 +123,13 @@ class Model:
         """
         task, network = self._task_and_network()
         if isinstance(task, PretrainingTask):
-            what_it_does = (
+            verbs = (
                 "generate" if task.causal else "fill-mask",
                 *(("next-sentence",) if task.instances.next_sentence else ()),
             )
             raise BertworksError(
                 "the model was only pre-trained, and has no labels or values to predict",
-                fix=f"Use {', '.join(what_it_does)} or embed; or train it with finetune.",
+                fix=f"Use {', '.join(verbs)} or embed; or train it with finetune.",
             )
         table = read_rows(self._table(rows), columns=task.column_names, header=header)
         task = task.for_table(table, labelled=False)
