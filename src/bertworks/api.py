@@ -182,13 +182,13 @@ class Model:
         """
         task, network = self._task_and_network()
         if isinstance(task, PretrainingTask):
-            what_it_does = (
+            verbs = (
                 "generate" if task.causal else "fill-mask",
                 *(("next-sentence",) if task.instances.next_sentence else ()),
             )
             raise BertworksError(
-                "the model was pre-trained for no task whose answers could be predicted",
-                fix=f"Use {', '.join(what_it_does)} or embed; or train it with finetune.",
+                "the model was only pre-trained, and has no labels or values to predict",
+                fix=f"Use {', '.join(verbs)} or embed; or train it with finetune.",
             )
         options, settings = TableOptions.split(settings)
         engine_settings = EngineSettings.parse(settings)

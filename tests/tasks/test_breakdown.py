@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from seqeval.metrics import classification_report as span_report
 
 from bertworks.api import Model
-from bertworks.errors import BertworksError, DataError
+from bertworks.errors import CheckpointError, DataError
 from bertworks.inference.evaluate import Evaluation
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks import labelled_task
@@ -152,7 +152,7 @@ def test_a_network_whose_outputs_are_not_finite_is_not_measured(task: str) -> No
     with torch.no_grad():
         for parameter in model.network.parameters():
             parameter.fill_(torch.nan)
-    with pytest.raises(BertworksError, match=r"row \d: the model computes NaN or infinity"):
+    with pytest.raises(CheckpointError, match=r"row \d: the model computes NaN or infinity"):
         model.evaluate(rows)
 
 

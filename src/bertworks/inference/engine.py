@@ -18,14 +18,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..errors import BertworksError, BertworksWarning
+from ..errors import BertworksWarning, CheckpointError
 from ..model.precision import Precision, computing_in, dtype_of, is_finite
 from ..packed import Batch
 from ..settings import Settings
 from ..tasks.placed import PlacedRow
 from ..tasks.task import Example, Network, Prediction, Row, Task
 
-NOT_FINITE = "Try precision=fp32; if that does not help, the model's weights are unusable."
+NOT_FINITE = "Try precision=fp32, or train the model again with a lower learning rate."
 _WINDOW_CHARACTERS = 1 << 24
 """Of the texts that are held at a time, however few rows they are."""
 
@@ -108,7 +108,7 @@ def predict(
 
     Raises:
         DataError: a row is not one of the task.
-        BertworksError: what the network puts out for a row is not finite.
+        CheckpointError: what the network puts out for a row is not finite.
     """
     start = 0
     cuts = Cuts()
@@ -160,7 +160,7 @@ def outputs_of(
         place: what an error calls the example at a place among the examples.
 
     Raises:
-        BertworksError: what the network puts out for an example is not finite.
+        CheckpointError: what the network puts out for an example is not finite.
     """
     device = next(network.parameters()).device
 
@@ -187,16 +187,16 @@ def check_finite(vectors: Tensor, place: Callable[[int], str]) -> None:
         place: what an error calls the row that the vector at a place is of.
 
     Raises:
-        BertworksError: a number is NaN or infinite.
+        CheckpointError: a number is NaN or infinite.
     """
     if not is_finite(vectors):
         is_right = vectors.isfinite().flatten(1).all(-1)
         raise not_finite(place(int(is_right.logical_not().nonzero()[0])))
 
 
-def not_finite(where: str) -> BertworksError:
+def not_finite(where: str) -> CheckpointError:
     """The error of a row for which a network computes numbers that are not finite."""
-    return BertworksError(
+    return CheckpointError(
         "the model computes NaN or infinity for it",
         where=where,
         fix=NOT_FINITE,

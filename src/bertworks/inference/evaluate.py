@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import BertworksError, DataError
+from ..errors import CheckpointError, DataError
 from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
 from ..tasks.task import Example, Network, Task
@@ -34,8 +34,8 @@ def evaluate(
 
     Raises:
         DataError: there are no examples.
-        BertworksError: the metrics need a package that is not installed; or what the network puts
-            out for a row, or the loss of them all, is not finite.
+        BertworksError: the metrics need a package that is not installed.
+        CheckpointError: what the network puts out for a row, or the loss of all, is not finite.
     """
     evaluator = task.evaluator()
     rows = 0
@@ -48,6 +48,6 @@ def evaluate(
         raise DataError("there is nothing to evaluate")
     metrics = evaluator.result()
     if not math.isfinite(metrics.get("loss", 0.0)):
-        raise BertworksError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
+        raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
     made_of = evaluator.breakdown() if breakdown else Breakdown()
     return Evaluation(metrics, rows, evaluator.remarks(), made_of)

@@ -208,7 +208,7 @@ class Embedder(States):
 
         Raises:
             DataError: see `encode`.
-            BertworksError: a vector is not finite.
+            CheckpointError: a vector is not finite.
         """
         where = where or self.places(texts)
         found = np.empty((len(texts), self.width), np.float32)

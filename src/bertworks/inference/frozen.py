@@ -49,7 +49,8 @@ def frozen_states(
         tell: told how large the file will be.
 
     Raises:
-        BertworksError: the disk has no room for the file, or a vector is not finite.
+        BertworksError: the disk has no room for the file.
+        CheckpointError: a vector is not finite.
     """
     starts, pieces = window_starts(examples)
     shape = (encoder.config.num_hidden_layers + 1, pieces, encoder.config.hidden_size)

@@ -63,7 +63,7 @@ def generate(
         engine: the precision, and how many tokens are held at a time, prompts and new ones.
 
     Raises:
-        BertworksError: what the network computes for a prompt is not finite.
+        CheckpointError: what the network computes for a prompt is not finite.
         DataError: a prompt is empty, or leaves no position for a new token.
         SettingsError: the network is not causal.
     """

@@ -62,7 +62,7 @@ class TokenFeatures(States):
 
         Raises:
             DataError: see `States.encode`.
-            BertworksError: a vector is not finite.
+            CheckpointError: a vector is not finite.
         """
         where = where or self.places(texts)
         found: dict[int, list[tuple[str, tuple[int, int], Vectors]]] = {}
