@@ -61,7 +61,10 @@ def test_every_encoding_of_python(tmp_path: Path, encoding: str) -> None:
         (b"\x7fELF\0\xff", ":1: not UTF-8 .* is it a file of text"),
         (b"%PDF-1.4", ": cannot be read .*a PDF"),
         (b"SQLite format 3\0", ": cannot be read .*SQLite"),
-        (gzip.compress(gzip.compress(b"a", mtime=0), mtime=0), ": cannot be read .*inside another compression"),
+        (
+            gzip.compress(gzip.compress(b"a", mtime=0), mtime=0),
+            ": cannot be read .*inside another compression",
+        ),
     ],
 )
 def test_what_is_not_utf_8_leads_on(tmp_path: Path, content: bytes, message: str) -> None:
