@@ -68,12 +68,14 @@ def edit(directory: Path, **values: Any) -> None:
 
 def use(directory: Path) -> None:
     """Load a model and have it compute; the error, if there is one, is one line for people."""
+    said = "nothing"
     try:
         bw.load(directory, device="cpu").embed(["a b", "c"])
     except BertworksError as error:
-        assert str(error), repr(error)
-        assert "\n" not in str(error)
-        assert len(str(error)) < 1500
+        said = str(error)
+    assert said
+    assert "\n" not in said
+    assert len(said) < 1500
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -224,7 +226,7 @@ def other(rng: random.Random, tensor: torch.Tensor) -> torch.Tensor:
         "scalar": lambda: torch.tensor(1.0),
         "nothing": lambda: torch.empty(0),
         "flat": tensor.flatten,
-        "more": lambda: tensor[None].clone(),
+        "more": tensor[None].clone,
         "longer": lambda: torch.cat([tensor, tensor]),
         "whole": tensor.long,
         "complex": lambda: tensor.to(torch.complex64),
@@ -362,7 +364,9 @@ def bundle_index(*rows: tuple[bytes, bytes], shards: int = 1) -> bytes:
     index = varint(0) + varint(len(key)) + varint(len(handles[0])) + key + handles[0] + empty
     handles.append(varint(len(table)) + varint(len(index)))
     table += index + bytes(5)
-    return table + (handles[1] + handles[2]).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+    return (
+        table + (handles[1] + handles[2]).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+    )
 
 
 def test_a_bundle_of_more_files_than_there_are(tmp_path: Path) -> None:
