@@ -197,7 +197,7 @@ def test_a_rate_beyond_measure_leaves_no_model(
     dev = ("--dev", world.dev, "--out", tmp_path / "c")
     result = bertworks(*words, *dev, "learning_rate=1e25")
     assert result.exit_code == 1
-    assert "error: row 1: the model computes NaN or infinity" in result.stderr
+    assert "error: row 1: the model's output is not finite" in result.stderr
     assert not (tmp_path / "c" / "model").exists()
 
 

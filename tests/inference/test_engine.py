@@ -238,10 +238,10 @@ def test_the_row_is_named_whose_output_is_not_finite(
     placed = [PlacedRow(f"t.tsv:{number}", row) for number, row in enumerate(rows, 2)]
     for settings in (EngineSettings(), EngineSettings(batch_tokens=4, window_rows=1)):
         found = predict(network, task, placed, settings)
-        with pytest.raises(CheckpointError, match=r"^t\.tsv:4: the model computes NaN or infinity"):
+        with pytest.raises(CheckpointError, match=r"^t\.tsv:4: the model's output is not finite"):
             list(found)
         labelled = [PlacedRow(row.where, {**row.values, "label": "x"}) for row in placed]
-        with pytest.raises(CheckpointError, match=r"^row 3: the model computes NaN or infinity"):
+        with pytest.raises(CheckpointError, match=r"^row 3: the model's output is not finite"):
             evaluate(network, task, labelled_examples(task, labelled), settings)
     rows.pop(2)
     assert len(list(predict(network, task, [PlacedRow("", row) for row in rows]))) == 3
@@ -253,12 +253,12 @@ def test_the_text_is_named_whose_vectors_are_not_finite(
     overflowing(network, PIECES.index("q"))
     model = Model(task.tokenizer, task, network)
     texts = ["a b", "c d e f g", "b", "a b c q"]
-    says = "^text 4: the model computes NaN or infinity"
+    says = "^text 4: the model's output is not finite"
     for settings in ({}, {"normalize": True}, {"pooling": "cls"}):
         with pytest.raises(CheckpointError, match=says):
             model.embed(texts, engine={"window_rows": 2}, **settings)
     for of in ("tokens", "words"):
-        with pytest.raises(CheckpointError, match="4: the model computes NaN or infinity"):
+        with pytest.raises(CheckpointError, match="4: the model's output is not finite"):
             model.features_to(tmp_path / f"{of}.parquet", texts, of=of)
     assert np.isfinite(model.embed(texts[:3])).all()
 

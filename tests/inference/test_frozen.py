@@ -126,6 +126,6 @@ def test_the_row_is_named_whose_states_are_not_finite(model, tmp_path):
     piece = examples[1].windows[0].input_ids[1]
     with torch.no_grad():
         model.encoder.embeddings.word_embeddings.weight[piece] = 3e38
-    with pytest.raises(BertworksError, match=r"^row 2: the model computes NaN or infinity"):
+    with pytest.raises(BertworksError, match=r"^row 2: the model's output is not finite"):
         frozen_states(tmp_path / "s.npy", model.network, model.encoder, task, examples)
     assert not (tmp_path / "s.npy").exists()

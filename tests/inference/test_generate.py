@@ -176,7 +176,7 @@ def test_the_prompt_is_named_for_which_numbers_are_not_finite(network):
     try:
         with torch.no_grad():
             positions[6] = 3e38  # of the longest prompt alone
-        with pytest.raises(CheckpointError, match=r"^prompt 3: the model computes NaN or infinity"):
+        with pytest.raises(CheckpointError, match=r"^prompt 3: the model's output is not finite"):
             generate(network, PROMPTS, GenerationSettings(max_new_tokens=1), ENGINE)
     finally:
         with torch.no_grad():
