@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from pydantic import Field, model_validator
 
@@ -125,3 +127,76 @@ def test_a_missing_extra_is_named():
     with pytest.raises(BertworksError, match=r'pip install "bertworks\[metrics\]"'):
         need("a_module_that_is_not_there", "metrics", "evaluation")
     assert need("json", "metrics", "evaluation").loads("1") == 1
+
+
+class Numbers(Settings):
+    one: float = 1.0
+    maybe: float | None = None
+    either: int | float = 1
+    pair: tuple[float, float] = (0.0, 1.0)
+    named: dict[str, float] | None = None
+    count: int = 1
+    inner: Inner = Inner()
+
+
+@pytest.mark.parametrize(
+    "key", ["one", "maybe", "either", "pair.1", "named.x", "count", "inner.lr"]
+)
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "inf", "nan", "1e999"])
+def test_numbers_are_finite(key, value):
+    name, _, part = key.partition(".")
+    wrapped = {"1": [0, value], "x": {"x": value}, "lr": {"lr": value}}
+    with pytest.raises(SettingsError) as caught:
+        Numbers.parse({name: wrapped.get(part, value)})
+    assert str(caught.value).startswith(f"{key}=")
+
+
+@pytest.mark.parametrize("text", [".inf", "-.inf", ".nan", "1e999"])
+def test_numbers_of_files_and_words_are_finite(tmp_path, text):
+    file = tmp_path / "a.yaml"
+    file.write_text(f"inner: {{lr: {text}}}\n")
+    with pytest.raises(SettingsError, match=r"a\.yaml: inner\.lr="):
+        Numbers.resolve(file)
+    with pytest.raises(SettingsError, match=r"inner\.lr="):
+        Numbers.resolve(None, [f"inner.lr={text}"])
+
+
+def test_a_file_says_which_settings_must_be_given(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("steps: REQUIRED\noptimizer: {lr: REQUIRED}\n")
+    with pytest.raises(SettingsError) as caught:
+        Outer.resolve(file)
+    says = "the setting 'steps' must be given. Give it as steps=VALUE"
+    assert str(caught.value) == f"{file}: {says}"
+    with pytest.raises(SettingsError, match=r"'optimizer\.lr' must be given"):
+        Outer.resolve(file, ["steps=2"])
+    with pytest.raises(SettingsError, match=r"'steps' must be given"):
+        Outer.resolve(file, ["steps=REQUIRED", "optimizer.lr=1"])
+    assert Outer.resolve(file, ["optimizer.lr=1"], steps=2).optimizer.lr == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "steps: 2024-99-99",  # YAML takes it for a date
+        f"steps: {'9' * 5000}",
+        f"steps: {'[' * 5000}",
+        "steps: &a [*a]",
+        "optimizer: &a {extra: *a}\nsteps: 2",
+    ],
+)
+def test_odd_yaml_is_an_error_of_one_line(tmp_path, text):
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        Outer.resolve(file)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("value", ["2024-99-99", "0b_", "9" * 5000, "[" * 5000])
+def test_odd_words_are_an_error_of_one_line(value):
+    with pytest.raises(SettingsError, match="steps="):
+        Outer.resolve(None, [f"steps={value}"])
+    with pytest.raises(SettingsError, match=r"name.*string"):
+        Outer.parse({"steps": 2, "name": 10**5000})

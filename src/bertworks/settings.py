@@ -18,8 +18,8 @@ from .errors import SettingsError, nearest_setting
 
 _TYPES = {("int",), ("float",), ("str",), ("bool",)}
 
-REQUIRED = "???"
-"""What a file of settings says of one that its user has to give, as in Hydra's files."""
+REQUIRED = "REQUIRED"
+"""What a file of settings has for the value of one that its user must give."""
 
 
 class Settings(BaseModel):
@@ -40,8 +40,8 @@ class Settings(BaseModel):
 
         Later sources win. Keys of nested groups are joined with dots, as in `optimizer.lr=1e-4`;
         values are read as YAML, but where a setting is text: that is taken as it is typed, so that
-        a label may be called 1 and a column "#1 String". A setting that the file gives as `???`
-        must come from a later source.
+        a label may be called 1 and a column "#1 String". A setting whose value in the
+        file is `REQUIRED` must come from a later source.
 
         Raises:
             SettingsError: the file is missing or no mapping, or a key or value is not valid, or a

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import bertworks as bw
 from bertworks.checkpoints.bundle import masked_checksum, read_bundle, write_bundle
+from bertworks.checkpoints.export import write_tensorflow
 from bertworks.errors import CheckpointError
 from bertworks.packed import Packed
 from tests.checkpoints.paper_forward import PaperBert
@@ -226,3 +227,19 @@ def test_a_damaged_original(original, tmp_path, damage, says):
         return
     with pytest.raises(CheckpointError, match=says):
         bw.load(tmp_path / "m", device="cpu")
+
+
+def test_tensorflows_layout_goes_to_the_working_directory(tmp_path, monkeypatch):
+    pytest.importorskip("google_crc32c")
+    model = tiny()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    written = write_tensorflow(
+        ".", network=model.network, config=model.encoder.config, tokenizer=model.tokenizer
+    )
+    assert bw.load(written, device="cpu").encoder.config == model.encoder.config
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+    with pytest.raises(CheckpointError, match="not empty"):
+        write_tensorflow(
+            ".", network=model.network, config=model.encoder.config, tokenizer=model.tokenizer
+        )

@@ -14,6 +14,7 @@ import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.onnx import PaddedNetwork, write_onnx
 from bertworks.packed import Batch
+from bertworks.tasks import task_class
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice.network import ChoiceNetwork
@@ -230,3 +231,51 @@ def test_a_checkpoint_of_theirs_is_the_task_it_was_trained_for(family, kind, tmp
     model = bw.load(tmp_path, device="cpu")
     assert model.task is not None
     assert model.task.name == kind
+
+
+TABLES = {
+    "classification": {"labels": ("a", "b"), "columns": {"text": "t"}},
+    "tagging": {"labels": ("O", "B-X"), "spans": True, "columns": {"word": "w"}},
+    "answering": {},
+    "choice": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        (family, kind)
+        for family in CONFIG_CLASSES
+        for kind in FAMILIES[family].dropouts.keys() & FAMILIES[family].classes.keys()
+    ],
+)
+def test_a_heads_own_dropout_is_written_where_theirs_reads_it(family, kind, tmp_path):
+    tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
+    config = geometry(family, vocab_size=len(journeys.PIECES), hidden_dropout_prob=0.05)
+    task = task_class(kind).from_dict(
+        {**TABLES[kind], "max_seq_length": 20, "dropout": 0.37}, tokenizer
+    )
+    bw.Model(tokenizer, task, task.network(config).eval()).save(tmp_path)
+    own = getattr(transformers, CONFIG_CLASSES[family]).from_pretrained(tmp_path)
+    with torch.device("meta"):
+        theirs = getattr(transformers, FAMILIES[family].classes[kind])(own)
+    dropouts = {name: module.p for name, module in theirs.named_modules() if hasattr(module, "p")}
+    assert [name for name, p in dropouts.items() if p == 0.37], dropouts
+    assert all(p != 0.37 for name, p in dropouts.items() if ".layer" in name)
+
+    (tmp_path / "bertworks.json").unlink()  # what another tool would have saved
+    again = bw.load(tmp_path, device="cpu")
+    assert again.task.name == kind
+    assert 0.37 in {module.p for module in again.network.modules() if hasattr(module, "p")}
+
+
+@pytest.mark.parametrize(("family", "kind"), [("distilbert", "tagging"), ("bert", "answering")])
+def test_a_head_that_reads_no_dropout_is_written_none(family, kind, tmp_path):
+    tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
+    config = geometry(family, vocab_size=len(journeys.PIECES))
+    task = task_class(kind).from_dict(
+        {**TABLES[kind], "max_seq_length": 20, "dropout": 0.37}, tokenizer
+    )
+    bw.Model(tokenizer, task, task.network(config).eval()).save(tmp_path)
+    assert 0.37 not in json.loads((tmp_path / "config.json").read_text()).values()
+    assert bw.load(tmp_path, device="cpu").task.settings.dropout == 0.37

@@ -244,6 +244,74 @@ def test_models_that_are_none_or_of_another_task(
     _fails(bertworks, "predict", weights.parent, "text", says="damaged")
 
 
+def test_a_recipe_says_what_it_needs(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    words = ("pretrain", "adapt", f"data={world.prepared}", *CPU, "--out", tmp_path / "run")
+    _fails(bertworks, *words, says="the setting 'init_checkpoint' (a model to begin as")
+    _fails(bertworks, *words, says="Give it as init_checkpoint=VALUE")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_pre_training_predicts_nothing(bertworks: Bertworks, world: World) -> None:
+    says = "Use fill-mask, next-sentence or embed; or train it with finetune"
+    _fails(bertworks, "predict", world.pretrained, "a door", says=says)
+    _fails(bertworks, "predict", world.pretrained, "--data", world.dev, says=says)
+
+
+def test_a_rate_beyond_measure_leaves_no_model(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    start = ("finetune", "classification", "--model", world.pretrained, "--train", world.train)
+    words = (*start, *CPU, "max_seq_length=32", "epochs=0.1", "warmup=0")
+    for rate in ("inf", "nan", "1e999", ".inf"):
+        says = "learning_rate=" + rate.replace("1e999", "inf").removeprefix(".")
+        _fails(bertworks, *words, f"learning_rate={rate}", "--out", tmp_path / "a", says=says)
+    assert not (tmp_path / "a").exists()
+    result = bertworks(*words, "learning_rate=1e38", "--out", tmp_path / "b")
+    assert result.exit_code == 1
+    assert "error: the weights are not finite after step 1. Lower the learning" in result.stderr
+    assert not (tmp_path / "b" / "model").exists()
+    dev = ("--dev", world.dev, "--out", tmp_path / "c")
+    result = bertworks(*words, *dev, "learning_rate=1e25")
+    assert result.exit_code == 1
+    assert "error: row 1: the model's output is not finite" in result.stderr
+    assert not (tmp_path / "c" / "model").exists()
+
+
+ODD_NAME = "x\udcff"  # the byte 0xff, as Python has it
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="there all names are UTF-8")
+def test_names_that_are_not_utf_8(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+    """They are refused where libraries could not use them; elsewhere they are read, and shown."""
+    folder = tmp_path / f"corpus{ODD_NAME}"
+    folder.mkdir()
+    (folder / f"a{ODD_NAME}.txt").write_bytes(world.corpus.read_bytes())
+    table = tmp_path / f"{ODD_NAME}.jsonl"
+    table.write_bytes(world.dev.read_bytes())
+    out = tmp_path / ODD_NAME
+    says = "x\\udcff: the name is not UTF-8"
+    _fails(bertworks, "predict", out, "text", says=says)
+    _fails(bertworks, "prepare", folder, "--tokenizer", world.vocab, "--out", out, says=says)
+    model = ("--model", world.finetuned, "--train", table, "--dev", table, "max_seq_length=32")
+    _fails(bertworks, "finetune", "classification", *model, *CPU, "--out", out, says=says)
+    _fails(bertworks, "convert", world.finetuned, out, says=says)
+    words = ("embed", world.finetuned, "text", *CPU, "--out", f"{out}.parquet")
+    _fails(bertworks, *words, says="x\\udcff.parquet: the name is not UTF-8")
+    assert not out.exists()
+
+    for words in (
+        ("prepare", folder, "--tokenizer", world.vocab, "--out", tmp_path / "p", "--workers", 1),
+        ("predict", world.finetuned, "--data", table, "--out", f"{out}.tsv", *CPU),
+        ("evaluate", world.finetuned, "--data", table, "--report", f"{out}.html", *CPU),
+        ("finetune", "classification", *model, *CPU, "epochs=0.1", "--out", tmp_path / "run"),
+    ):
+        result = bertworks(*words)
+        assert result.exit_code == 0, (words, result.output, result.exception)
+    assert "x\\udcff" in (tmp_path / "run" / "data.json").read_text(encoding="utf-8")
+    assert "x\\udcff" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert Path(f"{out}.html").is_file()
+
+
 def test_bad_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     _fails(bertworks, "predict", world.finetuned, " ", says="empty text")
     _fails(bertworks, "predict", world.finetuned, "a", "--pair", "b", says="single texts")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from bertworks.api import Model
-from bertworks.errors import BertworksWarning, DataError, OutputError
+from bertworks.errors import BertworksWarning, CheckpointError, DataError, OutputError
 from bertworks.inference.engine import (
     EngineSettings,
     by_tokens,
@@ -222,3 +222,53 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     with pytest.raises(OutputError, match="cannot be written"):
         write_predictions(tmp_path / "no" / "out.tsv", answers())
+
+
+def overflowing(network: ClassificationNetwork, piece: int) -> None:
+    """Have a network compute what is not finite wherever a piece is, from finite weights."""
+    with torch.no_grad():
+        network.encoder.embeddings.word_embeddings.weight[piece] = 3e38
+
+
+def test_the_row_is_named_whose_output_is_not_finite(
+    task: ClassificationTask, network: ClassificationNetwork
+) -> None:
+    overflowing(network, PIECES.index("q"))
+    rows = [{"text": "a b"}, {"text": "c d e f g"}, {"text": "a q"}, {"text": "b"}]
+    placed = [PlacedRow(f"t.tsv:{number}", row) for number, row in enumerate(rows, 2)]
+    for settings in (EngineSettings(), EngineSettings(batch_tokens=4, window_rows=1)):
+        found = predict(network, task, placed, settings)
+        with pytest.raises(CheckpointError, match=r"^t\.tsv:4: the model's output is not finite"):
+            list(found)
+        labelled = [PlacedRow(row.where, {**row.values, "label": "x"}) for row in placed]
+        with pytest.raises(CheckpointError, match=r"^row 3: the model's output is not finite"):
+            evaluate(network, task, labelled_examples(task, labelled), settings)
+    rows.pop(2)
+    assert len(list(predict(network, task, [PlacedRow("", row) for row in rows]))) == 3
+
+
+def test_the_text_is_named_whose_vectors_are_not_finite(
+    task: ClassificationTask, network: ClassificationNetwork, tmp_path: Path
+) -> None:
+    overflowing(network, PIECES.index("q"))
+    model = Model(task.tokenizer, task, network)
+    texts = ["a b", "c d e f g", "b", "a b c q"]
+    says = "^text 4: the model's output is not finite"
+    for settings in ({}, {"normalize": True}, {"pooling": "cls"}):
+        with pytest.raises(CheckpointError, match=says):
+            model.embed(texts, engine={"window_rows": 2}, **settings)
+    for of in ("tokens", "words"):
+        with pytest.raises(CheckpointError, match="4: the model's output is not finite"):
+            model.features_to(tmp_path / f"{of}.parquet", texts, of=of)
+    assert np.isfinite(model.embed(texts[:3])).all()
+
+
+def test_a_loss_that_is_not_finite_is_no_metric(
+    task: ClassificationTask, network: ClassificationNetwork
+) -> None:
+    with torch.no_grad():
+        network.head.linear.weight.zero_()
+        network.head.linear.bias.copy_(torch.tensor([3e38, -3e38]))
+    rows = [PlacedRow(f"{number}", {"text": "a", "label": "y"}) for number in range(3)]
+    with pytest.raises(CheckpointError, match="the loss of the 3 rows is not finite"):
+        evaluate(network, task, labelled_examples(task, rows))

@@ -117,3 +117,15 @@ def test_a_disk_without_room_is_told(model, tmp_path, monkeypatch):
     with pytest.raises(BertworksError, match=r"0\.0 GB are free\. Make room"):
         frozen_states(tmp_path / "s.npy", model.network, model.encoder, task, examples)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_row_is_named_whose_states_are_not_finite(model, tmp_path):
+    task = task_of(max_seq_length=32)
+    rows = [{"words": ["a", "b"], "tags": ["O", "O"]}, {"words": ["c"], "tags": ["O"]}]
+    examples = task.examples(rows, 0)
+    piece = examples[1].windows[0].input_ids[1]
+    with torch.no_grad():
+        model.encoder.embeddings.word_embeddings.weight[piece] = 3e38
+    with pytest.raises(BertworksError, match=r"^row 2: the model's output is not finite"):
+        frozen_states(tmp_path / "s.npy", model.network, model.encoder, task, examples)
+    assert not (tmp_path / "s.npy").exists()

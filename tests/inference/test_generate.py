@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.checkpoints import published
 
-from bertworks.errors import DataError, SettingsError
+from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference import generate as module
 from bertworks.inference.engine import EngineSettings
 from bertworks.inference.generate import GenerationSettings, generate
@@ -168,3 +168,22 @@ def test_the_loss_is_that_of_the_next_pieces(network):
         logits, packed.input_ids[positions + 1], reduction="sum"
     )
     assert losses["lm"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_the_prompt_is_named_for_which_numbers_are_not_finite(network):
+    positions = network.encoder.embeddings.position_embeddings.weight
+    before = positions.detach().clone()
+    try:
+        with torch.no_grad():
+            positions[6] = 3e38  # of the longest prompt alone
+        with pytest.raises(CheckpointError, match=r"^prompt 3: the model's output is not finite"):
+            generate(network, PROMPTS, GenerationSettings(max_new_tokens=1), ENGINE)
+    finally:
+        with torch.no_grad():
+            positions.copy_(before)
+
+
+def test_the_lowest_temperature_takes_the_likeliest_token(network):
+    cold = GenerationSettings(max_new_tokens=5, temperature=5e-324)
+    likeliest = GenerationSettings(max_new_tokens=5)
+    assert generate(network, PROMPTS, cold, ENGINE) == generate(network, PROMPTS, likeliest, ENGINE)

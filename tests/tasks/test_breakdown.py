@@ -152,7 +152,7 @@ def test_a_network_whose_outputs_are_not_finite_is_not_measured(task: str) -> No
     with torch.no_grad():
         for parameter in model.network.parameters():
             parameter.fill_(torch.nan)
-    with pytest.raises(CheckpointError, match=r"row \d: the model computes NaN or infinity"):
+    with pytest.raises(CheckpointError, match=r"row \d: the model's output is not finite"):
         model.evaluate(rows)
 
 

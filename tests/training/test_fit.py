@@ -258,6 +258,17 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> 
     assert torch.equal(weights(network), before)
 
 
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_last_update_that_is_not_finite_is_not_saved(tmp_path: Path, measured: bool) -> None:
+    """No later loss would show it."""
+    settings = SETTINGS.with_values(optimizer={"lr": 3e38, "warmup": 0, "weight_decay": 1.0})
+    phases = [Phase(ToySource(1), steps=1, name="only")]
+    evaluate = measure if measured else None
+    with pytest.raises(TrainingError, match="weights are not finite after step 1"):
+        train(tmp_path / "run", settings, phases=phases, evaluate=evaluate)
+    assert not list_checkpoints(tmp_path / "run" / "checkpoints")
+
+
 def test_losses_that_do_not_add_up_are_not_split(tmp_path: Path) -> None:
     settings = SETTINGS.with_values(micro_batch_size=4)
     run = RunDirectory.open(tmp_path / "run", settings)

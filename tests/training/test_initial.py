@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import bertworks
 from bertworks.api import Model
 from bertworks.corpus.prepare import prepare
 from bertworks.corpus.shards import Corpus
-from bertworks.errors import BertworksError, SettingsError
+from bertworks.errors import BertworksError, CheckpointError, SettingsError
 from bertworks.model.config import EncoderConfig
 from bertworks.surgery import add_tokens
 from bertworks.text.vocabulary import train_vocabulary
@@ -103,6 +104,20 @@ def test_a_run_that_goes_on_does_not_begin_again(
     assert again.resumed_from == 2
     assert again.start is None
     assert (again.run.model / "model.safetensors").read_bytes() == weights
+
+
+def test_weights_of_another_geometry_than_the_checkpoint_says_are_refused(
+    trained: PretrainResult, prepared: Path, tmp_path: Path
+) -> None:
+    """Before networks of that geometry are made."""
+    start = tmp_path / "start"
+    shutil.copytree(trained.run.model, start)
+    raw = json.loads((start / "config.json").read_text())
+    for key in ("hidden_size", "num_hidden_layers", "intermediate_size"):
+        (start / "config.json").write_text(json.dumps({**raw, key: 8000}))
+        with pytest.raises(CheckpointError, match=r"not \(.*as config\.json says|is missing"):
+            go_on(start, prepared, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_grown_vocabulary_is_learned(trained: PretrainResult, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def check_finite(vectors: Tensor, place: Callable[[int], str]) -> None:
 def not_finite(where: str) -> CheckpointError:
     """The error of a row for which a network computes numbers that are not finite."""
     return CheckpointError(
-        "the model computes NaN or infinity for it",
+        "the model's output is not finite",
         where=where,
         fix=NOT_FINITE,
     )

@@ -122,7 +122,11 @@ class HeldOutSettings(Settings):
 
 
 class PretrainSettings(FitSettings):
-    """A recipe; on top of it all that `FitSettings` has."""
+    """A recipe; on top of it all that `FitSettings` has.
+
+    A recipe's file that cannot do without a setting has `REQUIRED` for its value: whoever uses the
+    recipe must then give it, as `key=value`.
+    """
 
     data: str = Field(description="a directory that `prepare` made")
     model: ModelSettings = ModelSettings()
