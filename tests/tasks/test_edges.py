@@ -176,7 +176,7 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
         ("classification", {"text": "a", "label": "q"}, "label 'q' was not seen in training"),
         ("classification", {"text": "a", "label": None}, r"label \(column 'label'\) is empty"),
         ("classification", {"text": "a", "label": "\ud83d"}, "lone surrogate"),
-        ("classification", {"text": "a", "label": float("nan")}, "label nan .* is no name"),
+        ("classification", {"text": "a", "label": float("nan")}, "label .* is empty"),
         ("classification", {"text": None, "label": "p"}, "the column 'text' holds nothing"),
         ("regression", {"text": "a", "label": float("nan")}, "nan .* is no finite number"),
         ("regression", {"text": "a", "label": "inf"}, "'inf' .* is no finite number"),
@@ -192,7 +192,7 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
             {"prompt": "a", "choices": ["b"], "label": 1},
             "number of none of the 1 choices",
         ),
-        ("choice", {"prompt": "a", "choices": ["b"], "label": float("nan")}, "nan .* is no name"),
+        ("choice", {"prompt": "a", "choices": ["b"], "label": float("nan")}, "label .* is empty"),
     ],
 )
 def test_what_cannot_be_learned_is_said(

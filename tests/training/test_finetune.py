@@ -323,7 +323,7 @@ def test_without_dev_the_last_is_kept(model: Model, tmp_path: Path) -> None:
             "no column 'lable'; its columns are 'text', 'label'",
         ),
         ({"train": TRAIN[::2]}, DataError, "two different labels"),
-        ({"dev": [{"text": "a", "label": "maybe"}]}, DataError, "row 1: the label 'maybe' is none"),
+        ({"dev": [{"text": "a", "label": "maybe"}]}, DataError, "row 1: the label 'maybe' was not"),
         ({"train": "-"}, DataError, "standard input"),
         ({"max_seq_length": 5, "truncation": "error"}, DataError, "row 1: .* at most 5 fit"),
     ],
