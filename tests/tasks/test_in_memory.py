@@ -89,8 +89,8 @@ def test_cells_hold_plain_values() -> None:
         (5, "expected a table, got int"),
         ([], "there are no rows"),
         ((TEXTS[:0], LABELS[:0]), "there are no rows"),
-        (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "two columns are called 'text'"),
-        (pa.table([["a"], ["b"]], ["text", "text"]), "two columns are called 'text'"),
+        (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "2 columns are called 'text'"),
+        (pa.table([["a"], ["b"]], ["text", "text"]), "2 columns are called 'text'"),
     ],
 )
 def test_what_is_no_table_is_said(table: Any, says: str) -> None:

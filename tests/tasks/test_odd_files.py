@@ -111,7 +111,7 @@ def test_json_documents(tmp_path: Path) -> None:
     for name in ("lines.json", "lines.tsv", "lines"):
         assert values_of(read_rows(write(tmp_path / name, lines))) == ROWS
     deep = write(tmp_path / "deep.json", "[" * 100_000 + "\n" + "]")
-    with pytest.raises(DataError, match="nested too deeply"):
+    with pytest.raises(DataError, match="nested more than 100 levels deep"):
         read_rows(deep)
 
 

@@ -325,7 +325,7 @@ def test_a_point_that_cannot_read_a_row_is_named(model: Model, tmp_path: Path) -
     given = {"train": TRAIN, "dev": DEV, "truncation": "error", "epochs": 1}
     with pytest.raises(DataError, match=r"row \d+: .* at most 5 fit, with max_seq_length=5\. Sh"):
         finetune_grid(model, grid=grid, out=tmp_path / "one", **given)
-    with pytest.raises(DataError, match=r"lable'.*its columns are 'text', 'label'$"):
+    with pytest.raises(DataError, match=r"lable'.*its columns are 'text', 'label'\. The nearest"):
         finetune_grid(
             model, grid={"batch_size": [8]}, out=tmp_path / "two", label_column="lable", **given
         )

@@ -161,7 +161,7 @@ def remove_after(directory: Path, step: int) -> None:
     """Delete the checkpoints of later steps, which the run will do again."""
     for path in list_checkpoints(directory):
         if step_of(path) > step:
-            _remove(path)
+            files.remove_directory(path)
 
 
 def network_tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -260,11 +260,6 @@ def _load_state(path: Path, checked: Sequence[str] = ("state.json",)) -> dict[st
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"damaged ({error})", where=str(path)) from None
     return state
-
-
-def _remove(checkpoint: Path) -> None:
-    """Delete a checkpoint; renamed first, so that a kill in the middle leaves no half of one."""
-    shutil.rmtree(checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.old")))
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
