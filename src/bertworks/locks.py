@@ -51,9 +51,10 @@ def claim(
     Raises:
         OutputError: the output is an input, contains one, or is inside of one; another process or
             thread has the lock; or it cannot be written.
-        DataError: its name is not UTF-8.
+        DataError: a directory's name is not UTF-8.
     """
-    check_name(path)
+    if kind != "file":  # whose libraries are handed its files' names
+        check_name(path)
     target = Path(path).resolve()
     check_inputs(path, inputs)
     if target.exists() and target.is_dir() != (kind != "file") and not is_device(path):

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import torch
 
 from .. import files
-from ..errors import DataError
+from ..errors import DataError, check_name
 from ..locks import check_inputs, claim
 from ..model.config import HEAD_DROPOUTS
 from ..model.encoder import Encoder
@@ -105,6 +105,7 @@ def write_vectors(
             other settings or other texts.
         OutputError: it cannot be written, or is being written by another process.
     """
+    check_name(out)
     out = Path(out)
     layout = _layout(out, embedder)
     beside = out.with_name(f"{out.name}.json")

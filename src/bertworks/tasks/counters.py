@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ..wording import printable
 from .breakdown import Calibration, CalibrationBin, Mistake, Scores, ScoreTable, excerpt
 
 BINS = 15
@@ -122,7 +123,7 @@ class Worst:
         sizes: dict[str, Any] = {} if unit is None else {unit: size}
         mistake = Mistake(
             row=row.index + 1,
-            where=row.where or None,
+            where=printable(row.where) or None,
             text=before + cut,
             mark=place and (len(before) + place[0], len(before) + place[1]),
             truth=excerpt(str(truth))[0],
