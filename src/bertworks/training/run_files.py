@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from ..errors import DataError
+from ..wording import printable
 
 _FIX = "Restore it from a copy, or start a new run."
 
@@ -250,11 +251,18 @@ def _content(file: Path) -> bytes:
 def _parsed(text: bytes, where: str) -> Any:
     try:
         tree = json.loads(text.decode(), parse_int=_int, parse_float=_float, parse_constant=_float)
-        if b"\\u" in text:  # half of a character can be written so
-            json.dumps(tree, ensure_ascii=False).encode()
-        return tree
+        return _printable(tree) if b"\\ud" in text else tree
     except (ValueError, RecursionError) as error:
         raise _damaged(where, error) from None
+
+
+def _printable(value: Any) -> Any:
+    """A value whose texts UTF-8 can hold: half a character is that of a file's name."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key): _printable(item) for key, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list) else value
 
 
 def _int(text: str) -> int:
