@@ -175,7 +175,7 @@ def test_bad_predictions(tmp_path, text, says):
 @pytest.mark.parametrize(
     ("chances", "says"),
     [
-        ({"q0": 0.5}, "there is none of the question 'q1'"),
+        ({"q0": 0.5}, "the question 'q1' is missing"),
         ({"q0": 0.5, "q1": "1"}, "expected a finite number, got str '1' of the question 'q1'"),
         ({"q0": 0.5, "q1": float("nan")}, "got float nan of the question 'q1'"),
         ({"q0": 0.5, "q1": True}, "got bool True of the question 'q1'"),

@@ -180,7 +180,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _try_lock(handle: IO[bytes]) -> bool | None:
-        """Lock a file; None where that cannot be told."""
+        """Lock a file; None where its file system does not say."""
         handle.seek(1 << 30)  # what is locked cannot be read
         try:
             msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)

@@ -131,7 +131,7 @@ def _score_answers(
         for identity in questions:
             if identity not in margins:
                 where = os.fspath(chances) if isinstance(chances, str | os.PathLike) else where
-                raise DataError(f"there is none of the question {identity!r}", where=where)
+                raise DataError(f"the question {identity!r} is missing", where=where)
     # Predictions are as their system left them: no threshold changes them.
     scores = AnsweringScores(unanswerable=bool(margins) or not all(answers.values()))
     for index, (identity, row) in enumerate(questions.items()):

@@ -202,7 +202,7 @@ class Manifest(_Record):
 class Journal:
     """The shards finished so far, as JSON Lines: the job first, then a line a shard.
 
-    It stands beside the shards until the manifest takes its place.
+    It is kept next to the shards until the manifest takes its place.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -118,7 +118,7 @@ def _check_column(source: CorpusSource, files: list[str]) -> None:
         try:
             return detect_format(file) if source.format == "auto" else source.format
         except DataError:
-            return None  # told when the reading comes to it
+            return None  # reported when the reading comes to it
 
     if all(format_of(file) in ("text", "wiki") for file in files):
         raise DataError(

@@ -134,7 +134,7 @@ class Mistake(_Part):
         mark: the part of it that the mistake is about: characters `[start, end)`.
         truth: what is true.
         told: what was told instead.
-        probability: with which it was told; None for numbers, and where it is not known.
+        probability: with which it was predicted; None for numbers, and where it is not known.
         error: how far off a number was told.
         margin: of a ranking, by how much a wrong text is nearer than the right one, in cosines.
     """

@@ -132,7 +132,7 @@ def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | Non
     """
     suffix = _suffix_of(path)
     found = format_of_lines(lines) if named is None or suffix in _BY_CONTENT else named
-    if named == "jsonl":  # of which one document is not told by its name
+    if named == "jsonl":  # whose name does not say whether it is one document
         found = found if found == "json" else named
     if found is not None or named is not None or not suffix:
         return found or named or "tsv"

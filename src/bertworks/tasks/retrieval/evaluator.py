@@ -98,17 +98,17 @@ class RankingEvaluator(Evaluator):
         the last row is there."""
         assert self._wanted, "nothing was evaluated"
         _, found = top_k(self._queries.vectors(), self._passages.vectors(), DEPTH + 1)
-        told = []
+        ranked = []
         for number, (query, nearest) in enumerate(zip(self._queries, found.tolist(), strict=True)):
             itself = {self._passages.find(query)} - self._wanted[number]
-            told.append([passage for passage in nearest if passage not in itself][:DEPTH])
-        return told
+            ranked.append([passage for passage in nearest if passage not in itself][:DEPTH])
+        return ranked
 
     def result(self) -> dict[str, float]:
         first, reciprocal, recalled = [], [], []
-        for number, told in enumerate(self._nearest):
+        for number, ranked in enumerate(self._nearest):
             wanted = self._wanted[number]
-            ranks = [rank for rank, passage in enumerate(told, 1) if passage in wanted]
+            ranks = [rank for rank, passage in enumerate(ranked, 1) if passage in wanted]
             first.append(ranks[:1] == [1])
             reciprocal.append(1 / ranks[0] if ranks else 0.0)
             recalled.append(len(ranks) / len(wanted))
@@ -119,14 +119,14 @@ class RankingEvaluator(Evaluator):
         """The queries with a wrong passage nearest, those first where it is nearer by most."""
         worst = Worst()
         queries, passages = self._queries.vectors(), self._passages.vectors()
-        for number, told in enumerate(self._nearest):
+        for number, ranked in enumerate(self._nearest):
             wanted = sorted(self._wanted[number])
-            if not told or told[0] in wanted:
+            if not ranked or ranked[0] in wanted:
                 continue
             scores = passages[wanted] @ queries[number]
-            margin = float(passages[told[0]] @ queries[number] - scores.max())
+            margin = float(passages[ranked[0]] @ queries[number] - scores.max())
             row, best = self._rows[number], wanted[int(scores.argmax())]
-            texts = self._texts[best], self._texts[told[0]]
+            texts = self._texts[best], self._texts[ranked[0]]
             worst.add(margin, row, row.text, *texts, unit="margin")
         return Breakdown(mistakes=worst.result())
 
