@@ -16,6 +16,7 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "matplotlib", 
 LIGHT = (
     "bertworks",
     "bertworks.errors",
+    "bertworks.literals",
     "bertworks.settings",
     "bertworks.packed",
     "bertworks.cli",

@@ -18,7 +18,7 @@ from pydantic import Field
 from .api import Model, load
 from .errors import DataError, need
 from .inference.features import EmbedSettings
-from .model.precision import Precision
+from .literals import Precision
 from .tasks.classification.settings import ClassificationOptions
 from .tasks.classification.task import ClassificationTask
 from .tasks.placed import Rows, text_of

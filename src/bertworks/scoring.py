@@ -16,11 +16,12 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
 from .errors import DataError, SettingsError, nearest
+from .literals import ScoredTask
 from .tasks.answering.columns import answers_of, find_answering_columns
 from .tasks.answering.scores import AnsweringScores
 from .tasks.columns import LABEL_NAMES, PREDICTION, listing, resolve
@@ -35,12 +36,7 @@ from .tasks.tagging.columns import TAG_NAMES, WORD_NAMES, strings_of
 from .tasks.tagging.scores import TaggingScores
 from .tasks.tagging.tags import mark_spans
 
-__all__ = ["ScoredTask", "score"]
-
 T = TypeVar("T", str, float)
-ScoredTask = Literal["answering", "tagging", "classification", "regression"]
-"""The tasks whose predictions can be scored."""
-
 _PREDICTED_NAMES = ("predicted", "predictions", "predicted_label", "predicted_labels", "pred")
 _NOT_CONLL = (".jsonl", ".ndjson", ".json", ".parquet")
 

@@ -31,8 +31,8 @@ from ..checkpoints.locate import local_directory
 from ..inference.engine import EngineSettings
 from ..inference.frozen import frozen_states
 from ..inference.vectors import fingerprint
+from ..literals import Precision
 from ..model.device import pick_device
-from ..model.precision import Precision
 from ..tasks.labelled import check_length
 from ..tasks.rows import Table, replayable
 from ..tasks.tagging.examples import TaggingExample

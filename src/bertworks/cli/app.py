@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .. import literals
 from ..errors import BertworksError, BertworksWarning, DataError
 from ..locks import Kind, claim
 
@@ -162,16 +162,7 @@ def bertworks(
         raise typer.Exit
 
 
-class DeviceName(StrEnum):
-    """Where a network runs."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-    MPS = "mps"
-
-
-Device = Annotated[DeviceName, typer.Option(help="Where the network runs.")]
+Device = Annotated[literals.Device, typer.Option(help="Where the network runs.")]
 Threads = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Threads on the CPU; all cores if left out."),
@@ -179,42 +170,17 @@ Threads = Annotated[
 ModelPath = Annotated[
     str, typer.Argument(metavar="MODEL", help="A model's directory, or its name on the hub.")
 ]
-
-
-class PrecisionName(StrEnum):
-    """What an encoder computes in."""
-
-    AUTO = "auto"
-    FP32 = "fp32"
-    BF16 = "bf16"
-
-
-Precision = Annotated[PrecisionName, typer.Option(help="auto: bf16 if the device is fast at it.")]
+Precision = Annotated[
+    literals.Precision, typer.Option(help="auto: bf16 if the device is fast at it.")
+]
 Header = Annotated[
     bool | None,
     typer.Option(
         "--header/--no-header", help="Whether a table's first line names its columns; found out."
     ),
 ]
-
-
-class TableFormatName(StrEnum):
-    """What a table's file is."""
-
-    AUTO = "auto"
-    TSV = "tsv"
-    CSV = "csv"
-    JSONL = "jsonl"
-    JSON = "json"
-    PARQUET = "parquet"
-    CONLL = "conll"
-    CONLLU = "conllu"
-    LABEL_TEXT = "label-text"
-    TEXT = "text"
-
-
 TableFormat = Annotated[
-    TableFormatName,
+    literals.TableFormat,
     typer.Option(
         "--format",
         help="What the file is; auto: by its name, or else its content. label-text: a label, a "
@@ -240,12 +206,12 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def load_model(model: str, device: DeviceName, threads: int | None) -> Model:
+def load_model(model: str, device: literals.Device, threads: int | None) -> Model:
     """Load a model where the options say."""
     set_threads(threads)
     from ..api import load
 
-    return load(model, device=device.value)
+    return load(model, device=device)
 
 
 def is_main_process() -> bool:
@@ -287,14 +253,14 @@ def line_options(encoding: str, max_line_bytes: int | None) -> dict[str, Any]:
 
 def table_options(
     header: bool | None,
-    format: TableFormatName,
+    format: literals.TableFormat,
     encoding: str,
     max_line_bytes: int | None,
 ) -> dict[str, Any]:
     """The settings of `TableOptions` that are given on the command line."""
     given = {
         "header": header,
-        "format": None if format is TableFormatName.AUTO else format.value,
+        "format": None if format == "auto" else format,
         "encoding": None if encoding == "utf-8" else encoding,
         "max_line_bytes": max_line_bytes,
     }

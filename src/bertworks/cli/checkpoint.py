@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from . import show
 from .app import AsJson, Encoding, MaxLineBytes, ModelPath, line_options, output, read_lines, verb
-from .corpus import Column, Corpus, FileFormat, Format, SkipBad
+from .corpus import Column, Corpus, Format, SkipBad
 
 if TYPE_CHECKING:
     from ..api import Model
 
 Out = Annotated[str, typer.Option(metavar="DIR", help="The directory to write.")]
-
-
-class Layout(StrEnum):
-    """What a model can be written as."""
-
-    HF = "hf"
-    SAFETENSORS = "safetensors"
-    ONNX = "onnx"
-    TENSORFLOW = "tensorflow"
 
 
 @verb("inspect", "bertworks inspect runs/tickets", "bertworks inspect bert-base-uncased --json")
@@ -84,16 +74,16 @@ def convert(
     source: ModelPath,
     target: Annotated[str, typer.Argument(metavar="DST", help="The directory to write.")],
     to: Annotated[
-        Layout,
+        Literal["hf", "safetensors", "onnx", "tensorflow"],
         typer.Option(help="hf and safetensors are one layout; tensorflow is the first release's."),
-    ] = Layout.HF,
+    ] = "hf",
 ) -> None:
     """Write a checkpoint in another layout, with every weight kept to the bit."""
     from ..api import load
 
     with output(target, model=source, kind="whole directory"):
         model = load(source, device="cpu")
-        if to is Layout.TENSORFLOW:
+        if to == "tensorflow":
             from ..checkpoints.export import write_tensorflow
 
             written = write_tensorflow(
@@ -102,7 +92,7 @@ def convert(
                 config=model.encoder.config,
                 tokenizer=model.tokenizer,
             )
-        elif to is Layout.ONNX:
+        elif to == "onnx":
             from ..onnx import write_onnx
 
             written = write_onnx(model, target)
@@ -145,7 +135,7 @@ def shrink(
     model: ModelPath,
     corpus: Corpus,
     out: Out,
-    format: Format = FileFormat.AUTO,
+    format: Format = "auto",
     column: Column = None,
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
@@ -161,7 +151,7 @@ def shrink(
     from ..corpus.sources import parse_sources, paths_of
     from ..surgery import shrink as keep_used
 
-    sources = parse_sources(corpus, format=format.value, column=column)
+    sources = parse_sources(corpus, format=format, column=column)
     counts = ReadCounts()
     documents = read_documents(
         sources, skip_bad=skip_bad, counts=counts, **line_options(encoding, max_line_bytes)

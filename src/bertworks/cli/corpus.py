@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .. import literals
 from ..errors import DataError
 from ..wording import duration
 from . import show
 from .app import AsJson, Encoding, MaxLineBytes, line_options, lines_of, output, verb
-
-
-class FileFormat(StrEnum):
-    """How the files of a corpus hold their documents."""
-
-    AUTO = "auto"
-    TEXT = "text"
-    WIKI = "wiki"
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-
-
-class SentenceRule(StrEnum):
-    """How paragraphs become sentences."""
-
-    SPLIT = "split"
-    LINES = "lines"
-
-
-class SpanRule(StrEnum):
-    """Where the spans come from that are masked as units."""
-
-    NONE = "none"
-    GIVEN = "given"
-    RULES = "rules"
-
 
 Corpus = Annotated[
     list[str],
@@ -50,7 +24,7 @@ Corpus = Annotated[
     ),
 ]
 Format = Annotated[
-    FileFormat, typer.Option("--format", help="What the files are; auto looks at each.")
+    literals.CorpusFormat, typer.Option("--format", help="What the files are; auto looks at each.")
 ]
 Column = Annotated[
     str | None,
@@ -89,7 +63,7 @@ def vocab(
     max_word_characters: Annotated[
         int, typer.Option(min=1, metavar="N", help="Longer words become [UNK].")
     ] = 200,
-    format: Format = FileFormat.AUTO,
+    format: Format = "auto",
     column: Column = None,
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
@@ -106,7 +80,7 @@ def vocab(
     from ..corpus.sources import parse_sources, paths_of
     from ..text.vocabulary import train_vocabulary
 
-    sources = parse_sources(corpus, format=format.value, column=column)
+    sources = parse_sources(corpus, format=format, column=column)
     counts = ReadCounts()
     documents = read_documents(
         sources,
@@ -167,20 +141,20 @@ def prepare(
         typer.Option(min=1, metavar="N", help="Processes; all cores if left out."),
     ] = None,
     sentences: Annotated[
-        SentenceRule,
+        literals.Sentences,
         typer.Option(help="split: by rules; lines: each line is one sentence already."),
-    ] = SentenceRule.SPLIT,
+    ] = "split",
     language: Annotated[
         str, typer.Option(metavar="CODE", help="The language whose rules split sentences.")
     ] = "en",
     spans: Annotated[
-        SpanRule,
+        literals.SpanSource,
         typer.Option(
             help="Mark phrases and names, for masking.unit=knowledge. given: documents carry them "
             'as "spans": [[start, end], …]; rules: and where they do not, rules find some.'
         ),
-    ] = SpanRule.NONE,
-    format: Format = FileFormat.AUTO,
+    ] = "none",
+    format: Format = "auto",
     column: Column = None,
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
@@ -216,11 +190,11 @@ def prepare(
             tokenizer=_files_of(tokenizer),
             out=out,
             workers=workers or os.cpu_count() or 1,
-            format=format.value,
+            format=format,
             column=column,
-            sentences=sentences.value,
+            sentences=sentences,
             language=language,
-            spans=spans.value,
+            spans=spans,
             skip_bad=skip_bad,
             drop_duplicates=drop_duplicates,
             exclude=exclude or (),
@@ -234,7 +208,7 @@ def prepare(
         "tokens": f"{manifest.tokens:,}",
         "unknown": f"{manifest.unknown_rate:.3%} of the tokens",
     }
-    if spans is not SpanRule.NONE:
+    if spans != "none":
         facts["spans"] = f"{manifest.spans:,}"
     show.facts(facts)
     show.read_counts(last.read)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,12 +11,10 @@ from . import show
 from .app import (
     AsJson,
     Device,
-    DeviceName,
     Encoding,
     Header,
     MaxLineBytes,
     TableFormat,
-    TableFormatName,
     Threads,
     set_threads,
     table_options,
@@ -43,11 +40,11 @@ def probe(
     dev: Dev,
     settings: KeyValues = None,
     header: Header = None,
-    format: TableFormat = TableFormatName.AUTO,
+    format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
     json: AsJson = False,
-    device: Device = DeviceName.AUTO,
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Classify texts by a frozen encoder's vectors: logistic regression.
@@ -62,19 +59,11 @@ def probe(
 
     options = table_options(header, format, encoding, max_line_bytes)
     asked = TextProbeSettings.resolve(overrides=settings or [], **options)
-    found = run(
-        model, train=train, dev=dev, device=device.value, **asked.model_dump(exclude_unset=True)
-    )
+    found = run(model, train=train, dev=dev, device=device, **asked.model_dump(exclude_unset=True))
     if json:
         show.as_json({"width": found.width, **found.metrics})
     else:
         show.metrics({"width": found.width, **found.metrics})
-
-
-class Claim(StrEnum):
-    """What can be shown again."""
-
-    FEATURES = "features"
 
 
 @verb(
@@ -84,7 +73,7 @@ class Claim(StrEnum):
 )
 def ablate(
     what: Annotated[
-        Claim,
+        Literal["features"],
         typer.Argument(
             metavar="WHAT",
             help="features: six choices of a frozen encoder's layers, beside fine-tuning.",
@@ -99,10 +88,10 @@ def ablate(
     ],
     settings: KeyValues = None,
     header: Header = None,
-    format: TableFormat = TableFormatName.AUTO,
+    format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
-    device: Device = DeviceName.AUTO,
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Show a claim of the paper again, on your data.
@@ -111,7 +100,7 @@ def ablate(
     which are computed once; beside it the encoder is fine-tuned (finetune=null leaves that out).
     Rows that are finished are not done again.
     """
-    assert what == Claim.FEATURES
+    assert what == "features"
     set_threads(threads)
     from ..ablations.features import FeatureAblationSettings, ablate_features
     from ..training.progress import Progress
@@ -123,7 +112,7 @@ def ablate(
         train=train,
         dev=dev,
         out=out,
-        device=device.value,
+        device=device,
         progress=Progress(),
         **asked.model_dump(),
     )

@@ -11,15 +11,12 @@ from . import show
 from .app import (
     AsJson,
     Device,
-    DeviceName,
     Encoding,
     Header,
     MaxLineBytes,
     ModelPath,
     Precision,
-    PrecisionName,
     TableFormat,
-    TableFormatName,
     Threads,
     lines_of,
     load_model,
@@ -52,7 +49,7 @@ def search(
     ] = None,
     column: Column = None,
     header: Header = None,
-    format: TableFormat = TableFormatName.AUTO,
+    format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
     top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 5,
@@ -70,8 +67,8 @@ def search(
         bool, typer.Option("--approximate", help="Look at a part of the texts alone, with Faiss.")
     ] = False,
     json: AsJson = False,
-    precision: Precision = PrecisionName.FP32,
-    device: Device = DeviceName.AUTO,
+    precision: Precision = "fp32",
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Find the texts of a file that are nearest to a question.
@@ -99,7 +96,7 @@ def search(
             file,
             index,
             column=column,
-            engine={"precision": precision.value},
+            engine={"precision": precision},
             progress=embedding,
             **table_options(header, format, encoding, max_line_bytes),
         )

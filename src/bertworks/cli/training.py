@@ -11,12 +11,10 @@ from ..errors import DataError, SettingsError
 from . import show
 from .app import (
     Device,
-    DeviceName,
     Encoding,
     Header,
     MaxLineBytes,
     TableFormat,
-    TableFormatName,
     Threads,
     is_main_process,
     set_threads,
@@ -88,7 +86,7 @@ def pretrain(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]…", help="Settings that replace the recipe's."),
     ] = None,
-    device: Device = DeviceName.AUTO,
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Pre-train an encoder: masked words and next sentences.
@@ -101,7 +99,7 @@ def pretrain(
     from ..training.pretrain import pretrain as run
     from ..training.progress import Progress
 
-    result = run(recipe, settings or [], out=out, device=device.value, progress=Progress())
+    result = run(recipe, settings or [], out=out, device=device, progress=Progress())
     if is_main_process():
         show.metrics(result.metrics)
         show.facts({"model": result.run.model, "report": result.run.report})
@@ -149,13 +147,13 @@ def finetune(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")
     ] = None,
     header: Header = None,
-    format: TableFormat = TableFormatName.AUTO,
+    format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
     grid: GridWords = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
-    device: Device = DeviceName.AUTO,
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Train a model for a task, from labelled rows.
@@ -196,7 +194,7 @@ def finetune(
             grid=grid or (),
             seeds=seed_numbers(seeds),
             jobs=jobs,
-            device=device.value,
+            device=device,
             progress=Progress(),
             **given,
         )
@@ -213,7 +211,7 @@ def finetune(
         train=train,
         dev=measured_on,
         out=out,
-        device=device.value,
+        device=device,
         progress=Progress(),
         **given,
     )
@@ -249,7 +247,7 @@ def glue(
     grid: GridWords = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
-    device: Device = DeviceName.AUTO,
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Fine-tune and measure on GLUE, and answer its test files.
@@ -274,7 +272,7 @@ def glue(
         grid=grid or (),
         seeds=seed_numbers(seeds),
         jobs=jobs,
-        device=device.value,
+        device=device,
         progress=Progress(),
         **schema.resolve(overrides=settings or []).model_dump(exclude_unset=True),
     )

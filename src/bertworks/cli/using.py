@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .. import literals
 from . import show
 from .app import (
     AsJson,
     Device,
-    DeviceName,
     Encoding,
     Header,
     MaxLineBytes,
     ModelPath,
     Precision,
-    PrecisionName,
     TableFormat,
-    TableFormatName,
     Threads,
     line_options,
     lines_of,
@@ -49,32 +46,23 @@ def evaluate(
     model: ModelPath,
     data: Annotated[str, typer.Option(metavar="FILE", help="Rows whose answers are known.")],
     header: Header = None,
-    format: TableFormat = TableFormatName.AUTO,
+    format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
     report: Report = None,
     json: AsJson = False,
-    device: Device = DeviceName.AUTO,
+    device: Device = "auto",
     threads: Threads = None,
-    precision: Precision = PrecisionName.FP32,
+    precision: Precision = "fp32",
 ) -> None:
     """Measure a fine-tuned model on labelled rows."""
     with output(report, [data], model=model):
         found = load_model(model, device, threads).evaluate(
             data,
-            precision=precision.value,
+            precision=precision,
             **table_options(header, format, encoding, max_line_bytes),
         )
         _show_evaluation(found, model, data, report, json=json)
-
-
-class ScoredTaskName(StrEnum):
-    """What was predicted."""
-
-    ANSWERING = "answering"
-    TAGGING = "tagging"
-    CLASSIFICATION = "classification"
-    REGRESSION = "regression"
 
 
 @verb(
@@ -85,7 +73,7 @@ class ScoredTaskName(StrEnum):
 )
 def score(
     task: Annotated[
-        ScoredTaskName,
+        literals.ScoredTask,
         typer.Argument(
             metavar="TASK",
             help="answering, tagging, classification or regression.",
@@ -127,7 +115,7 @@ def score(
 
     with output(report, [data, predictions, no_answer_probs]):
         found = run(
-            task.value,
+            task,
             data,
             predictions=predictions,
             no_answer_probabilities=no_answer_probs,
@@ -171,7 +159,7 @@ def predict(
         typer.Option(metavar="FILE", help="A table instead; - reads TSV from standard input."),
     ] = None,
     header: Header = None,
-    format: TableFormat = TableFormatName.AUTO,
+    format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
     pair: Annotated[
@@ -182,9 +170,9 @@ def predict(
         typer.Option(metavar="FILE", help="Where to: .tsv, .csv or .jsonl; TSV, if left out."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON Lines, whatever the name.")] = False,
-    device: Device = DeviceName.AUTO,
+    device: Device = "auto",
     threads: Threads = None,
-    precision: Precision = PrecisionName.FP32,
+    precision: Precision = "fp32",
 ) -> None:
     """Label texts, or the rows of a table.
 
@@ -195,7 +183,7 @@ def predict(
         ctx.fail("Give either texts or --data FILE.")
     if data is not None and pair is not None:
         ctx.fail("--pair is for texts; a table has a column of them.")
-    if data is None and (header is not None or format is not TableFormatName.AUTO):
+    if data is None and (header is not None or format != "auto"):
         ctx.fail("--header and --format are for --data FILE.")
     for text in texts or ():
         show.must_hold_text(text)
@@ -208,7 +196,7 @@ def predict(
         rows = loaded.stream(
             None if data is not None else asked,
             data=data,
-            precision=precision.value,
+            precision=precision,
             **table_options(header, format, encoding, max_line_bytes),
         )
         if out is None and data is None and not json and sys.stdout.isatty():
@@ -225,7 +213,7 @@ def fill_mask(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="With [MASK] where a word is.")],
     top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 5,
     json: AsJson = False,
-    device: Device = DeviceName.AUTO,
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Guess the masked words of a text."""
@@ -252,7 +240,7 @@ def next_sentence(
     first: Annotated[str, typer.Argument(metavar="A", help="A text.", show_default=False)],
     second: Annotated[str, typer.Argument(metavar="B", help="Another.", show_default=False)],
     json: AsJson = False,
-    device: Device = DeviceName.AUTO,
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Tell how likely it is that B follows A."""
@@ -292,9 +280,9 @@ def generate(
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Another seed, other draws.")] = 0,
     json: AsJson = False,
-    device: Device = DeviceName.AUTO,
+    device: Device = "auto",
     threads: Threads = None,
-    precision: Precision = PrecisionName.FP32,
+    precision: Precision = "fp32",
 ) -> None:
     """Go on with texts, token by token; the model must be causal.
 
@@ -306,7 +294,7 @@ def generate(
         show.must_hold_text(text)
     made = load_model(model, device, threads).generate(
         given,
-        precision=precision.value,
+        precision=precision,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,

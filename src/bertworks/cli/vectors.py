@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from .. import literals
 from ..wording import duration
 from . import show
 from .app import (
     Device,
-    DeviceName,
     Encoding,
     Header,
     MaxLineBytes,
     ModelPath,
     Precision,
-    PrecisionName,
     TableFormat,
-    TableFormatName,
     Threads,
     lines_of,
     load_model,
@@ -31,27 +28,6 @@ from .app import (
 
 if TYPE_CHECKING:
     from ..inference.vectors import WrittenVectors
-
-
-class PoolingName(StrEnum):
-    """How tokens' vectors become a text's."""
-
-    MEAN = "mean"
-    CLS = "cls"
-    MAX = "max"
-    MEAN_SQRT = "mean-sqrt"
-    WEIGHTED_MEAN = "weighted-mean"
-    SEP = "sep"
-    POOLER = "pooler"
-    MEAN_MAX = "mean+max"
-
-
-class CombineName(StrEnum):
-    """What is done with several layers."""
-
-    CONCAT = "concat"
-    SUM = "sum"
-    MEAN = "mean"
 
 
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")]
@@ -67,7 +43,7 @@ Layers = Annotated[
     ),
 ]
 Combine = Annotated[
-    CombineName, typer.Option(help="Several layers: side by side, or added up, or their mean.")
+    literals.Combine, typer.Option(help="Several layers: side by side, or added up, or their mean.")
 ]
 MaxSeqLength = Annotated[
     int | None,
@@ -97,22 +73,22 @@ def embed(
     data: Data = None,
     column: Column = None,
     header: Header = None,
-    format: TableFormat = TableFormatName.AUTO,
+    format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
     pooling: Annotated[
-        PoolingName | None,
+        literals.Pooling | None,
         typer.Option(help="From tokens to a text; the model's own way, or mean."),
     ] = None,
     layers: Layers = "-1",
-    combine: Combine = CombineName.CONCAT,
+    combine: Combine = "concat",
     normalize: Annotated[
         bool | None,
         typer.Option("--normalize/--no-normalize", help="Give vectors length 1; the model's own."),
     ] = None,
     max_seq_length: MaxSeqLength = None,
-    precision: Precision = PrecisionName.FP32,
-    device: Device = DeviceName.AUTO,
+    precision: Precision = "fp32",
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Write a vector of each text to a file.
@@ -123,8 +99,8 @@ def embed(
     """
     given = {
         "layers": _numbers(ctx, layers),
-        "combine": combine.value,
-        "pooling": pooling and pooling.value,
+        "combine": combine,
+        "pooling": pooling,
         "normalize": normalize,
         "max_seq_length": max_seq_length,
     }
@@ -133,20 +109,6 @@ def embed(
     with output(out, [data], model=model):
         write = load_model(model, device, threads).embed_to
         _run(write, out, source, precision, {"column": column, **options, **given})
-
-
-class OfName(StrEnum):
-    """What has a vector."""
-
-    TOKENS = "tokens"
-    WORDS = "words"
-
-
-class PiecesName(StrEnum):
-    """What becomes of a word's pieces."""
-
-    FIRST = "first"
-    MEAN = "mean"
 
 
 @verb(
@@ -161,20 +123,22 @@ def features(
     data: Data = None,
     column: Column = None,
     header: Header = None,
-    format: TableFormat = TableFormatName.AUTO,
+    format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
     of: Annotated[
-        OfName, typer.Option(help="What has a vector; special tokens have none.")
-    ] = OfName.TOKENS,
+        Literal["tokens", "words"],
+        typer.Option(help="What has a vector; special tokens have none."),
+    ] = "tokens",
     pieces: Annotated[
-        PiecesName, typer.Option(help="Of a word: its first piece's vector, or the mean of all.")
-    ] = PiecesName.FIRST,
+        Literal["first", "mean"],
+        typer.Option(help="Of a word: its first piece's vector, or the mean of all."),
+    ] = "first",
     layers: Layers = "-1",
-    combine: Combine = CombineName.CONCAT,
+    combine: Combine = "concat",
     max_seq_length: MaxSeqLength = None,
-    precision: Precision = PrecisionName.FP32,
-    device: Device = DeviceName.AUTO,
+    precision: Precision = "fp32",
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Write a vector of each token or word, with its place in the text.
@@ -182,13 +146,13 @@ def features(
     The columns are row (the text's number, counted from 0), token or word, start and end (its
     characters), and vector. Stopped and started again with the same --out, it goes on.
     """
-    if pieces is PiecesName.MEAN and of is not OfName.WORDS:
+    if pieces == "mean" and of != "words":
         ctx.fail("--pieces mean is for --of words.")
     given = {
-        "of": of.value,
-        "pieces": pieces.value,
+        "of": of,
+        "pieces": pieces,
         "layers": _numbers(ctx, layers),
-        "combine": combine.value,
+        "combine": combine,
         "max_seq_length": max_seq_length,
     }
     options = table_options(header, format, encoding, max_line_bytes)
@@ -222,7 +186,7 @@ def _run(
     write: Callable[..., WrittenVectors],
     out: str,
     source: str | Iterable[str],
-    precision: PrecisionName,
+    precision: literals.Precision,
     settings: Mapping[str, Any],
 ) -> None:
     """Write vectors, and show how it goes and what came of it."""
@@ -231,7 +195,7 @@ def _run(
             found = write(
                 out,
                 source,
-                engine={"precision": precision.value},
+                engine={"precision": precision},
                 progress=embedding,
                 **{name: value for name, value in settings.items() if value is not None},
             )

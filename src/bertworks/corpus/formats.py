@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import DataError, closest, some_of
+from ..literals import CorpusFormat
 from .lines import Reading, read_head, read_lines
-from .sources import Format
 from .spans import Spans, spans_of
 
 
@@ -36,7 +36,7 @@ _ONE_A_LINE = "Put one object on each line (JSON Lines): jq -c '.[]' makes them 
 _COMPRESSED = re.compile(r"\.(gz|zst|zstd)$")
 
 
-def detect_format(path: str) -> Format:
+def detect_format(path: str) -> CorpusFormat:
     """Tell a file's format by its suffix, else by its first line that is not blank.
 
     Parquet by `.parquet` or its first bytes; JSON Lines by `.jsonl`, `.ndjson`, `.json`, or, in a

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..errors import DataError
+from ..literals import Sentences, SpanSource
 from .chunks import find_chunks
 from .lines import ReadCounts
-from .manifest import Sentences, ShardRecord
+from .manifest import ShardRecord
 from .readers import Document
 from .shards import token_type, write_shard
-from .spans import Spans, SpanSource, mark_units, place_sentences
+from .spans import Spans, mark_units, place_sentences
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer

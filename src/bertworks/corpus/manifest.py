@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .. import files
 from ..errors import CheckpointError, DataError
 from ..json_text import parse_json
-from .spans import SpanSource
+from ..literals import Sentences, SpanSource
 
 FORMAT_VERSION = 2
 _READ_VERSIONS = (1, 2)  # the first has neither spans nor sentences in context
@@ -24,9 +24,6 @@ TOKENIZER = "tokenizer"
 
 _ADDED = {"encoding": "utf-8", "exclude": None}
 """Settings of a job that earlier releases did not have, and what they did."""
-
-Sentences = Literal["split", "lines"]
-"""How paragraphs become sentences: split by rules, or each line as it stands."""
 
 
 class _Record(BaseModel):

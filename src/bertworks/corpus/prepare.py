@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from .. import files
 from ..errors import BertworksError, DataError, OutputError, SettingsError
+from ..literals import CorpusFormat, Sentences, SpanSource
 from ..locks import claim
 from ..wording import printable
 from .lines import MAX_LINE_BYTES, ReadCounts, text_encoding
@@ -36,7 +37,6 @@ from .manifest import (
     Job,
     Journal,
     Manifest,
-    Sentences,
     ShardRecord,
     SourceRecord,
     remove_unfinished,
@@ -45,8 +45,7 @@ from .overlap import SharedSequences
 from .progress import PrepareProgress
 from .readers import read_documents
 from .shards import sha256_of, token_type
-from .sources import CorpusSource, Format, parse_sources, paths_of
-from .spans import SpanSource
+from .sources import CorpusSource, parse_sources, paths_of
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def prepare(
     tokenizer: Tokenizer | str | os.PathLike[str],
     out: str | os.PathLike[str],
     workers: int = 1,
-    format: Format = "auto",
+    format: CorpusFormat = "auto",
     column: str | None = None,
     sentences: Sentences = "split",
     language: str = "en",

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import DataError
+from ..literals import CorpusFormat
 from .duplicates import SeenTexts
 from .formats import Found, detect_format, read_json_lines, read_text, read_wiki
 from .lines import MAX_LINE_BYTES, ExcludedDocument, ReadCounts, Reading, text_encoding
 from .overlap import SharedSequences
-from .sources import CorpusSource, Format, parse_sources
+from .sources import CorpusSource, parse_sources
 from .spans import Spans
 from .tables import read_dataset, read_parquet
 
@@ -57,7 +58,7 @@ def read_documents(
     | CorpusSource
     | Sequence[str | os.PathLike[str] | CorpusSource],
     *,
-    format: Format = "auto",
+    format: CorpusFormat = "auto",
     column: str | None = None,
     skip_bad: bool = False,
     drop_duplicates: bool = False,
@@ -114,7 +115,7 @@ def _check_column(source: CorpusSource, files: list[str]) -> None:
     if source.column is None or source.is_dataset:
         return
 
-    def format_of(file: str) -> Format | None:
+    def format_of(file: str) -> CorpusFormat | None:
         try:
             return detect_format(file) if source.format == "auto" else source.format
         except DataError:

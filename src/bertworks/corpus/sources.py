@@ -9,12 +9,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from ..errors import DataError
-
-Format: TypeAlias = Literal["auto", "text", "wiki", "jsonl", "parquet"]
-"""How a file holds its documents; see `corpus.formats`."""
+from ..literals import CorpusFormat
 
 _HUB = "hf:"
 _WEIGHTED = re.compile(r"(?P<path>.+)@(?P<weight>\d+(?:\.\d+)?)", re.DOTALL)
@@ -40,7 +37,7 @@ class CorpusSource:
 
     path: str
     weight: float = 1.0
-    format: Format = "auto"
+    format: CorpusFormat = "auto"
     column: str | None = None
 
     def __post_init__(self) -> None:
@@ -56,7 +53,7 @@ class CorpusSource:
         cls,
         source: str | os.PathLike[str] | CorpusSource,
         *,
-        format: Format = "auto",
+        format: CorpusFormat = "auto",
         column: str | None = None,
     ) -> CorpusSource:
         """Read `PATH` or `PATH@WEIGHT`; a path that exists as it stands has no weight in it.
@@ -140,7 +137,7 @@ def parse_sources(
     | CorpusSource
     | Sequence[str | os.PathLike[str] | CorpusSource],
     *,
-    format: Format = "auto",
+    format: CorpusFormat = "auto",
     column: str | None = None,
 ) -> list[CorpusSource]:
     """One source or several, as `CorpusSource`s.

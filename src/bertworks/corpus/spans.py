@@ -11,16 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..errors import DataError
 
 COLUMN = "spans"
-
-SpanSource = Literal["none", "given", "rules"]
-"""Where spans come from: nowhere; the documents; or, for a document without any, rules."""
 
 Span: TypeAlias = tuple[int, int]
 Spans: TypeAlias = tuple[Span, ...]

@@ -19,7 +19,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..errors import BertworksWarning, CheckpointError
-from ..model.precision import Precision, computing_in, dtype_of, is_finite
+from ..literals import Precision
+from ..model.precision import computing_in, dtype_of, is_finite
 from ..packed import Batch
 from ..settings import Settings
 from ..tasks.placed import PlacedRow

@@ -15,8 +15,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..errors import BertworksWarning, DataError, SettingsError
+from ..literals import Combine, Pooling
 from ..model.encoder import Encoder
-from ..model.pooling import Pooling, pool, width_factor
+from ..model.pooling import pool, width_factor
 from ..packed import Packed
 from ..settings import Settings
 from ..text.encoding import Encoding
@@ -30,7 +31,7 @@ class LayerSettings(Settings):
     layers: tuple[int, ...] = Field(
         (-1,), min_length=1, description="whose vectors are taken; 0: the embeddings, -1: the last"
     )
-    combine: Literal["concat", "sum", "mean"] = Field(
+    combine: Combine = Field(
         "concat", description="what is done with several layers: laid side by side, or added up"
     )
     max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..literals import Pooling
 from ..packed import Packed, Sequences
-
-Pooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"]
-"""How the vectors of a sequence's tokens, special tokens included, become one vector.
-
-- `mean`: the mean;
-- `cls`: the first token's vector, that of `[CLS]`;
-- `max`: the largest value of each feature;
-- `mean-sqrt`: the sum over the square root of the length;
-- `weighted-mean`: the mean with weights 1, 2, 3, …: for causal models, whose later tokens have seen
-  more. Source: Muennighoff (2022), "SGPT", §4.1.1;
-- `sep`: the last token's vector, in BERT that of `[SEP]`;
-- `pooler`: the pooler's output for the first token. Source: the paper's code, §3.2 "C";
-- `mean+max`: mean and max, concatenated.
-"""
 
 
 def _weighted_mean(hidden: Tensor) -> Tensor:

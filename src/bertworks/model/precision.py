@@ -7,19 +7,13 @@ import platform
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import BertworksWarning
+from ..literals import Precision
 from .encoder import Encoder
-
-Precision = Literal["auto", "fp32", "bf16"]
-"""`auto` is bf16 where the device has instructions for it, else fp32.
-
-In bf16 hidden states are bfloat16; weights and their summed gradients stay float32.
-"""
 
 
 def has_bfloat16(device: torch.device | str) -> bool:

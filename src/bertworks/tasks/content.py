@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
+from ..literals import TableFormat
 from .conll import CONLLU_COLUMNS, conll_fields
-from .table_options import TableFormat
 
 _LINES = 400
 _CHARACTERS = 1 << 20

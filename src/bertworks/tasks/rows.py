@@ -22,6 +22,7 @@ from ..corpus.lines import ReadCounts, Reading, decode_lines, read_head, read_li
 from ..corpus.sources import CorpusSource
 from ..corpus.tables import open_dataset, open_parquet, read_batches
 from ..errors import BertworksWarning, DataError, brief, check_name, some_of
+from ..literals import TableFormat
 from .columns import (
     LABEL_TEXT_FIX,
     are_labelled_texts,
@@ -35,7 +36,7 @@ from .delimited import Record, split_csv, split_tsv
 from .in_memory import NAME, check_distinct, paired, row_of, unframed
 from .json_document import holds_one_document, read_document
 from .placed import PlacedRow, Replay, Rows, sample, sample_of
-from .table_options import TableFormat, TableOptions
+from .table_options import TableOptions
 
 Lines: TypeAlias = Iterable[tuple[int, str]]
 Table: TypeAlias = str | os.PathLike[str] | Iterable[Any]

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from pydantic import Field, field_validator
 
 from ..corpus.lines import MAX_LINE_BYTES, text_encoding
 from ..errors import DataError
+from ..literals import TableFormat
 from ..settings import Settings
-
-TableFormat: TypeAlias = Literal[
-    "auto",
-    "tsv",
-    "csv",
-    "jsonl",
-    "json",
-    "parquet",
-    "conll",
-    "conllu",
-    "label-text",
-    "text",
-]
-"""What a file is. `json`: one document, an array of objects or SQuAD's; `label-text`: a label, a
-space and a text on each line; `text`: a text on each line; auto: by suffix, else by content."""
 
 
 class TableOptions(Settings):

@@ -22,7 +22,7 @@ from ..errors import DataError, SettingsError
 from ..inference.engine import EngineSettings
 from ..inference.evaluate import Evaluation, evaluate
 from ..inference.vectors import fingerprint
-from ..model.precision import Precision
+from ..literals import Precision
 from ..tasks import labelled_task
 from ..tasks.breakdown import Breakdown
 from ..tasks.labelled import LabelledExample, LabelledTask

@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 from pydantic import Field, create_model, model_validator
 
 from ..errors import SettingsError
-from ..model.precision import Precision
+from ..literals import Precision
 from ..settings import Settings
 from ..tasks.labelled import LabelledTask
 from .adapters import AdapterSettings

@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from ..errors import SettingsError
-from ..model.precision import Precision
+from ..literals import Precision
 from ..settings import Settings
 from ..tasks.task import Source
 from .freezing import FreezingSettings
