@@ -15,9 +15,11 @@ from torch import nn
 
 from .checkpoints.families import family_of
 from .checkpoints.locate import locate
+from .checkpoints.published import Published
 from .checkpoints.sentence import SentenceSettings, is_cross_encoder, read_sentence_settings
 from .checkpoints.store import (
     LoadReport,
+    TaskFile,
     check_geometry,
     load_weights,
     read_config,
@@ -38,11 +40,10 @@ from .model.cpu import keep_freed_memory
 from .model.device import pick_device, without_weights
 from .model.encoder import Encoder
 from .model.precision import dtype_of
-from .tasks import task_class
+from .tasks import is_registered, published_task, task_class
 from .tasks.classification.task import ClassificationTask
 from .tasks.plain import Texts, as_texts, not_empty, read_texts, warn_of_file
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
-from .tasks.published import Published
 from .tasks.rows import Table, read_rows
 from .tasks.table_options import TableOptions
 from .tasks.task import Network, Prediction, Row, Task
@@ -530,6 +531,7 @@ class Model:
 def load(
     name: str | Path,
     *,
+    task: str | type[Task[Any]] | None = None,
     device: torch.device | str = "auto",
     hidden_act: Activation | None = None,
     allow_non_finite: bool = False,
@@ -539,6 +541,9 @@ def load(
     Args:
         name: a model's directory (the original TensorFlow release's as well), a run's directory,
             or a name on the Hugging Face hub.
+        task: the class of the model's task, or `path/to/file.py:Class`, where it is not one of this
+            package: nothing is imported because a model's files say so. "encoder" leaves the
+            task and its head out.
         device: where to put the network.
         hidden_act: the activation, whatever the files say: the original release's "gelu" was the
             erf form until February 2019 (`gelu`, what it is read as), the tanh form since
@@ -565,17 +570,21 @@ def load(
     tensors, dropped = read_tensors(directory, family)
     check_geometry(config, tensors, family, str(name))
     described = read_task(directory)
-    if described is not None:
-        task: Task[Any] | None = _described_task(*described, tokenizer, directory)
-    else:
+    own: Task[Any] | None = None
+    if described is not None and task != "encoder":
+        own = _described_task(described, task, tokenizer, directory)
+    elif task is not None and task != "encoder":
+        raise CheckpointError(
+            "does not say that its task is one of yours", where=str(name), fix="Leave task out."
+        )
+    elif task is None:
         pairs = is_cross_encoder(directory, raw)
-        published = Published(raw, config, family, tensors, tokenizer, pairs)
-        task = published.task() or published.pretraining()
+        own = published_task(Published(raw, config, family, tensors, tokenizer, pairs))
 
     def build() -> Network | BareEncoder:
-        if task is None:
+        if own is None:
             return BareEncoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
-        return task.network(config)
+        return own.network(config)
 
     try:
         with without_weights():  # nothing is drawn at random only to be replaced
@@ -584,7 +593,14 @@ def load(
         raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
     if any(True for _ in network.buffers()):  # constants of a task's own, which no file has
         network = build()
-    report = load_weights(network, tensors, family, str(name), allow_non_finite=allow_non_finite)
+    report = load_weights(
+        network,
+        tensors,
+        family,
+        str(name),
+        allow_non_finite=allow_non_finite,
+        unused_heads=described.heads if described is not None and own is None else (),
+    )
     report = replace(report, dropped={**report.dropped, **dropped})
     if report.initialized:
         raise CheckpointError(
@@ -593,21 +609,41 @@ def load(
     keep_freed_memory()
     network = network.to(pick_device(device)).eval()
     sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
-    return Model(tokenizer, task, network, report, sentence, str(name))
+    return Model(tokenizer, own, network, report, sentence, str(name))
 
 
 def _described_task(
-    name: str, settings: Mapping[str, Any], tokenizer: Tokenizer, directory: Path
+    described: TaskFile,
+    task: str | type[Task[Any]] | None,
+    tokenizer: Tokenizer,
+    directory: Path,
 ) -> Task[Any]:
     """The task that a directory's `bertworks.json` describes.
 
+    Args:
+        described: what the file holds.
+        task: its class, where the user names it; else the package's of its name.
+        tokenizer: the model's.
+        directory: the model's.
+
     Raises:
-        CheckpointError: there is no such task, or its settings are not valid.
+        SettingsError: the class that the user names cannot be had.
+        CheckpointError: it is another task, there is none, or its settings are not valid.
     """
+    where = str(directory / "bertworks.json")
+    if task is None and not is_registered(described.task):
+        raise CheckpointError(
+            f"the task {described.task!r} is not one of this package",
+            where=where,
+            fix="Name the file that defines it: --task FILE.py:CLASS (load(…, task=…)), or take "
+            'the encoder alone: --task encoder (load(…, task="encoder")).',
+        )
+    kind = task_class(described.task if task is None else task)
+    if kind.name != described.task:
+        raise CheckpointError(f"its task is {described.task!r}, not {kind.name!r}", where=where)
     try:
-        return task_class(name).from_dict(settings, tokenizer)
+        return kind.from_dict(described.task_settings, tokenizer)
     except BertworksError as error:
-        where = str(directory / "bertworks.json")
         raise CheckpointError(error.what, where=where, fix=error.fix) from None
 
 

@@ -11,21 +11,11 @@ from typing import Any
 
 from .api import Model, load
 from .checkpoints.families import family_of
+from .checkpoints.heads import HEADS
 from .checkpoints.locate import locate
 from .checkpoints.store import read_tensors
 from .text.definition import WordPieceDefinition
 from .text.tree import TreeDefinition
-
-_HEADS = {
-    "encoder.pooler": "pooler",
-    "mlm_head": "masked language model",
-    "nsp_head": "next sentence",
-    "rtd_head": "replaced tokens",
-    "head": "classifier",
-    "tag_head": "tags",
-    "span_head": "spans",
-    "choice_head": "choices",
-}
 
 
 @dataclass(frozen=True)
@@ -75,13 +65,15 @@ def inspect(name: str | Path) -> Inspection:
     dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     assert model.report is not None
     parts = {name for name, _ in model.network.named_modules()}
+    own = None if model.task is None else model.task.head
+    heads = HEADS if own is None or own in HEADS else (*HEADS, own)
     return Inspection(
         family=model.encoder.config.family,
         task=None if model.task is None else model.task.name,
         geometry=model.encoder.config.model_dump(mode="json"),
         parameters=_count(model),
         vocabulary=_vocabulary(model),
-        heads=tuple(name for part, name in _HEADS.items() if part in parts),
+        heads=tuple(head.title for head in heads if head.name in parts),
         dtypes=dict(dtypes),
         license=_license(directory),
         used=model.report.used,

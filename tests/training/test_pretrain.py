@@ -112,9 +112,10 @@ def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path
     assert run.report.is_file()
     # The saved model is the trained one.
     config, _ = read_config(run.model)
-    name, task_settings = read_task(run.model) or ("", {})
-    assert name == PretrainingTask.name
-    task = PretrainingTask.from_dict(task_settings, Tokenizer.load(run.model))
+    described = read_task(run.model)
+    assert described is not None
+    assert described.task == PretrainingTask.name
+    task = PretrainingTask.from_dict(described.task_settings, Tokenizer.load(run.model))
     network = task.network(config)
     tensors, dropped = read_tensors(run.model, BERT)
     assert not dropped

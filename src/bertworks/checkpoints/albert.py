@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .family import (
-    NO_DECODER,
-    TASK_HEADS,
-    Family,
-    constants,
-    embedding_keys,
-    key_map,
-    same_names,
-    task_classes,
-)
+from .family import NO_DECODER, Family, constants, embedding_keys, key_map, same_names
+from .heads import task_classes, task_tensors
 
 _LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
 
@@ -63,7 +55,7 @@ ALBERT = Family(
             "mlm_head.decoder": "predictions.decoder.weight",
             "nsp_head": "sop_classifier.classifier",
             "head.linear": "classifier",
-            **TASK_HEADS,
+            **task_tensors(),
         }
     ),
     prefix="albert.",

@@ -5,17 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..model.config import EncoderConfig
-from .family import (
-    NO_DECODER,
-    TASK_HEADS,
-    Family,
-    constants,
-    embedding_keys,
-    key_map,
-    layer_keys,
-    same_names,
-    task_classes,
-)
+from .family import NO_DECODER, Family, constants, embedding_keys, key_map, layer_keys, same_names
+from .heads import task_classes, task_tensors
 
 _HEAD = "cls.predictions"
 
@@ -31,7 +22,7 @@ def _keys(name: str) -> dict[str, str | tuple[str, ...]]:
         "mlm_head.decoder": f"{_HEAD}.decoder.weight",
         "nsp_head": "cls.seq_relationship",
         "head.linear": "classifier",
-        **TASK_HEADS,
+        **task_tensors(),
     }
 
 

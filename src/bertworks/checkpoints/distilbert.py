@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .family import TASK_HEADS, Family, constants, embedding_keys, key_map, task_classes
+from .family import Family, constants, embedding_keys, key_map
+from .heads import task_classes, task_tensors
 
 _LAYER = "distilbert.transformer.layer.{}"
 _EMBEDDINGS = {
@@ -45,7 +46,7 @@ DISTILBERT = Family(
             "mlm_head.decoder": "vocab_projector.weight",
             "head.transform": "pre_classifier",
             "head.linear": "classifier",
-            **TASK_HEADS,
+            **task_tensors(),
             "choice_head.transform": "pre_classifier",
         }
     ),

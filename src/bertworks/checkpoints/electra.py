@@ -5,17 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..model.config import EncoderConfig
-from .family import (
-    NO_DECODER,
-    TASK_HEADS,
-    Family,
-    constants,
-    embedding_keys,
-    key_map,
-    layer_keys,
-    same_names,
-    task_classes,
-)
+from .family import NO_DECODER, Family, constants, embedding_keys, key_map, layer_keys, same_names
+from .heads import task_classes, task_tensors
 
 
 def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +35,7 @@ ELECTRA = Family(
             "rtd_head.dense_prediction": "discriminator_predictions.dense_prediction",
             "head.transform": "classifier.dense",
             "head.linear": "classifier.out_proj",
-            **TASK_HEADS,
+            **task_tensors(),
             "choice_head.transform": "sequence_summary.summary",
         }
     ),

@@ -14,7 +14,7 @@ from ..model.config import EncoderConfig
 from .bundle import write_bundle
 from .families import family_of
 from .replacing import check_empty
-from .store import own_tensors
+from .store import keys_of, own_tensors
 from .tensorflow import CHECKPOINT, CONFIG, original_tensors
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def write_tensorflow(
             f"classifier_pooling={config.classifier_pooling}"
         )
     family = family_of(config)
-    tensors = original_tensors(family.keys.export(own_tensors(network)))
+    tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
     kept["hidden_act"] = _ACTIVATIONS.get(kept["hidden_act"], kept["hidden_act"])

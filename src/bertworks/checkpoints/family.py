@@ -215,24 +215,6 @@ def embedding_keys(embeddings: str) -> dict[str, str | tuple[str, ...]]:
     }
 
 
-def task_classes(name: str) -> dict[str, str]:
-    """The classes of the tasks that nearly every family has."""
-    return {
-        "classification": f"{name}ForSequenceClassification",
-        "tagging": f"{name}ForTokenClassification",
-        "answering": f"{name}ForQuestionAnswering",
-        "choice": f"{name}ForMultipleChoice",
-    }
-
-
-TASK_HEADS = {
-    "tag_head.linear": "classifier",
-    "span_head.linear": "qa_outputs",
-    "choice_head.linear": "classifier",
-}
-"""The names of the output layers of tagging, answering and choice."""
-
-
 def constants(prefix: str) -> tuple[tuple[str, str], ...]:
     """The buffers that older releases saved."""
     names = r"embeddings\.(position_ids|token_type_ids)"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..model.config import EncoderConfig
-from .family import Family, key_map, task_classes
+from .family import Family, key_map
+from .heads import task_classes
 
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 _LAYER = "model.layers.{}"

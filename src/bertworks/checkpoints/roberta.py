@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from .family import (
-    NO_DECODER,
-    TASK_HEADS,
-    Family,
-    constants,
-    embedding_keys,
-    key_map,
-    layer_keys,
-    same_names,
-    task_classes,
-)
+from .family import NO_DECODER, Family, constants, embedding_keys, key_map, layer_keys, same_names
+from .heads import task_classes, task_tensors
 
 
 def _family(name: str, classes: str) -> Family:
@@ -30,7 +21,7 @@ def _family(name: str, classes: str) -> Family:
                 "mlm_head.decoder": "lm_head.decoder.weight",
                 "head.transform": "classifier.dense",
                 "head.linear": "classifier.out_proj",
-                **TASK_HEADS,
+                **task_tensors(),
             }
         ),
         prefix="roberta.",

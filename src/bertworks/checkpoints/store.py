@@ -12,7 +12,7 @@ is listed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,8 @@ from ..text.files import write_definition
 from . import tensorflow
 from .families import family_named, family_of
 from .family import Family
+from .heads import is_published, may_be_new, may_differ
+from .keymap import KeyMap, Rule
 from .replacing import check_target, is_other
 from .sentence import SentenceSettings, write_sentence_settings
 from .weights import SAFETENSORS, has_weights, read_json, read_weights, write_weights
@@ -39,10 +41,6 @@ if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
-
-TASK_HEADS = ("head.", "tag_head.", "span_head.", "choice_head.")
-NEW_IF_ABSENT = ("encoder.pooler.", "mlm_head.", "nsp_head.", "rtd_head.", *TASK_HEADS)
-"""What may be newly initialised: the heads, and the pooler, which is one."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,13 @@ class PublishedSettings(Settings):
     classifier_dropout: float | None = Field(None, ge=0, lt=1)
 
 
-class _TaskFile(Settings):
+class TaskFile(Settings):
     """What `bertworks.json` holds."""
 
     format_version: int
     task: str
     task_settings: dict[str, Any]
+    heads: tuple[str, ...] = Field((), description="those that are saved under their own names")
 
 
 def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
@@ -102,8 +101,8 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
     return family.read_config(raw, where=str(file)), raw
 
 
-def read_task(directory: Path) -> tuple[str, dict[str, Any]] | None:
-    """The name and settings of a directory's task, or None where another tool wrote it.
+def read_task(directory: Path) -> TaskFile | None:
+    """The task of a directory's model, or None where another tool wrote it.
 
     Raises:
         CheckpointError: `bertworks.json` is damaged or from a later version.
@@ -119,10 +118,9 @@ def read_task(directory: Path) -> tuple[str, dict[str, Any]] | None:
             fix="Use the version of bertworks that wrote it.",
         )
     try:
-        own = _TaskFile.parse(values)
+        return TaskFile.parse(values)
     except SettingsError as error:
         raise CheckpointError(error.what, where=str(path)) from None
-    return own.task, own.task_settings
 
 
 def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -202,6 +200,7 @@ def load_weights(
     where: str,
     *,
     allow_non_finite: bool = False,
+    unused_heads: Collection[str] = (),
 ) -> LoadReport:
     """Fill a network from a checkpoint's tensors.
 
@@ -212,6 +211,8 @@ def load_weights(
         family: whose names these are.
         where: the checkpoint's name, for errors.
         allow_non_finite: whether a tensor may hold NaN or infinity; the report then names it.
+        unused_heads: those of the checkpoint's that are saved under their own names, which the
+            network need not have.
 
     Raises:
         CheckpointError: a tensor of the encoder is missing, one is of another shape or type, one
@@ -220,16 +221,17 @@ def load_weights(
     values: dict[str, Tensor] = {}
     initialized: list[str] = []
     taken: set[str] = set()
+    keys = keys_of(network, family)
     for name, own in own_tensors(network).items():
-        parts = family.keys.parts(name, own.shape)
+        parts = keys.parts(name, own.shape)
         missing = [part for part in parts if part not in tensors]
-        if len(missing) == len(parts) and name.startswith(NEW_IF_ABSENT):
+        if len(missing) == len(parts) and may_be_new(name):
             initialized.append(name)
             continue
         if missing:
             raise CheckpointError(f"the tensor {missing[0]!r} is missing", where=where)
         other = [part for part, shape in parts.items() if tensors[part].shape != shape]
-        if other and name.startswith(TASK_HEADS):
+        if other and may_differ(name):
             initialized.append(name)
             continue
         if other:
@@ -241,15 +243,17 @@ def load_weights(
             if not tensors[part].is_floating_point():
                 kind = str(tensors[part].dtype).removeprefix("torch.")
                 raise CheckpointError(f"the tensor {part!r} is of type {kind}", where=where)
-        values[name] = family.keys.fetch(name, tensors)
+        values[name] = keys.fetch(name, tensors)
         taken.update(parts)
     _fill(network, values)
-    non_finite = _non_finite(network, tensors, family)
+    non_finite = _non_finite(network, tensors, keys)
     if non_finite and not allow_non_finite:
         raise CheckpointError(_complaint(non_finite), where=where, fix=_INSPECT)
-    tied = _tied_tensors(network, family)
+    tied = _tied_tensors(network, keys)
     dropped = {
-        name: _why_dropped(name, tensors, tied, family, where)
+        name: "the head of another task"
+        if name.partition(".")[0] in unused_heads
+        else _why_dropped(name, tensors, tied, family, where)
         for name in tensors
         if name not in taken
     }
@@ -259,9 +263,7 @@ def load_weights(
 _INSPECT = "`bertworks inspect` names all such tensors."
 
 
-def _non_finite(
-    network: nn.Module, tensors: Mapping[str, Tensor], family: Family
-) -> dict[str, int]:
+def _non_finite(network: nn.Module, tensors: Mapping[str, Tensor], keys: KeyMap) -> dict[str, int]:
     """The checkpoint's tensors with NaN or infinity that a network was filled from.
 
     Numbers that float32 has no room for are infinite too.
@@ -270,7 +272,7 @@ def _non_finite(
     for name, own in own_tensors(network).items():
         if own.is_meta or is_finite(own):
             continue
-        for part in family.keys.theirs(name):
+        for part in keys.theirs(name):
             if part in tensors and (count := int((~tensors[part].to(own).isfinite()).sum())):
                 found[part] = count
     return found
@@ -333,8 +335,15 @@ def save_model(
     }
     if head_dropout is not None and model_class in family.dropouts:
         raw[family.dropouts[model_class]] = head_dropout
-    own = {"format_version": FORMAT_VERSION, "task": task, "task_settings": dict(task_settings)}
-    exported = family.keys.export(own_tensors(network))
+    own: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "task": task,
+        "task_settings": dict(task_settings),
+    }
+    unpublished = [name for name in own_tensors(network) if not is_published(name)]
+    if unpublished:
+        own["heads"] = sorted({name.partition(".")[0] for name in unpublished})
+    exported = keys_of(network, family).export(own_tensors(network))
     non_finite = {
         name: int((~tensor.isfinite()).sum())
         for name, tensor in exported.items()
@@ -375,13 +384,25 @@ def check_layout(network: nn.Module, config: EncoderConfig, model_class: str) ->
             f"the family {family.name!r} has no models for {model_class}",
             fix=f"It has: {', '.join(family.classes)}.",
         )
+    keys = keys_of(network, family)
     for name in own_tensors(network):
         try:
-            family.keys.theirs(name)
+            (theirs, *_) = keys.theirs(name)
         except KeyError:
             raise CheckpointError(
                 f"the family {family.name!r} has no place for the tensor {name!r}"
             ) from None
+        if not is_published(name) and family.normalize_name(theirs) != theirs:
+            raise CheckpointError(
+                f"the tensor {name!r} has a name that the family {family.name!r} reads as another",
+                fix="Call the network's attribute otherwise, such as my_head.",
+            )
+
+
+def keys_of(network: nn.Module, family: Family) -> KeyMap:
+    """The family's names of a network's tensors; heads without published names keep their own."""
+    own = [name for name in network.state_dict() if not is_published(name)]
+    return KeyMap([*family.keys.rules, *(Rule(name, (name,)) for name in own)])
 
 
 def _class_of(family: Family, config: EncoderConfig, model_class: str) -> str:
@@ -425,14 +446,14 @@ def _fill(network: nn.Module, values: Mapping[str, Tensor]) -> None:
         setattr(network.get_submodule(module), attribute, taken[source])
 
 
-def _tied_tensors(network: nn.Module, family: Family) -> dict[str, str]:
+def _tied_tensors(network: nn.Module, keys: KeyMap) -> dict[str, str]:
     """Their names of parameters that have two, and the other name of each."""
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, parameter in network.named_parameters(remove_duplicate=False):
         other = first.setdefault(id(parameter), name)
         if other != name:
-            tied[family.keys.theirs(name)[0]] = family.keys.theirs(other)[0]
+            tied[keys.theirs(name)[0]] = keys.theirs(other)[0]
     return tied
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..corpus.lines import ReadCounts
     from ..tasks.breakdown import Breakdown
+    from ..tasks.task import Shown
 
 Update = Callable[[int, int], None]
 """Told of progress: how much is done, and how much there is (0 if unknown)."""
@@ -102,41 +103,21 @@ def evaluated(breakdown: Breakdown, report: Path | None) -> dict[str, Any]:
     return found
 
 
-def predictions(rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
-    """Predictions for people: what is told, and how sure that is, beside each text."""
+def predictions(
+    rows: Iterable[tuple[Mapping[str, Any], dict[str, Any]]],
+    shown_by: Callable[[dict[str, Any]], list[Shown] | None],
+) -> None:
+    """Predictions for people, with their probabilities, beside each text."""
     shown: list[tuple[Any, Any, str]] = []
     for row, prediction in rows:
         text = " | ".join(str(part) for part in row.values())
-        told = _told(prediction)
-        if told is None:
+        lines = shown_by(prediction)
+        if lines is None:
             as_json({**row, **prediction})
-        else:
-            shown += [(*one, text) for one in told]
+        for what, probability in lines or ([("none", None)] if lines == [] else []):
+            shown.append((what, "" if probability is None else probability, text))
     if shown:
         table(("prediction", "probability", "text"), shown, right="probability")
-
-
-def _told(prediction: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
-    """What a prediction says and its probability, if it has one; None if it is of another form."""
-    found: list[tuple[Any, Any]] | None = None
-    if "label" in prediction:
-        found = [(prediction["label"], prediction["probabilities"][prediction["label"]])]
-    elif "labels" in prediction:
-        found = [(name, prediction["probabilities"][name]) for name in prediction["labels"]]
-    elif "value" in prediction:
-        found = [(prediction["value"], "")]
-    elif "similarity" in prediction:
-        found = [(prediction["similarity"], "")]
-    elif "answer" in prediction:
-        found = [(prediction["answer"] or "no answer", prediction["probability"])]
-    elif "entities" in prediction:
-        entities = prediction["entities"]
-        found = [(f"{one['type']}: {one['text']}", one["probability"]) for one in entities]
-    elif "tags" in prediction:
-        words = zip(prediction["words"], prediction["tags"], strict=True)
-        told = [f"{word}: {tag}" for word, tag in words]
-        found = list(zip(told, prediction["probabilities"], strict=True))
-    return [("none", "")] if found == [] else found
 
 
 def must_hold_text(text: str) -> None:

@@ -200,7 +200,8 @@ def predict(
             **table_options(header, format, encoding, max_line_bytes),
         )
         if out is None and data is None and not json and sys.stdout.isatty():
-            show.predictions(rows)
+            assert loaded.task is not None, "it has predicted"
+            show.predictions(rows, loaded.task.shown)
             return
         count = write_predictions(out or "-", rows, format="jsonl" if json else "auto")
     if out is not None:

@@ -1,13 +1,17 @@
-"""What encoders are trained for: one file for each task, one protocol for all."""
+"""What encoders are trained for: one protocol for all tasks, the package's and users'."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BertworksError, SettingsError, nearest
 
 if TYPE_CHECKING:
+    from ..checkpoints.published import Published
     from .labelled import LabelledTask
     from .task import Task
 
@@ -21,35 +25,117 @@ _TASKS = {
     "choice": "choice.task:ChoiceTask",
     "retrieval": "retrieval.task:RetrievalTask",
 }
+_PUBLISHED = ("answering", "tagging", "choice", "classification", "regression", *list(_TASKS)[:2])
+"""Tasks that other tools train, in the order in which a checkpoint is tried for their heads."""
+
+_REGISTERED: dict[str, type[Task[Any]]] = {}
+
+LABELLED = ("classification", "regression", "tagging", "answering", "choice", "retrieval")
+"""The package's tasks that are learned from labelled rows."""
 
 
-def task_class(name: str) -> type[Task[Any]]:
-    """The class of a task, by the name that the command line and saved models call it.
+def task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
+    """The class of a task.
+
+    Args:
+        task: its name, as the command line and saved models have it; or a user's: its class, or
+            `path/to/file.py:Class`, whose file is run as Python code. A user's task is known by
+            its name from then on, until the process ends.
 
     Raises:
-        BertworksError: no task has that name.
+        BertworksError: there is no such task, or the file does not define it.
     """
-    if name not in _TASKS:
-        raise BertworksError(f"no task is called {name!r}", fix=nearest(name, _TASKS))
-    module, _, attribute = _TASKS[name].partition(":")
+    if not isinstance(task, str):
+        return _register(task)
+    file, is_file, attribute = task.rpartition(":")
+    if is_file:
+        return _register(_from_file(file, attribute))
+    if task in _REGISTERED:
+        return _REGISTERED[task]
+    if task not in _TASKS:
+        raise BertworksError(f"no task is called {task!r}", fix=nearest(task, _TASKS))
+    module, _, attribute = _TASKS[task].partition(":")
     found: type[Task[Any]] = getattr(importlib.import_module(f".{module}", __package__), attribute)
     return found
 
 
-LABELLED = ("classification", "regression", "tagging", "answering", "choice", "retrieval")
-"""The tasks that are learned from labelled rows."""
-
-
-def labelled_task(name: str) -> type[LabelledTask[Any]]:
+def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]]:
     """The class of a task that can be fine-tuned.
 
+    Args:
+        task: as `task_class` takes it.
+
     Raises:
-        SettingsError: no such task has that name.
+        SettingsError: there is no such task, or it is not learned from labelled rows.
     """
-    if name not in LABELLED:
-        raise SettingsError(f"no task {name!r} can be fine-tuned", fix=nearest(name, LABELLED))
     from .labelled import LabelledTask
 
-    found = task_class(name)
-    assert issubclass(found, LabelledTask)
+    if isinstance(task, str) and task not in (*LABELLED, *_REGISTERED) and ":" not in task:
+        fix = f"{nearest(task, LABELLED)}; one of your own is given as path/to/file.py:Class"
+        raise SettingsError(f"no task {task!r} can be fine-tuned", fix=fix)
+    found = task_class(task)
+    if not issubclass(found, LabelledTask):
+        raise SettingsError(f"{found.__name__} is no LabelledTask", where=str(task))
     return found
+
+
+def published_task(of: Published) -> Task[Any] | None:
+    """The task that another tool's checkpoint was trained for; None of a bare encoder."""
+    return next(
+        (task for name in _PUBLISHED if (task := task_class(name).published(of)) is not None), None
+    )
+
+
+def is_registered(name: str) -> bool:
+    """Whether a task of this name is the package's, or a user's that this process knows."""
+    return name in _TASKS or name in _REGISTERED
+
+
+def _register(found: Any) -> type[Task[Any]]:
+    """Make a user's task known by its name.
+
+    Raises:
+        SettingsError: it is no task, or has no name, or that of another.
+    """
+    from .task import Task
+
+    if not isinstance(found, type) or not issubclass(found, Task):
+        raise SettingsError(f"{found!r} is no task", fix="Derive it from LabelledTask.")
+    if found.__module__.startswith(f"{__name__}."):
+        return found
+    name = getattr(found, "name", None)
+    if not isinstance(name, str) or not name or name in _TASKS:
+        what = f"the name of {found.__name__} is {name!r}"
+        raise SettingsError(what, fix='Give it one that no other task has: name = "my-task".')
+    _REGISTERED[name] = found
+    return found
+
+
+def _from_file(file: str, attribute: str) -> Any:
+    """A class that a user's file defines.
+
+    Raises:
+        SettingsError: there is no such file, it cannot be run, or has no such class.
+    """
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file():
+        raise SettingsError("no such Python file", where=file, fix="Give path/to/file.py:Class.")
+    module_name = f"bertworks_user_{abs(hash(path.resolve()))}"
+    if module_name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None, "its name ends in .py"
+        assert spec.loader is not None, "its name ends in .py"
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module  # dataclasses look their module up
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[module_name]
+            what = f"cannot be imported ({type(error).__name__}: {error})"
+            raise SettingsError(what, where=file) from error
+    found = vars(sys.modules[module_name])
+    if attribute not in found:
+        classes = [name for name, value in found.items() if isinstance(value, type)]
+        fix = nearest(attribute, classes)
+        raise SettingsError(f"defines no class {attribute!r}", where=file, fix=fix)
+    return found[attribute]

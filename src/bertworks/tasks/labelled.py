@@ -109,10 +109,6 @@ class LabelledTask(Task[LabelledExampleT]):
         return self.settings.model_dump(mode="json")
 
     @property
-    def model_class(self) -> str:
-        return self.name
-
-    @property
     def head_dropout(self) -> float | None:
         return self.settings.dropout
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checkpoints.heads import CLASSIFIER
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead
 from ..packed import Batch, Padded
@@ -22,10 +23,20 @@ from .labels import finite_number
 from .metrics import RegressionEvaluator
 from .placed import Rows
 from .pooled import Pooling, row_logits
-from .task import Evaluator, Network, Prediction, Row, Task
-from .texts import TextExample, TextOptions, TextSettings, TextTask, labelled_batch, rows_of
+from .task import Evaluator, Network, Prediction, Row, Shown, Task
+from .texts import (
+    TextExample,
+    TextOptions,
+    TextSettings,
+    TextTask,
+    is_single_value,
+    labelled_batch,
+    rows_of,
+    shared_settings,
+)
 
 if TYPE_CHECKING:
+    from ..checkpoints.published import Published
     from ..model.config import EncoderConfig
     from ..text.tokenizer import Tokenizer
 
@@ -72,6 +83,7 @@ class RegressionTask(TextTask):
     """
 
     name: ClassVar[str] = "regression"
+    head = CLASSIFIER
     best_metric = "pearson"
     options: ClassVar[type[TaskOptions]] = TextOptions
     is_guessable: ClassVar[bool] = False
@@ -84,9 +96,10 @@ class RegressionTask(TextTask):
         own = options.shared(TextSettings)
         return cls(tokenizer, TextSettings.parse({"columns": columns, **own}))
 
-    @property
-    def model_class(self) -> str:
-        return "classification"
+    @classmethod
+    def published(cls, of: Published) -> Self | None:
+        is_regression = of.has_head(cls.head) and is_single_value(of)
+        return cls(of.tokenizer, TextSettings(**shared_settings(of))) if is_regression else None
 
     def config_entries(self) -> dict[str, Any]:
         return {
@@ -126,6 +139,9 @@ class RegressionTask(TextTask):
         """For each row its `value`."""
         values = outputs["values"].double().tolist()
         return {row: {"value": value} for row, value in zip(rows_of(batch), values, strict=True)}
+
+    def shown(self, prediction: Prediction) -> list[Shown]:
+        return [(prediction["value"], None)]
 
     def evaluator(self) -> Evaluator:
         return RegressionEvaluator()

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from .breakdown import Breakdown
 
 if TYPE_CHECKING:
+    from ..checkpoints.heads import Head
+    from ..checkpoints.published import Published
     from ..checkpoints.sentence import SentenceSettings
     from ..model.config import EncoderConfig
     from ..model.encoder import Encoder
@@ -32,6 +34,10 @@ Row = Mapping[str, Any]
 
 Prediction = dict[str, Any]
 """What is told to people about one row; plain Python values that JSON can hold."""
+
+
+Shown = tuple[object, float | None]
+"""What is predicted, and its probability if it has one."""
 
 
 class Example(Protocol):
@@ -144,12 +150,14 @@ class Task(ABC, Generic[ExampleT]):
             they do not (in-batch negatives), the loop refuses to split a batch.
         best_metric: the metric that chooses the best checkpoint unless the user says another.
         lower_is_better: the metrics of which less is better.
+        head: what stands on the encoder; None if nothing does.
     """
 
     name: ClassVar[str]
     additive: bool = True
     best_metric: str
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
+    head: ClassVar[Head | None] = None
 
     @abstractmethod
     def network(self, config: EncoderConfig) -> Network:
@@ -232,6 +240,12 @@ class Task(ABC, Generic[ExampleT]):
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """Answers for people, by the row's number, from all sequences of each row."""
 
+    def shown(self, prediction: Prediction) -> list[Shown] | None:
+        """A prediction for people at a terminal, line by line; None if it is shown as JSON."""
+        if "label" not in prediction:
+            return None
+        return [(prediction["label"], prediction.get("probabilities", {}).get(prediction["label"]))]
+
     @abstractmethod
     def evaluator(self) -> Evaluator:
         """A fresh evaluator of this task's metrics."""
@@ -245,10 +259,15 @@ class Task(ABC, Generic[ExampleT]):
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
         """The task that `to_dict` described."""
 
+    @classmethod
+    def published(cls, of: Published) -> Self | None:  # noqa: ARG003
+        """The task of another tool's checkpoint; None if that was trained for something else."""
+        return None
+
     @property
     def model_class(self) -> str:
         """Which class of other tools opens a saved model: a key of `Family.classes`."""
-        return "encoder"
+        return "encoder" if self.head is None else self.head.model_class
 
     @property
     def sentence(self) -> SentenceSettings | None:

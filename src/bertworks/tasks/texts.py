@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from ..checkpoints.heads import CLASSIFIER
+from ..checkpoints.published import Published
 from ..errors import DataError
 from ..model.config import ClassifierPooling, EncoderConfig
 from ..packed import Batch, Packed
@@ -379,3 +381,20 @@ def labelled_batch(
     if labels is None:
         return Batch(packed, examples=examples)
     return Batch(packed, {"labels": np.array(labels, dtype)}, {name: len(labels)}, examples)
+
+
+def is_single_value(of: Published) -> bool:
+    """Whether another tool's classifier is a regression: it has one output, and is not one of
+    several labels."""
+    multi_label = of.raw.get("problem_type") == "multi_label_classification"
+    return len(of.labels(CLASSIFIER)) == 1 and not multi_label
+
+
+def shared_settings(of: Published) -> dict[str, Any]:
+    """The settings of a task on texts that another tool's checkpoint was trained for."""
+    return {
+        "columns": Columns(text="text", pair="pair" if of.takes_pairs else None, label="label"),
+        "takes_either": not of.takes_pairs,
+        "max_seq_length": of.config.max_seqlen,
+        "dropout": of.dropout(CLASSIFIER),
+    }

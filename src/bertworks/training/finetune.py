@@ -80,7 +80,7 @@ class FinetuneResult:
 
 def finetune(
     model: str | Path | Model,
-    task: str = "classification",
+    task: str | type[LabelledTask[Any]] = "classification",
     *,
     train: Table,
     dev: Dev | None = None,
@@ -94,7 +94,7 @@ def finetune(
     Args:
         model: whose encoder to begin with: a `Model`, a directory, or a name on the hub.
         task: what to learn: "classification", "regression", "tagging", "answering", "choice" or
-            "retrieval".
+            "retrieval"; or a task of your own, as a class or `path/to/file.py:Class`.
         train: the rows to learn from: a path, or rows in memory, such as a pandas `DataFrame`,
             `(text, label)` pairs or a tuple `(texts, labels)` (see `tasks.rows.Table`).
         dev: the rows to measure on, likewise; or a number such as 0.1, the share of the training
@@ -137,7 +137,7 @@ def finetune(
         resolved = resolved.with_values(**own) if own else resolved
         data = LabelledData.read(kind, given.tokenizer, train, dev, resolved, members.device)
         description = {
-            "task": task,
+            "task": kind.name,
             "model": str(name),
             "fingerprint": fingerprint(given.encoder, given.tokenizer),
             **tables,

@@ -16,6 +16,7 @@ from ..checkpoints.store import (
     check_geometry,
     load_weights,
     read_config,
+    read_task,
     read_tensors,
 )
 from ..errors import SettingsError
@@ -104,8 +105,11 @@ def begin(settings: PretrainSettings, objective: Objective) -> LoadReport | None
 
 def _fill(network: Network | BareEncoder, name: str) -> LoadReport:
     family = family_of(network.encoder.config)
-    tensors, dropped = read_tensors(locate(name), family)
-    report = load_weights(network, tensors, family, name)
+    directory = locate(name)
+    tensors, dropped = read_tensors(directory, family)
+    described = read_task(directory)
+    heads = () if described is None else described.heads
+    report = load_weights(network, tensors, family, name, unused_heads=heads)
     return replace(report, dropped={**dropped, **report.dropped})
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
+from ...checkpoints.heads import SPANS
 from ...errors import DataError
 from ...packed import Batch
 from ...text.encoding import Encoding, Segment
@@ -23,7 +24,7 @@ from ...text.windows import segment_windows
 from ..json_document import TITLE
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import Rows, text_of
-from ..task import Evaluator, Prediction, Row, Task
+from ..task import Evaluator, Prediction, Row, Shown, Task
 from ..windowed import pack_windows
 from .columns import answers_of, find_answering_columns
 from .evaluator import AnsweringEvaluator
@@ -33,8 +34,11 @@ from .settings import AnsweringOptions, AnsweringSettings
 from .spans import Candidate, Found, candidates, locate, passage_tokens, tellers, tokens_of
 
 if TYPE_CHECKING:
+    from ...checkpoints.published import Published
     from ...model.config import EncoderConfig
     from ...text.tokenizer import Tokenizer
+
+_PUBLISHED_LENGTH = 384  # tokens of a window: what published models were trained with
 
 
 class AnsweringTask(LabelledTask[AnsweringExample]):
@@ -46,6 +50,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     """
 
     name: ClassVar[str] = "answering"
+    head = SPANS
     best_metric = "f1"
     options: ClassVar[type[TaskOptions]] = AnsweringOptions
     is_guessable: ClassVar[bool] = False
@@ -61,6 +66,16 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         settings = AnsweringSettings.parse({**own, **columns})
         unanswerable = any(not answers_of(row, settings.answers, where)[0] for where, row in rows)
         return cls(tokenizer, settings.with_values(unanswerable=unanswerable))
+
+    @classmethod
+    def published(cls, of: Published) -> Self | None:
+        if not of.has_head(cls.head):
+            return None
+        length = min(_PUBLISHED_LENGTH, of.config.max_seqlen)
+        settings = AnsweringSettings(
+            max_seq_length=length, stride=min(128, length // 4), dropout=of.dropout(cls.head)
+        )
+        return cls(of.tokenizer, settings)
 
     def network(self, config: EncoderConfig) -> AnsweringNetwork:
         """A fresh network.
@@ -218,6 +233,9 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             example.index: self.answer(example, spans, null)
             for example, spans, null in self.spans(outputs, batch)
         }
+
+    def shown(self, prediction: Prediction) -> list[Shown]:
+        return [(prediction["answer"] or "no answer", prediction["probability"])]
 
     def answer(
         self, example: AnsweringExample, spans: Sequence[Candidate], null: float

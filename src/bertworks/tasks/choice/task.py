@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...checkpoints.heads import CHOICES
 from ...errors import DataError
 from ...packed import Batch, Packed
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
@@ -28,6 +29,7 @@ from .network import ChoiceNetwork
 from .settings import ChoiceOptions, ChoiceSettings
 
 if TYPE_CHECKING:
+    from ...checkpoints.published import Published
     from ...model.config import EncoderConfig
     from ...text.tokenizer import Tokenizer
 
@@ -41,6 +43,7 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
     """
 
     name: ClassVar[str] = "choice"
+    head = CHOICES
     best_metric = "accuracy"
     options: ClassVar[type[TaskOptions]] = ChoiceOptions
     metrics: ClassVar[tuple[str, ...]] = ("loss", "majority", "accuracy")
@@ -55,6 +58,13 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         if options.first_number is None:
             settings["first_number"] = first_number(rows, settings["label"], settings["choices"])
         return cls(tokenizer, ChoiceSettings.parse(settings))
+
+    @classmethod
+    def published(cls, of: Published) -> Self | None:
+        if not of.has_head(cls.head):
+            return None
+        settings = ChoiceSettings(max_seq_length=of.config.max_seqlen, dropout=of.dropout(cls.head))
+        return cls(of.tokenizer, settings)
 
     def network(self, config: EncoderConfig) -> ChoiceNetwork:
         """A fresh network.

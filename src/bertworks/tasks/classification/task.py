@@ -18,18 +18,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...checkpoints.heads import CLASSIFIER
 from ...errors import DataError, SettingsError, brief, nearest
 from ...packed import Batch
 from ..labelled import TaskOptions, TaskSettings
 from ..labels import count_labels, label_name, label_names, sort_labels
 from ..metrics import ClassificationEvaluator, MultiLabelEvaluator
 from ..placed import Rows
-from ..task import Evaluator, Prediction, Row, Task
-from ..texts import TextExample, TextTask, labelled_batch, rows_of
+from ..task import Evaluator, Prediction, Row, Shown, Task
+from ..texts import (
+    TextExample,
+    TextTask,
+    is_single_value,
+    labelled_batch,
+    rows_of,
+    shared_settings,
+)
 from .network import ClassificationNetwork
 from .settings import ClassificationOptions, ClassificationSettings
 
 if TYPE_CHECKING:
+    from ...checkpoints.published import Published
     from ...model.config import EncoderConfig
     from ...text.tokenizer import Tokenizer
 
@@ -43,6 +52,7 @@ class ClassificationTask(TextTask):
     """
 
     name: ClassVar[str] = "classification"
+    head = CLASSIFIER
     best_metric = "accuracy"
     takes_teacher = True
     is_stratified = True
@@ -79,6 +89,17 @@ class ClassificationTask(TextTask):
             }
         )
         return cls(tokenizer, settings)
+
+    @classmethod
+    def published(cls, of: Published) -> Self | None:
+        if not of.has_head(cls.head) or is_single_value(of):
+            return None
+        settings = ClassificationSettings(
+            labels=of.labels(cls.head),
+            multi_label=of.raw.get("problem_type") == "multi_label_classification",
+            **shared_settings(of),
+        )
+        return cls(of.tokenizer, settings)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -170,6 +191,11 @@ class ClassificationTask(TextTask):
                 best = {"labels": [name for name, chance in named.items() if chance > 0.5]}
             found[row] = {**best, "probabilities": named}
         return found
+
+    def shown(self, prediction: Prediction) -> list[Shown] | None:
+        if not self.settings.multi_label:
+            return super().shown(prediction)
+        return [(name, prediction["probabilities"][name]) for name in prediction["labels"]]
 
     def count_targets(self, examples: Sequence[TextExample]) -> Mapping[str, int]:
         names = self.settings.labels

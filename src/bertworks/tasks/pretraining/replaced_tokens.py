@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from ...checkpoints.heads import RTD
 from ...errors import DataError, SettingsError
 from ...model.encoder import Encoder
 from ...model.heads import ReplacedTokenHead
@@ -31,6 +32,7 @@ from .source import PretrainingExample
 from .task import PretrainingEvaluator, PretrainingTask
 
 if TYPE_CHECKING:
+    from ...checkpoints.published import Published
     from ...model.config import EncoderConfig
     from ...text.encoding import Encoding
     from ...text.tokenizer import Tokenizer
@@ -109,6 +111,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
     """
 
     name: ClassVar[str] = "replaced-tokens"
+    head = RTD
     best_metric = "loss"
     lower_is_better: ClassVar[frozenset[str]] = PretrainingTask.lower_is_better | {"rtd_loss"}
 
@@ -149,9 +152,11 @@ class ReplacedTokensTask(Task[PretrainingExample]):
             "max_length": self.max_length,
         }
 
-    @property
-    def model_class(self) -> str:
-        return "replaced-tokens"
+    @classmethod
+    def published(cls, of: Published) -> Self | None:
+        if not of.family.has(f"{RTD.name}.dense.weight", of.tensors):
+            return None
+        return cls(of.tokenizer, max_length=of.config.max_seqlen)
 
     def network(self, config: EncoderConfig) -> DiscriminatorNetwork:
         """A fresh discriminator; `generator.with_generator` has it trained.

@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ...checkpoints.heads import MLM, NSP
 from ...errors import DataError, SettingsError
 from ...model.encoder import Encoder
 from ...model.heads import MLMHead, NSPHead, cross_entropy_sum
@@ -25,10 +26,11 @@ from ...packed import Batch, Packed, Padded
 from ...settings import Settings
 from ..task import Evaluator, Network, Prediction, Row, Task, by_row
 from .masking import Masker, MaskingSettings
-from .pairs import InstanceSettings
+from .pairs import Format, InstanceSettings
 from .source import PretrainingExample
 
 if TYPE_CHECKING:
+    from ...checkpoints.published import Published
     from ...model.config import EncoderConfig
     from ...text.tokenizer import Tokenizer
 
@@ -234,7 +236,25 @@ class PretrainingTask(Task[PretrainingExample]):
 
     @property
     def model_class(self) -> str:
-        return "pretraining" if self.instances.next_sentence else "masked-lm"
+        return (NSP if self.instances.next_sentence else MLM).model_class
+
+    @classmethod
+    def published(cls, of: Published) -> Self | None:
+        config, family = of.config, of.family
+        # A head without a layer and a bias has no tensor of its own.
+        is_bare = not config.mlm_bias and (
+            not of.architectures or family.classes.get(MLM.model_class) in of.architectures
+        )
+        if not family.has(f"{MLM.name}.bias", of.tensors) and not is_bare:
+            return None
+        pairs: Format = "sentence-order" if config.family == "albert" else "segment-pair"
+        has_pairs = family.has(f"{NSP.name}.weight", of.tensors)
+        return cls(
+            of.tokenizer,
+            InstanceSettings(format=pairs if has_pairs else "full-sentences"),
+            causal=config.attention == "causal",
+            max_length=config.max_seqlen,
+        )
 
     def network(self, config: EncoderConfig) -> PretrainingNetwork:
         """A fresh network.

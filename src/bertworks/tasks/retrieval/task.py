@@ -25,7 +25,7 @@ from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import finite_number
 from ..metrics import RegressionEvaluator
 from ..placed import Rows, text_of
-from ..task import Evaluator, Prediction, Row, Task
+from ..task import Evaluator, Prediction, Row, Shown, Task
 from .columns import find_retrieval_columns, negatives_of
 from .evaluator import RankingEvaluator
 from .examples import RetrievalExample, pack_texts
@@ -121,10 +121,6 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
             sample = [finite_number(row, found.score, rows.name) for row in rows.sample]
             changed["score_range"] = self.settings.score_range or range_of(sample)
         return type(self)(self.tokenizer, self.settings.with_values(**changed))
-
-    @property
-    def model_class(self) -> str:
-        return "encoder"
 
     @property
     def sentence(self) -> SentenceSettings:
@@ -233,6 +229,9 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
             example.index: {"similarity": value}
             for example, value in zip(batch.examples, values, strict=True)
         }
+
+    def shown(self, prediction: Prediction) -> list[Shown]:
+        return [(prediction["similarity"], None)]
 
     @property
     def metrics(self) -> tuple[str, ...]:

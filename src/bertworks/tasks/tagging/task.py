@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
+from ...checkpoints.heads import TAGS
 from ...errors import DataError, brief, nearest
 from ...packed import Batch
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import PlacedRow, Rows
-from ..task import Evaluator, Prediction, Row, Task
+from ..task import Evaluator, Prediction, Row, Shown, Task
 from ..windowed import pack_windows
-from .columns import find_document_column, find_word_columns, strings_of
+from .columns import WordColumns, find_document_column, find_word_columns, strings_of
 from .context import BEFORE, BEHIND, in_context
 from .evaluator import TaggingEvaluator
 from .examples import TaggingExample
@@ -40,6 +41,7 @@ from .tags import (
 from .words import Around, split_words, windows_of
 
 if TYPE_CHECKING:
+    from ...checkpoints.published import Published
     from ...model.config import EncoderConfig
     from ...text.tokenizer import Tokenizer
 
@@ -53,6 +55,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
     """
 
     name: ClassVar[str] = "tagging"
+    head = TAGS
     best_metric = "accuracy"  # of spans, their F1
     options: ClassVar[type[TaskOptions]] = TaggingOptions
     settings_class: ClassVar[type[TaskSettings]] = TaggingSettings
@@ -88,6 +91,22 @@ class TaggingTask(LabelledTask[TaggingExample]):
         own = options.shared(TaggingSettings)
         own |= {"labels": labels, "spans": spans, "columns": columns}
         return cls(tokenizer, TaggingSettings.parse(own))
+
+    @classmethod
+    def published(cls, of: Published) -> Self | None:
+        if not of.has_head(cls.head):
+            return None
+        labels = of.labels(cls.head)
+        settings = TaggingSettings(
+            labels=labels,
+            spans=mark_spans(labels),
+            columns=WordColumns(word="words", tag="tags"),
+            max_seq_length=of.config.max_seqlen,
+            dropout=of.dropout(cls.head),
+            # Published taggers are not all of one scheme, and may lack tags that it has.
+            decoding="free",
+        )
+        return cls(of.tokenizer, settings)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -280,6 +299,14 @@ class TaggingTask(LabelledTask[TaggingExample]):
                 ]
             found[example.index] = answer
         return found
+
+    def shown(self, prediction: Prediction) -> list[Shown]:
+        if self.settings.spans:
+            entities = prediction["entities"]
+            return [(f"{one['type']}: {one['text']}", one["probability"]) for one in entities]
+        words = zip(prediction["words"], prediction["tags"], strict=True)
+        tagged = [f"{word}: {tag}" for word, tag in words]
+        return list(zip(tagged, prediction["probabilities"], strict=True))
 
     def paths(
         self, outputs: Mapping[str, Tensor], batch: Batch

@@ -29,6 +29,7 @@ from ...errors import SettingsError
 from ...inference.vectors import fingerprint
 from ...model.device import pick_device
 from ...tasks import labelled_task
+from ...tasks.labelled import LabelledTask
 from ...tasks.rows import Table, read_rows, replayable
 from ..dev_share import Dev, check_share
 from ..finetune import finetune
@@ -46,7 +47,7 @@ __all__ = ["Grid", "GridResult", "GridRun", "PointResult", "describe_model", "fi
 
 def finetune_grid(
     model: str | Path | Model,
-    task: str = "classification",
+    task: str | type[LabelledTask[Any]] = "classification",
     *,
     train: Table,
     dev: Dev,
@@ -111,7 +112,7 @@ def finetune_grid(
     train, dev = replayable(train), dev if isinstance(dev, float) else replayable(dev)
     compared = set(settings) - MAY_CHANGE
     description = {
-        "task": task,
+        "task": kind.name,
         "model": describe_model(model),
         "train": _fingerprint(train),
         "dev": {"share": dev} if isinstance(dev, float) else _fingerprint(dev),
