@@ -1,0 +1,425 @@
+"""The queue: whatever arrives in whatever order, each caller gets what is theirs, and soon."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertworks.errors import BertworksError, DataError
+from bertworks.serving.queue import (
+    ClosedError,
+    LateError,
+    Load,
+    OverloadedError,
+    Queue,
+    Ticket,
+    TooLargeError,
+)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A row: a name, as many tokens as its text has letters."""
+
+    text: str
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.text)
+
+
+@dataclass(eq=False)
+class Upper:
+    """A network that answers in capitals. `?` cannot be tokenised, `!` cannot be computed."""
+
+    memory: int = 1 << 30
+    batches: list[list[str]] = field(default_factory=list)
+    before: Callable[[], Any] = lambda: None
+
+    def prepare(self, items: Sequence[str]) -> list[Example]:
+        if any("?" in item for item in items):
+            raise DataError("no tokens")
+        return [Example(item) for item in items]
+
+    def run(self, examples: Sequence[Example]) -> list[str]:
+        self.before()
+        if sum(example.num_tokens for example in examples) > self.memory:
+            raise MemoryError
+        self.batches.append([example.text for example in examples])
+        if any("!" in example.text for example in examples):
+            raise DataError("not finite")
+        if any("#" in example.text for example in examples):
+            raise ZeroDivisionError("a fault")
+        return [example.text.upper() for example in examples]
+
+
+def submit(queue: Queue, runner: Upper, *texts: str, **more: Any) -> Ticket:
+    return queue.submit(runner, texts, [len(text) for text in texts], **more)
+
+
+def finish(queue: Queue) -> None:
+    """Do what there is to do."""
+    while queue.prepare_some() or queue.run_batch():
+        pass
+
+
+def outcomes(ticket: Ticket) -> list[Any]:
+    return ticket.future.result(timeout=10)
+
+
+def test_answers_are_in_order_and_batches_within_the_budget() -> None:
+    queue, upper = Queue(batch_tokens=10), Upper()
+    one = submit(queue, upper, "aaaa", "b", "cccccccccccc", client=1)
+    two = submit(queue, upper, "dd", "eee", client=2)
+    assert queue.load == Load(2, 22)
+    finish(queue)
+    assert outcomes(one) == ["AAAA", "B", "CCCCCCCCCCCC"]
+    assert outcomes(two) == ["DD", "EEE"]
+    assert all(sum(map(len, batch)) <= 10 or len(batch) == 1 for batch in upper.batches)
+    assert any(
+        len({text.islower() for text in batch}) and len(batch) > 2 for batch in upper.batches
+    )
+    assert queue.load == Load(0, 0)
+
+
+def test_rows_of_two_runners_are_never_in_one_batch() -> None:
+    queue, upper, other = Queue(), Upper(), Upper()
+    tickets = [submit(queue, runner, "a", "b") for runner in (upper, other, upper)]
+    finish(queue)
+    assert [outcomes(ticket) for ticket in tickets] == [["A", "B"]] * 3
+    assert [sorted(batch) for batch in upper.batches] == [["a", "a", "b", "b"]]
+    assert other.batches == [["a", "b"]]
+
+
+def test_a_bad_row_fails_alone() -> None:
+    queue, upper = Queue(), Upper()
+    one = submit(queue, upper, "a", "?", "b", "!", "c")
+    two = submit(queue, upper, "d")
+    finish(queue)
+    found = outcomes(one)
+    assert [found[at] for at in (0, 2, 4)] == ["A", "B", "C"]
+    assert [str(found[at]) for at in (1, 3)] == ["no tokens", "not finite"]
+    assert outcomes(two) == ["D"]
+
+
+def test_a_request_may_stop_at_its_first_error() -> None:
+    queue, upper = Queue(batch_tokens=2), Upper()
+    bad = submit(queue, upper, "a", "?", *"bcdefg", stop_at_error=True)
+    worse = submit(queue, upper, "!", *"hijkl", stop_at_error=True)
+    good = submit(queue, upper, "z")
+    finish(queue)
+    with pytest.raises(DataError, match="no tokens"):
+        outcomes(bad)
+    with pytest.raises(DataError, match="not finite"):
+        outcomes(worse)
+    assert outcomes(good) == ["Z"]
+    computed = {text for batch in upper.batches for text in batch}
+    assert not computed & set("abcdefg")
+    assert queue.load == Load(0, 0)
+
+
+def test_a_fault_fails_its_batch_and_nothing_else() -> None:
+    queue, upper = Queue(batch_tokens=2), Upper()
+    one = submit(queue, upper, "a", "#", "b", "c")
+    finish(queue)
+    found = outcomes(one)
+    assert [type(outcome) for outcome in found[:2]] == [ZeroDivisionError] * 2
+    assert found[2:] == ["B", "C"]
+
+
+def test_where_memory_runs_out_batches_become_smaller() -> None:
+    queue, upper = Queue(batch_tokens=64), Upper(memory=20)
+    ticket = submit(queue, upper, *["abc"] * 40, "x" * 30)
+    finish(queue)
+    found = outcomes(ticket)
+    assert found[:40] == ["ABC"] * 40
+    assert "not enough memory" in str(found[40])
+    assert queue.batch_tokens == 15, "63 tokens, then 30"
+    assert max(sum(map(len, batch)) for batch in upper.batches) <= 20
+
+
+def test_cancelled_work_is_not_computed() -> None:
+    queue, upper = Queue(batch_tokens=3), Upper()
+    gone = submit(queue, upper, *"abcdef")
+    kept = submit(queue, upper, "x")
+    queue.prepare_some()
+    queue.run_batch()
+    assert gone.future.cancel()
+    assert queue.load == Load(1, 1), "what it held is free at once"
+    finish(queue)
+    assert outcomes(kept) == ["X"]
+    assert sum(map(len, upper.batches)) <= 4
+    with pytest.raises(CancelledError):
+        outcomes(gone)
+
+
+def test_a_deadline_is_kept() -> None:
+    now = [0.0]
+    queue, upper = Queue(clock=lambda: now[0]), Upper()
+    late, early = (submit(queue, upper, "a", deadline=at) for at in (1.0, 3.0))
+    over = submit(queue, upper, "b", deadline=0.0)
+    queue.prepare_some()
+    queue.prepare_some()
+    now[0] = 2.0
+    finish(queue)
+    assert outcomes(early) == ["A"]
+    for ticket in (late, over):
+        with pytest.raises(LateError, match="deadline"):
+            outcomes(ticket)
+    assert upper.batches == [["a"]]
+
+
+def test_the_queue_is_bounded() -> None:
+    queue, upper = Queue(max_tokens=10), Upper()
+    submit(queue, upper, "aaaa", "bbbb")
+    with pytest.raises(OverloadedError, match="busy") as refused:
+        submit(queue, upper, "ccc")
+    assert 1 <= refused.value.retry_after <= 60
+    with pytest.raises(TooLargeError, match="may have 11 tokens, and the queue takes 10"):
+        submit(queue, upper, "x" * 11)
+    submit(queue, upper, "x" * 50, limit=2), "a row that is cut takes no more than the limit"
+    finish(queue)
+    assert queue.load == Load(0, 0)
+
+
+def test_what_a_row_may_have_gives_way_to_what_it_has() -> None:
+    queue, upper = Queue(), Upper()
+    ticket = queue.submit(upper, ["ab"], [100])
+    assert queue.load.tokens == 100
+    queue.prepare_some()
+    assert queue.load.tokens == 2 == ticket.tokens
+    finish(queue)
+
+
+@given(
+    others=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    batches_before=st.integers(0, 5),
+    prepared_before=st.integers(0, 12),
+    runners=st.lists(st.integers(0, 1), min_size=5, max_size=5),
+)
+def test_a_single_text_waits_for_one_batch_of_each_client_however_much_they_have_queued(
+    others: list[int], batches_before: int, prepared_before: int, runners: list[int]
+) -> None:
+    queue, both = Queue(batch_tokens=32), (Upper(), Upper())
+    for client, rows in enumerate(others):
+        submit(queue, both[runners[client]], *["aaa"] * rows, client=client)
+        submit(queue, both[runners[client - 1]], *["b"] * rows, client=client)
+    for _ in range(prepared_before):
+        queue.prepare_some()
+    for _ in range(batches_before):
+        queue.run_batch()
+    single = submit(queue, both[runners[-1]], "z", client="single")
+    for _ in range(len(others) + 1):  # each client's turn, at most
+        queue.prepare_some()
+    assert single.ready
+    assert any(queue.run_batch() and single.future.done() for _ in range(len(others) + 1))
+
+
+def test_a_single_text_waits_for_two_batches_of_ten_thousand() -> None:
+    queue, upper = Queue(batch_tokens=256), Upper()
+    submit(queue, upper, *["many"] * 10_000, client="many")
+    queue.prepare_some()
+    finished = []
+    # While a batch is computed, a text comes and is tokenised.
+    upper.before = lambda: (
+        finished
+        or (
+            finished.append(submit(queue, upper, "one", client="one")),
+            [queue.prepare_some() for _ in range(2)],
+        )
+    )
+    queue.run_batch()
+    assert not finished[0].future.done()
+    queue.run_batch()
+    assert outcomes(finished[0]) == ["ONE"]
+
+
+def test_clients_share_by_tokens() -> None:
+    queue, upper = Queue(batch_tokens=40), Upper()
+    submit(queue, upper, *["a" * 10] * 64, client="long")
+    submit(queue, upper, *["b"] * 64, client="short")
+    for _ in range(2):
+        queue.prepare_some()
+    for _ in range(3):
+        queue.run_batch()
+    letters = "".join(text for batch in upper.batches for text in batch)
+    assert abs(letters.count("a") - letters.count("b")) <= 20
+    # And so do the requests of one client, by rows.
+    queue, upper = Queue(batch_tokens=4), Upper()
+    first, second = (submit(queue, upper, *letter * 64, client=1) for letter in "xy")
+    for _ in range(2):
+        queue.prepare_some()
+    queue.run_batch()
+    assert sorted(upper.batches[0]) == ["x", "x", "y", "y"]
+    assert not first.future.done()
+    assert not second.future.done()
+
+
+TEXTS = st.text("abc?!#", min_size=1, max_size=9)
+STEPS = st.one_of(
+    st.tuples(
+        st.just("submit"),
+        st.lists(TEXTS, min_size=1, max_size=90),
+        st.integers(0, 3),  # the client
+        st.integers(0, 1),  # the runner
+        st.booleans(),  # whether it stops at an error
+        st.sampled_from([None, 3.0, 10.0]),  # the deadline
+    ),
+    st.tuples(st.just("prepare")),
+    st.tuples(st.just("run")),
+    st.tuples(st.just("cancel"), st.integers(0, 9)),
+    st.tuples(st.just("tick")),
+)
+
+
+def right(text: str, outcome: Any, *, alone: bool) -> bool:
+    """Whether an outcome is what a text may have."""
+    if "?" in text:
+        return str(outcome) == "no tokens"
+    if "#" in text and ("!" not in text or not alone):
+        return isinstance(outcome, (ZeroDivisionError, DataError))
+    if "!" in text:
+        return str(outcome) in {"not finite", "a fault"}
+    # A fault that is nobody's is that of the whole batch.
+    return outcome == text.upper() or isinstance(outcome, ZeroDivisionError)
+
+
+@given(st.lists(STEPS, max_size=40), st.sampled_from([7, 30]))
+def test_whatever_happens_each_request_ends_right(
+    steps: list[tuple[Any, ...]], memory: int
+) -> None:
+    now = [0.0]
+    queue = Queue(batch_tokens=12, max_tokens=500, clock=lambda: now[0])
+    runners = (Upper(memory), Upper(memory))
+    tickets: list[tuple[Ticket, tuple[str, ...], bool]] = []
+    for what, *values in steps:
+        if what == "submit":
+            texts, client, runner, stops, deadline = values
+            try:
+                ticket = submit(
+                    queue,
+                    runners[runner],
+                    *texts,
+                    client=client,
+                    stop_at_error=stops,
+                    deadline=deadline,
+                )
+                tickets.append((ticket, tuple(texts), stops))
+            except (OverloadedError, TooLargeError):
+                assert queue.load.tokens + sum(map(len, texts)) > 500
+        elif what == "cancel" and tickets:
+            tickets[values[0] % len(tickets)][0].future.cancel()
+        elif what == "prepare":
+            queue.prepare_some()
+        elif what == "run":
+            queue.run_batch()
+        elif what == "tick":
+            now[0] += 1
+        waiting = [ticket for ticket, _, _ in tickets if not ticket.future.done()]
+        assert queue.load == Load(len(waiting), sum(ticket.held for ticket in waiting))
+        assert 0 <= queue.load.tokens <= 500
+    finish(queue)
+    assert queue.load == Load(0, 0)
+    assert queue._ready_tokens == queue._untokenised_rows == 0
+    assert not queue._lanes
+    for ticket, texts, stops in tickets:
+        assert ticket.future.done()
+        if ticket.future.cancelled():
+            continue
+        error = ticket.future.exception()
+        if error is not None:
+            assert isinstance(error, LateError) or stops
+            continue
+        for text, outcome in zip(texts, ticket.future.result(), strict=True):
+            short = len(text) <= memory
+            assert right(text, outcome, alone=False) or (not short and "memory" in str(outcome))
+    for runner in runners:
+        assert all(len(batch) == 1 or sum(map(len, batch)) <= 12 for batch in runner.batches)
+
+
+def test_threads_answer_many_callers_at_once() -> None:
+    queue, upper = Queue(batch_tokens=50), Upper()
+    queue.start()
+    found: dict[int, list[Any]] = {}
+
+    def call(number: int) -> None:
+        texts = [f"{number}a{at}" for at in range(number % 7 + 1)]
+        found[number] = [
+            outcomes(submit(queue, upper, *texts, client=number % 3)),
+            [text.upper() for text in texts],
+        ]
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(60)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    queue.close()
+    assert len(found) == 60
+    assert all(got == expected for got, expected in found.values())
+    assert queue.broken is None
+
+
+def test_while_a_batch_is_computed_others_gather_and_closing_loses_none() -> None:
+    entered, go = threading.Semaphore(0), threading.Event()
+
+    def slow() -> None:
+        entered.release()
+        assert go.wait(10)
+
+    queue, upper = Queue(), Upper(before=slow)
+    queue.start()
+    first = submit(queue, upper, "first")
+    assert entered.acquire(timeout=10), "a request that is alone is computed at once"
+    more = [submit(queue, upper, letter) for letter in "abcdefgh"]
+    closing = threading.Thread(target=queue.close)
+    closing.start()
+    go.set()
+    closing.join(10)
+    wait([ticket.future for ticket in more], timeout=10)
+    assert outcomes(first) == ["FIRST"]
+    assert [outcomes(ticket) for ticket in more] == [[letter.upper()] for letter in "abcdefgh"]
+    assert len(upper.batches) <= 4, "they were computed together"
+    with pytest.raises(ClosedError):
+        submit(queue, upper, "x")
+
+
+def test_what_is_not_drained_is_refused() -> None:
+    queue, upper = Queue(), Upper()
+    ticket = submit(queue, upper, "a")
+    queue.close(drain=False)
+    with pytest.raises(ClosedError, match="stopped"):
+        outcomes(ticket)
+
+
+def test_a_fault_of_the_queue_itself_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    queue, upper = Queue(), Upper()
+    monkeypatch.setattr(queue, "_next_batch", broken)
+    queue.start()
+    with pytest.raises((RuntimeError, BertworksError), match=r"a bug|shutting down"):
+        outcomes(submit(queue, upper, "a"))
+    queue.close()
+    assert isinstance(queue.broken, RuntimeError)
+
+
+def test_tokenising_that_runs_out_of_memory_fails_its_request() -> None:
+    def prepare(_: Sequence[str]) -> list[Example]:
+        raise MemoryError
+
+    queue, upper = Queue(), Upper()
+    ticket = submit(queue, upper, "a", prepare=prepare, stop_at_error=True)
+    kept = submit(queue, upper, "b")
+    finish(queue)
+    with pytest.raises(BertworksError, match="not enough memory"):
+        outcomes(ticket)
+    assert outcomes(kept) == ["B"]
