@@ -255,7 +255,7 @@ class Model:
             SettingsError: a setting is unknown or impossible.
         """
         options, settings = TableOptions.split(settings)
-        embedder = self._embedder(engine, settings)
+        embedder = self.embedder(engine, **settings)
         given = _one_of(texts, data)
         if data is None:
             given = not_empty(as_texts(given))
@@ -323,7 +323,7 @@ class Model:
         """
         options, settings = TableOptions.split(settings)
         texts = read_texts(data, column=column, **options)
-        return self._write(out, [data], texts, self._embedder(engine, settings), progress)
+        return self._write(out, [data], texts, self.embedder(engine, **settings), progress)
 
     def features_to(
         self,
@@ -378,7 +378,12 @@ class Model:
         tell = None if progress is None else lambda rows: progress(rows, total)
         return write_vectors(out, texts, made, made_with=made_with, inputs=inputs, progress=tell)
 
-    def _embedder(self, engine: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Embedder:
+    def embedder(self, engine: Mapping[str, Any] | None = None, **settings: Any) -> Embedder:
+        """What `embed` makes vectors with; its arguments are those of `embed`.
+
+        Raises:
+            SettingsError: a setting is unknown or impossible.
+        """
         known = {} if self.sentence is None else self.sentence.model_dump()
         return Embedder(
             self.network,

@@ -46,6 +46,10 @@ class DataError(BertworksError):
     """A file or row of data cannot be read as what it should be."""
 
 
+class LengthError(DataError):
+    """A text has more tokens than the model takes."""
+
+
 class CheckpointError(BertworksError):
     """A model or checkpoint is missing, damaged, or of another shape than expected."""
 

@@ -22,7 +22,7 @@ from ..packed import Packed
 from ..settings import Settings
 from ..text.encoding import Encoding
 from ..text.tokenizer import Tokenizer
-from .engine import EngineSettings, by_tokens, check_finite, chunks, inference
+from .engine import EngineSettings, by_tokens, check_finite, chunks, inference, row_number
 
 
 class LayerSettings(Settings):
@@ -212,12 +212,30 @@ class Embedder(States):
             CheckpointError: a vector is not finite.
         """
         where = where or self.places(texts)
+        return self.vectors(self.encode(texts, where), where.__getitem__, progress)
+
+    def vectors(
+        self,
+        texts: Sequence[EncodedText],
+        place: Callable[[int], str] = row_number,
+        progress: Callable[[int], None] | None = None,
+    ) -> Float[np.ndarray, "texts width"]:
+        """The vectors of texts that are tokenised, whose indices count from 0.
+
+        Args:
+            texts: what `encode` made.
+            place: what an error calls the text of an index.
+            progress: told how many of them are done, batch by batch.
+
+        Raises:
+            CheckpointError: a vector is not finite.
+        """
         found = np.empty((len(texts), self.width), np.float32)
         done = 0
-        for part, packed in self.batches(self.encode(texts, where)):
+        for part, packed in self.batches(texts):
             with inference(self.network, self.engine.precision):
                 vectors = self._vectors(packed)
-            check_finite(vectors, [where[text.index] for text in part].__getitem__)
+            check_finite(vectors, lambda at: place(part[at].index))  # noqa: B023
             found[[text.index for text in part]] = vectors.cpu().numpy()
             done += len(part)
             if progress is not None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError, SettingsError, nearest
+from ..errors import DataError, LengthError, SettingsError, nearest
 from .normalization import Origin
 
 Ints = NDArray[np.int32]
@@ -220,7 +220,8 @@ def truncated(
     """Cut segments that are too long together with `num_special` special tokens.
 
     Raises:
-        DataError: `truncation` is `"error"`, or what it may cut is not enough.
+        LengthError: `truncation` is `"error"`.
+        DataError: what it may cut is not enough.
         SettingsError: there is no such `truncation`.
     """
     known = get_args(Truncation)
@@ -229,7 +230,7 @@ def truncated(
     room = max_length - num_special
     tokens = len(first) + (0 if second is None else len(second))
     if truncation == "error":
-        raise DataError(
+        raise LengthError(
             f"{tokens + num_special} tokens, but at most {max_length} fit",
             where=where,
             fix="Shorten the text, choose a truncation, or use windows.",
