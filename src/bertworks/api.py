@@ -11,7 +11,6 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from .checkpoints.families import family_of
 from .checkpoints.locate import locate
@@ -38,7 +37,7 @@ from .inference.vectors import WrittenVectors, fingerprint, write_vectors
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
 from .model.device import pick_device, without_weights
-from .model.encoder import Encoder
+from .model.encoder import Encoder, HasEncoder
 from .model.precision import dtype_of
 from .tasks import is_registered, published_task, task_class
 from .tasks.classification.task import ClassificationTask
@@ -55,7 +54,7 @@ Inputs: TypeAlias = str | Iterable[Any]
 """A text; or texts, pairs of texts or rows."""
 
 
-class BareEncoder(nn.Module):
+class BareEncoder(HasEncoder):
     """An encoder without a task: something to fine-tune, or to take vectors from."""
 
     def __init__(self, config: EncoderConfig, *, pooler: bool) -> None:
@@ -350,7 +349,6 @@ class Model:
         options, settings = TableOptions.split(settings)
         made = TokenFeatures(
             self.network,
-            self.encoder,
             self.tokenizer,
             TokenSettings.parse(settings),
             # A window's vectors are held at once.
@@ -387,7 +385,6 @@ class Model:
         known = {} if self.sentence is None else self.sentence.model_dump()
         return Embedder(
             self.network,
-            self.encoder,
             self.tokenizer,
             EmbedSettings.parse({**known, **settings}),
             EngineSettings.parse(engine or {}),

@@ -19,7 +19,6 @@ from bertworks.errors import BertworksWarning, CheckpointError, DataError, Outpu
 from bertworks.inference.engine import (
     EngineSettings,
     by_tokens,
-    inference,
     labelled_examples,
     predict,
 )
@@ -126,7 +125,7 @@ def test_what_is_cut_off_is_told(
     assert model.evaluate(rows).remarks == []
 
 
-def test_mode_and_precision_are_as_before(
+def test_the_network_stays_as_it_is(
     task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
 ) -> None:
     network.train()
@@ -140,9 +139,6 @@ def test_mode_and_precision_are_as_before(
     ]
     assert plain != rough
     np.testing.assert_allclose(plain, rough, atol=0.05)
-    with inference(network):
-        assert network.encoder.compute_dtype is None
-        assert not torch.is_grad_enabled()
 
 
 def test_evaluation_is_of_all_rows(

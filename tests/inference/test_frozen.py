@@ -52,7 +52,7 @@ def test_states_are_the_encoders(model, tmp_path, settings):
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     # Small batches: places in the file have to be right whatever goes through together.
     states = frozen_states(
-        *(tmp_path / "s.npy", model.network, model.encoder, task, examples),
+        *(tmp_path / "s.npy", model.network, task, examples),
         EngineSettings(batch_tokens=40),
     )
     windows = [window for example in examples for window in example.windows]
@@ -84,7 +84,7 @@ def test_states_are_the_encoders(model, tmp_path, settings):
 def test_states_are_computed_once(model, tmp_path, monkeypatch):
     task = task_of()
     examples = task.examples([tagged(np.random.default_rng(0))], 0)
-    given = (tmp_path / "s.npy", model.network, model.encoder, task, examples)
+    given = (tmp_path / "s.npy", model.network, task, examples)
     first = np.array(frozen_states(*given).values)
     said: list[str] = []
     monkeypatch.setattr(model.encoder, "hidden_states", None)
@@ -106,7 +106,7 @@ def test_what_a_kill_left_behind_takes_no_room(model, tmp_path, monkeypatch):
         )
 
     monkeypatch.setattr("shutil.disk_usage", usage)
-    frozen_states(tmp_path / "s.npy", model.network, model.encoder, task, examples)
+    frozen_states(tmp_path / "s.npy", model.network, task, examples)
     assert [file.name for file in tmp_path.iterdir()] == ["s.npy"]
 
 
@@ -115,7 +115,7 @@ def test_a_disk_without_room_is_told(model, tmp_path, monkeypatch):
     examples = task.examples([tagged(np.random.default_rng(0))], 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: namedtuple("Usage", "free")(100))
     with pytest.raises(BertworksError, match=r"0\.0 GB are free\. Make room"):
-        frozen_states(tmp_path / "s.npy", model.network, model.encoder, task, examples)
+        frozen_states(tmp_path / "s.npy", model.network, task, examples)
     assert not list(tmp_path.iterdir())
 
 
@@ -127,5 +127,5 @@ def test_the_row_is_named_whose_states_are_not_finite(model, tmp_path):
     with torch.no_grad():
         model.encoder.embeddings.word_embeddings.weight[piece] = 3e38
     with pytest.raises(BertworksError, match=r"^row 2: the model's output is not finite"):
-        frozen_states(tmp_path / "s.npy", model.network, model.encoder, task, examples)
+        frozen_states(tmp_path / "s.npy", model.network, task, examples)
     assert not (tmp_path / "s.npy").exists()

@@ -251,7 +251,6 @@ class _Work:
         return frozen_states(
             self.states_file,
             self.model.network,
-            self.model.encoder,
             self.task,
             [*self.train, *self.dev],
             EngineSettings(precision=self.settings.precision),

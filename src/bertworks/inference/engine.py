@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import BertworksWarning, CheckpointError
 from ..literals import Precision
-from ..model.precision import computing_in, dtype_of, is_finite
+from ..model.precision import is_finite
 from ..packed import Batch
 from ..settings import Settings
 from ..tasks.placed import PlacedRow
 from ..tasks.task import Example, Network, Prediction, Row, Task
+from .form import frozen_form
 
 NOT_FINITE = "Try precision=fp32, or train the model again with a lower learning rate."
 _WINDOW_CHARACTERS = 1 << 24
@@ -165,10 +165,12 @@ def outputs_of(
     """
     device = next(network.parameters()).device
 
+    form = frozen_form(network, settings.precision)
+
     def run(part: Sequence[ExampleT]) -> tuple[dict[str, Tensor], Batch]:
         batch = task.collate(part).to(device)
-        with inference(network, settings.precision):
-            return network.predict(batch), batch
+        with torch.inference_mode():
+            return form.predict(batch), batch
 
     for part in by_tokens(examples, settings.batch_tokens):
         outputs, batch = run(part)
@@ -216,21 +218,6 @@ def by_tokens(examples: Sequence[SizedT], batch_tokens: int) -> Iterator[list[Si
         tokens += example.num_tokens
     if part:
         yield part
-
-
-@contextmanager
-def inference(network: nn.Module, precision: Precision = "fp32") -> Iterator[None]:
-    """Evaluation mode, no gradients, and a precision, until the block ends."""
-    dtype = dtype_of(precision, next(network.parameters()).device)
-    was_training = network.training
-    if was_training:
-        network.eval()
-    try:
-        with computing_in(network, dtype), torch.inference_mode():
-            yield
-    finally:
-        if was_training:
-            network.train()
 
 
 def chunks(

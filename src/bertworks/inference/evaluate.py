@@ -11,6 +11,7 @@ from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
 from ..tasks.task import Example, Network, Task
 from .engine import DEFAULTS, NOT_FINITE, EngineSettings, chunks, outputs_of, row_number
+from .form import forget_forms
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -26,7 +27,7 @@ def evaluate(
     """Measure a network by its task's metrics.
 
     Args:
-        network: the task's; its mode and precision are as before when it is done.
+        network: the task's; nothing of it changes.
         task: what collates the examples and measures the outputs.
         examples: with targets (see `engine.labelled_examples`); any number.
         settings: batching and precision.
@@ -39,11 +40,15 @@ def evaluate(
     """
     evaluator = task.evaluator()
     rows = 0
-    for window in chunks(examples, settings.window_rows):
-        names = [row_number(at) for at in range(rows, rows + len(window))]
-        for outputs, batch in outputs_of(network, task, window, settings, names.__getitem__):
-            evaluator.add(outputs, batch)
-        rows += len(window)
+    try:
+        for window in chunks(examples, settings.window_rows):
+            names = [row_number(at) for at in range(rows, rows + len(window))]
+            for outputs, batch in outputs_of(network, task, window, settings, names.__getitem__):
+                evaluator.add(outputs, batch)
+            rows += len(window)
+    finally:
+        if network.training:
+            forget_forms(network)
     if not rows:
         raise DataError("there is nothing to evaluate")
     metrics = evaluator.result()

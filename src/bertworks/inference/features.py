@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..literals import Combine, Pooling
-from ..model.encoder import Encoder
+from ..model.encoder import Encoder, HasEncoder
 from ..model.pooling import pool, width_factor
 from ..packed import Packed
 from ..settings import Settings
 from ..text.encoding import Encoding
 from ..text.tokenizer import Tokenizer
-from .engine import EngineSettings, by_tokens, check_finite, chunks, inference, row_number
+from .engine import EngineSettings, by_tokens, check_finite, chunks, row_number
+from .form import frozen_form
 
 
 class LayerSettings(Settings):
@@ -64,7 +65,6 @@ class States:
 
     Args:
         network: what holds the encoder; it runs on the device where it is.
-        encoder: whose hidden states are taken.
         tokenizer: the encoder's.
         settings: layers and length.
         engine: batching and precision.
@@ -79,16 +79,16 @@ class States:
 
     def __init__(
         self,
-        network: nn.Module,
-        encoder: Encoder,
+        network: HasEncoder,
         tokenizer: Tokenizer,
         settings: LayerSettings,
         engine: EngineSettings,
     ) -> None:
-        self.network, self.encoder, self.tokenizer = network, encoder, tokenizer
+        self.network, self.tokenizer = network, tokenizer
         self.settings, self.engine = settings, engine
-        self.layers = _layers(settings.layers, encoder.config.num_hidden_layers)
-        most = encoder.config.max_seqlen
+        self.config = network.encoder.config
+        self.layers = _layers(settings.layers, self.config.num_hidden_layers)
+        most = self.config.max_seqlen
         self.limit = settings.max_seq_length or most
         if self.limit > most:
             raise SettingsError(f"max_seq_length={self.limit} is more than the encoder's {most}")
@@ -98,7 +98,7 @@ class States:
     def width(self) -> int:
         """The numbers of a token's vector."""
         count = len(self.layers) if self.settings.combine == "concat" else 1
-        return count * self.encoder.config.hidden_size
+        return count * self.config.hidden_size
 
     def places(self, texts: Sequence[str]) -> list[str]:
         """What to call the next texts in an error: by their numbers."""
@@ -143,22 +143,27 @@ class States:
 
     def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:
         """The vector of each token, in the order of the pack."""
-        with inference(self.network, self.engine.precision):
-            return torch.cat(self.parts(packed, lambda hidden: hidden), -1)
+        with torch.inference_mode():
+            states = self.frozen_encoder().hidden_states(packed)
+            return torch.cat(self.parts(states, lambda hidden: hidden), -1)
+
+    def frozen_encoder(self) -> Encoder:
+        """The encoder in its frozen form."""
+        return frozen_form(self.network, self.engine.precision).encoder
 
     def parts(
-        self, packed: Packed, reduce: Callable[[Tensor], Tensor]
+        self, states: Iterable[Tensor], reduce: Callable[[Tensor], Tensor]
     ) -> list[Float[Tensor, "vectors width"]]:
         """What is laid side by side: of each layer, or of all together, once it is reduced."""
         layers = self.layers
         if self.settings.combine == "concat":
             found: dict[int, Tensor] = {}
-            for number, hidden in enumerate(self.encoder.hidden_states(packed)):
+            for number, hidden in enumerate(states):
                 if number in layers:
                     found[number] = reduce(hidden.float())
             return [found[layer] for layer in layers]
         total: Tensor | None = None
-        for number, hidden in enumerate(self.encoder.hidden_states(packed)):
+        for number, hidden in enumerate(states):
             if number in layers:
                 own = layers.count(number) * hidden.float()
                 total = own if total is None else total + own
@@ -175,18 +180,17 @@ class Embedder(States):
 
     def __init__(
         self,
-        network: nn.Module,
-        encoder: Encoder,
+        network: HasEncoder,
         tokenizer: Tokenizer,
         settings: EmbedSettings,
         engine: EngineSettings,
     ) -> None:
-        super().__init__(network, encoder, tokenizer, settings, engine)
+        super().__init__(network, tokenizer, settings, engine)
         self.pooling, self.normalize = settings.pooling, settings.normalize
         if self.pooling == "pooler":
-            if encoder.pooler is None:
+            if network.encoder.pooler is None:
                 raise SettingsError("pooling='pooler': the model has no pooler")
-            if self.layers != [encoder.config.num_hidden_layers]:
+            if self.layers != [self.config.num_hidden_layers]:
                 raise SettingsError("pooling='pooler' is of the last layer alone")
 
     @property
@@ -233,7 +237,7 @@ class Embedder(States):
         found = np.empty((len(texts), self.width), np.float32)
         done = 0
         for part, packed in self.batches(texts):
-            with inference(self.network, self.engine.precision):
+            with torch.inference_mode():
                 vectors = self._vectors(packed)
             check_finite(vectors, lambda at: place(part[at].index))  # noqa: B023
             found[[text.index for text in part]] = vectors.cpu().numpy()
@@ -243,10 +247,12 @@ class Embedder(States):
         return found
 
     def _vectors(self, packed: Packed) -> Float[Tensor, "sequences width"]:
+        encoder = self.frozen_encoder()
         if self.pooling == "pooler":
-            vectors = self.encoder.pooled(self.encoder(packed), packed).float()
+            vectors = encoder.pooled(encoder(packed), packed).float()
         else:
-            parts = self.parts(packed, lambda hidden: pool(hidden, packed, self.pooling))
+            states = encoder.hidden_states(packed)
+            parts = self.parts(states, lambda hidden: pool(hidden, packed, self.pooling))
             vectors = torch.cat(parts, -1)
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 

@@ -13,24 +13,23 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.lib.format import open_memmap
-from torch import nn
 
 from .. import files
 from ..errors import BertworksError
-from ..model.encoder import Encoder
+from ..model.encoder import HasEncoder
 from ..packed import Batch
 from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import FrozenStates, pieces_of, window_starts
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.words import Window
 from ..tasks.windowed import in_order
-from .engine import DEFAULTS, EngineSettings, by_tokens, check_finite, inference, row_number
+from .engine import DEFAULTS, EngineSettings, by_tokens, check_finite, row_number
+from .form import frozen_form
 
 
 def frozen_states(
     file: Path,
-    network: nn.Module,
-    encoder: Encoder,
+    network: HasEncoder,
     task: TaggingTask,
     examples: Sequence[TaggingExample],
     engine: EngineSettings = DEFAULTS,
@@ -42,7 +41,6 @@ def frozen_states(
         file: where they are kept. If it is there, it has to be of this encoder and these examples;
             it is there as a whole or not at all.
         network: what holds the encoder; it runs on the device where it is.
-        encoder: whose hidden states are taken.
         task: what packs the examples.
         examples: with their windows.
         engine: batching and precision.
@@ -53,7 +51,8 @@ def frozen_states(
         CheckpointError: a vector is not finite.
     """
     starts, pieces = window_starts(examples)
-    shape = (encoder.config.num_hidden_layers + 1, pieces, encoder.config.hidden_size)
+    config = network.encoder.config
+    shape = (config.num_hidden_layers + 1, pieces, config.hidden_size)
     if not file.exists():
         size = 4 * int(np.prod(shape))
         if tell is not None:
@@ -68,7 +67,7 @@ def frozen_states(
                     fix="Make room, or give another --out.",
                 )
             values = open_memmap(new, "w+", np.float32, shape)
-            _fill(values, network, encoder, task, examples, starts, engine)
+            _fill(values, network, task, examples, starts, engine)
             values.flush()
     found = np.load(file, mmap_mode="r")
     assert found.shape == shape, "of this encoder and these examples"
@@ -77,20 +76,20 @@ def frozen_states(
 
 def _fill(
     values: np.ndarray,
-    network: nn.Module,
-    encoder: Encoder,
+    network: HasEncoder,
     task: TaggingTask,
     examples: Sequence[TaggingExample],
     starts: Mapping[Window, int],
     engine: EngineSettings,
 ) -> None:
     device = next(network.parameters()).device
+    form = frozen_form(network, engine.precision)
     for part in by_tokens(examples, engine.batch_tokens):
         batch = task.collate(part).to(device)
         windows = (example.windows[number] for example, number in in_order(part))
         pieces = pieces_of(starts, windows)
-        with inference(network, engine.precision):
-            for layer, hidden in enumerate(encoder.hidden_states(batch.packed)):
+        with torch.inference_mode():
+            for layer, hidden in enumerate(form.encoder.hidden_states(batch.packed)):
                 told = hidden[batch.targets["positions"]]
                 check_finite(told, lambda at: _row_of(batch, at))  # noqa: B023
                 values[layer, pieces] = told.float().cpu().numpy()

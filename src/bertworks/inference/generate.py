@@ -23,7 +23,8 @@ from ..packed import Packed
 from ..settings import Settings
 from ..tasks.pretraining import hashing
 from ..tasks.pretraining.task import PretrainingNetwork
-from .engine import EngineSettings, by_tokens, check_finite, inference
+from .engine import EngineSettings, by_tokens, check_finite
+from .form import frozen_form
 
 
 class GenerationSettings(Settings):
@@ -88,10 +89,11 @@ def generate(
         key = hashing.key_of(settings.seed, seen[ids], *ids)
         texts.append(_Text(f"prompt {number}", ids, key, [], most))
         seen[ids] += 1
-    with inference(network, engine.precision):
+    form = frozen_form(network, engine.precision)
+    with torch.inference_mode():
         for part in by_tokens(texts, engine.batch_tokens):
             # In order of length, so that attention's groups are large; they stay so, step by step.
-            _go_on(network, sorted(part, key=lambda text: len(text.prompt)), settings)
+            _go_on(form, sorted(part, key=lambda text: len(text.prompt)), settings)
     return [text.new for text in texts]
 
 

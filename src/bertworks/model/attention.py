@@ -20,6 +20,7 @@ from itertools import groupby, pairwise
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -28,6 +29,8 @@ from ..packed import Group, Layout, Padded
 from .layers import keep_mask
 
 Backend = Literal["grouped", "varlen", "dense"]
+
+_FUSED_FROM = 112  # keys: with fewer in bfloat16, PyTorch's fused attention is the slower one
 
 
 def attention(
@@ -71,6 +74,8 @@ def attention(
     if backend == "varlen":
         return _varlen(query, key, value, layout, key_layout, causal, window, dropout)
     pairs = tuple(_paired_groups(layout, key_layout))
+    if torch.is_inference_mode_enabled():
+        return _inferred(query, key, value, pairs, causal, window)
     return _grouped(query, key, value, pairs, causal, window, dropout)
 
 
@@ -199,6 +204,33 @@ class _Grouped(torch.autograd.Function):
 _grouped: Callable[..., Tensor] = _Grouped.apply
 
 
+def _inferred(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pairs: tuple[tuple[Group, Group], ...],
+    causal: bool,
+    window: int | None,
+) -> Tensor:
+    """The same formula where no gradient is taken, by the kernel that is faster at a length.
+
+    PyTorch's fused attention is, forwards, but in bfloat16 at short lengths (docs/decisions.md).
+    """
+    result = _empty_like(query, pairs[-1][0])
+    scale = 1 / math.sqrt(query.shape[-1])
+    for q_group, k_group in pairs:
+        q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
+        masked = _masked_pairs(q_group.length, k_group.length, causal, window, query.device)
+        if query.dtype is torch.bfloat16 and k_group.length < _FUSED_FROM and masked is None:
+            scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
+            context = torch.matmul(torch.softmax(scores, -1), v)
+        else:
+            seen = None if masked is None else masked.logical_not_()
+            context = F.scaled_dot_product_attention(q, k, v, seen, scale=scale)
+        _by_head(result, q_group).copy_(context)
+    return result
+
+
 # ------------------------------------------------------------------------------------------ dense
 
 
@@ -217,7 +249,7 @@ def _dense(
     # Not minus infinity: all keys of a pad token may be masked, and give NaN.
     weights = torch.softmax(scores.masked_fill(masked, torch.finfo(scores.dtype).min), -1)
     if dropout:
-        weights = torch.nn.functional.dropout(weights, dropout)
+        weights = F.dropout(weights, dropout)
     return torch.matmul(weights, v).transpose(1, 2).flatten(0, 1)
 
 

@@ -1,9 +1,9 @@
 """Two things that make CPUs fast: reused memory, and matrix products of few different shapes.
 
-In bfloat16, oneDNN compiles a kernel for each new shape of a matrix product, which takes
-milliseconds and megabytes. Packs have any number of tokens, so compiling would cost more than the
-products. Numbers of rows are therefore rounded up a little, and the kernels are cached
-(docs/decisions.md has the measurements).
+In bfloat16, and with packed weights, oneDNN compiles a kernel for each new shape of a matrix
+product, which takes milliseconds and megabytes. Packs have any number of tokens, so compiling would
+cost more than the products. Numbers of rows are therefore rounded up a little, and the kernels are
+cached (docs/decisions.md has the measurements).
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def keep_freed_memory() -> bool:
 def align_rows(x: Float[Tensor, "rows width"]) -> Float[Tensor, "aligned width"]:
     """`x` followed by rows of zeros, where products of its shape would need a new kernel.
 
-    At most 3 % are added. They belong to no sequence, and no result depends on them.
+    That is so in bfloat16, and in inference, whose weights are packed. At most 3 % are added. They
+    belong to no sequence, and no result depends on them.
     """
-    if not x.is_cpu or x.dtype is not torch.bfloat16:
+    if not x.is_cpu or not (x.dtype is torch.bfloat16 or torch.is_inference_mode_enabled()):
         return x
     extra = aligned(len(x)) - len(x)
     return F.pad(x, (0, 0, 0, extra)) if extra else x

@@ -163,6 +163,12 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first))
 
 
+class HasEncoder(nn.Module):
+    """A module that holds an encoder: a task's network, or a bare encoder."""
+
+    encoder: Encoder
+
+
 class Encoder(nn.Module):
     """An encoder of BERT's family on packed sequences.
 

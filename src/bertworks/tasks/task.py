@@ -15,8 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..model.encoder import HasEncoder
 from .breakdown import Breakdown
 
 if TYPE_CHECKING:
@@ -75,13 +76,11 @@ class Source(Protocol[ExampleT_co]):
         ...
 
 
-class Network(nn.Module, ABC):
+class Network(HasEncoder, ABC):
     """A task's network: one or more encoders, some perhaps frozen, and heads.
 
     `encoder` is the one that is kept when the network is made the start of another task.
     """
-
-    encoder: Encoder
 
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:

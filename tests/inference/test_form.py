@@ -1,0 +1,166 @@
+"""Frozen forms: the module's answers, from weights that were prepared once, for any thread."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bertworks.api import Model
+from bertworks.inference.form import forget_forms, frozen_form
+from bertworks.model.config import EncoderConfig
+from bertworks.model.encoder import Encoder
+from bertworks.model.heads import MLMHead
+from bertworks.model.precision import computing_in
+from bertworks.packed import Packed
+from bertworks.text.tokenizer import Tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TOKENIZER = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
+CONFIG = EncoderConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=160,
+    initializer_range=0.2,
+)
+GEOMETRIES = {
+    "bert": {},
+    **{act: {"hidden_act": act} for act in ("gelu_new", "relu", "silu", "tanh")},
+    "albert": {"embedding_size": 16, "num_hidden_groups": 1},
+    "modernbert": {
+        **{"norm_first": True, "gated": True, "positions": "rotary", "use_bias": False},
+        **{"type_vocab_size": 0, "local_attention": 8, "global_attention_every": 2},
+    },
+    "gpt": {"attention": "causal", "norm_first": True},
+}
+
+
+class Pretrained(nn.Module):
+    """An encoder and a head that shares its embeddings."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=False)
+        self.head = MLMHead(config, self.encoder.embeddings.word_embeddings.weight)
+
+    def forward(self, packed: Packed) -> torch.Tensor:
+        return self.head(self.encoder(packed))
+
+
+def pack(*lengths: int) -> Packed:
+    random = np.random.default_rng(0)
+    ids = [random.integers(5, TOKENIZER.vocab_size, length) for length in lengths]
+    return Packed.from_arrays(ids).to("cpu")
+
+
+def network_of(**values) -> Pretrained:
+    torch.manual_seed(0)
+    return Pretrained(CONFIG.with_values(**values))
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_a_form_computes_what_the_module_does(name):
+    network = network_of(**GEOMETRIES[name]).eval()
+    packed = pack(1, 5, 5, 9, 128)
+    for precision, atol in (("fp32", 1e-5), ("bf16", None)):
+        with torch.no_grad(), computing_in(network, {"bf16": torch.bfloat16}.get(precision)):
+            expected = network(packed)
+        with torch.inference_mode():
+            found = frozen_form(network, precision)(packed)
+        assert found.dtype is expected.dtype
+        if atol is not None:
+            torch.testing.assert_close(found, expected, atol=atol, rtol=1e-5)
+        cosine = nn.functional.cosine_similarity(found.double(), expected.double())
+        assert cosine.min() > 0.999
+
+
+def test_nothing_of_the_module_changes():
+    network = network_of().train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    classes = [type(part) for part in network.modules()]
+    form = frozen_form(network, "bf16")
+    assert [type(part) for part in network.modules()] == classes
+    assert all(part.training for part in network.modules())
+    assert not any(part.training for part in form.modules())
+    assert network.encoder.compute_dtype is None
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert form.encoder.embeddings.word_embeddings.weight is (
+        network.encoder.embeddings.word_embeddings.weight
+    )
+
+
+def change_in_place(network: Pretrained) -> None:
+    with torch.no_grad():
+        network.encoder.layers[1].feed_forward.output.weight.mul_(2)
+
+
+def load(network: Pretrained) -> None:
+    network.load_state_dict({name: 1.2 * part for name, part in network.state_dict().items()})
+
+
+def replace_parameter(network: Pretrained) -> None:
+    part = network.encoder.layers[0].attention.output
+    part.weight = nn.Parameter(2 * part.weight.detach())
+
+
+def replace_module(network: Pretrained) -> None:
+    torch.manual_seed(1)
+    network.encoder.layers[2] = Encoder(CONFIG).eval().layers[2]
+
+
+@pytest.mark.parametrize("change", [change_in_place, load, replace_parameter, replace_module])
+def test_changed_weights_are_seen(change):
+    network, packed = network_of().eval(), pack(4, 7)
+    with torch.inference_mode():
+        old = frozen_form(network)
+        assert frozen_form(network) is old
+        before = old.encoder(packed)
+    change(network)
+    with torch.no_grad():
+        expected = network.encoder(packed)
+    with torch.inference_mode():
+        found = frozen_form(network).encoder(packed)
+        assert frozen_form(network) is frozen_form(network)
+    assert not torch.allclose(found, before, atol=1e-3)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_forms_are_freed():
+    network = network_of()
+    forms = [weakref.ref(frozen_form(network, precision)) for precision in ("fp32", "bf16")]
+    forget_forms(network)
+    gc.collect()
+    assert [form() for form in forms] == [None, None]
+    form = weakref.ref(frozen_form(network))
+    assert form() is not None
+    del network
+    gc.collect()
+    assert form() is None
+
+
+def test_threads_share_a_model():
+    model = Model.fresh(CONFIG, TOKENIZER)
+    model.network.train()
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(list(LETTERS), length)) for length in (1, 3, 3, 9, 40, 130)]
+
+    def vectors(number: int) -> np.ndarray:
+        precision = ("fp32", "bf16")[number % 2]
+        return model.embed(texts[number % 3 :], engine={"precision": precision})
+
+    expected = [vectors(number) for number in range(6)]
+    forget_forms(model.network)  # so that threads make them
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(vectors, range(48)))
+    assert not np.array_equal(expected[0], expected[3])
+    for number, made in enumerate(found):
+        assert np.array_equal(made, expected[number % 6])
+    assert model.network.training
