@@ -100,7 +100,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(
         parameter_groups(model, settings.weight_decay),
         lr=settings.learning_rate,
-        eps=fit.optimizer.eps,
+        eps=fit.eps,
         fused=True,
     )
     features = task.features(train)
@@ -112,7 +112,7 @@ def main() -> None:
     dealt = batches(features, size, settings.seed if options.same_batches else None)
     for step, part in enumerate(islice(dealt, total)):
         for group in optimizer.param_groups:
-            group["lr"] = fit.optimizer.learning_rate(step, total)
+            group["lr"] = fit.rate(step, total)
         inputs = task.batch(part)
         with torch.autocast("cpu", torch.bfloat16, enabled=settings.precision == "bf16"):
             loss = model(**inputs).loss

@@ -113,15 +113,12 @@ _ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("per_device_train_batch_size", "train_batch_size"), ("batch_size",)),
     **dict.fromkeys(("per_device_eval_batch_size", "eval_batch_size"), ("batch_tokens",)),
     "gradient_accumulation_steps": ("micro_batch_tokens",),
-    **dict.fromkeys(("lr", "learning_rate"), ("learning_rate", "lr", "optimizer.lr")),
-    **dict.fromkeys(
-        ("warmup_ratio", "warmup_steps", "num_warmup_steps"), ("warmup", "optimizer.warmup")
-    ),
-    "lr_scheduler_type": ("schedule", "optimizer.schedule"),
-    **dict.fromkeys(("adam_beta1", "adam_beta2"), ("betas", "optimizer.betas")),
-    "adam_epsilon": ("eps", "optimizer.eps"),
-    "weight_decay": ("weight_decay", "optimizer.weight_decay"),
-    "optim": ("name", "optimizer.name"),
+    "lr": ("learning_rate",),
+    **dict.fromkeys(("warmup_ratio", "warmup_steps", "num_warmup_steps"), ("warmup",)),
+    "lr_scheduler_type": ("schedule",),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), ("betas",)),
+    "adam_epsilon": ("eps",),
+    "optim": ("optimizer",),
     **dict.fromkeys(("fp16", "bf16"), ("precision",)),
     **dict.fromkeys(("patience", "early_stopping_patience"), ("early_stopping",)),
     "metric_for_best_model": ("best_metric",),
@@ -144,8 +141,6 @@ _NO_SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("device", "use_cpu", "no_cuda"), "Give it as --device (device=)"),
     **dict.fromkeys(("num_workers", "dataloader_num_workers"), "No workers are needed here"),
     "load_best_model_at_end": "With dev, the best weights are always kept",
-    **dict.fromkeys(("adam_beta1", "adam_beta2"), "They are 0.9 and 0.999 in fine-tuning"),
-    "adam_epsilon": "It is 1e-6 in fine-tuning",
 }
 """What is not a setting here, and why."""
 

@@ -6,15 +6,17 @@ or an impossible pair is an error that names the key, the value, and the nearest
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from .errors import SettingsError, nearest_setting
+from .errors import BertworksWarning, SettingsError, nearest_setting
 
 _TYPES = {("int",), ("float",), ("str",), ("bool",)}
 
@@ -23,7 +25,16 @@ REQUIRED = "REQUIRED"
 
 
 class Settings(BaseModel):
-    """A frozen, strictly typed group of settings; numbers in it are finite."""
+    """A frozen, strictly typed group of settings; numbers in it are finite.
+
+    Attributes:
+        former: the present key of each setting that had another; one that was in a group has the
+            group before it, with a dot. Former keys are accepted, and `resolve` warns of them.
+        common: the settings that `--help` lists where there are too many for it; all, if empty.
+    """
+
+    former: ClassVar[Mapping[str, str]] = {}
+    common: ClassVar[tuple[str, ...]] = ()
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
@@ -38,7 +49,7 @@ class Settings(BaseModel):
     ) -> Self:
         """Build settings from a YAML file, then keyword values, then `key=value` words.
 
-        Later sources win. Keys of nested groups are joined with dots, as in `optimizer.lr=1e-4`;
+        Later sources win. Keys of nested groups are joined with dots, as in `model.size=mini`;
         values are read as YAML, but where a setting is text: that is taken as it is typed, so that
         a label may be called 1 and a column "#1 String". A setting whose value in the
         file is `REQUIRED` must come from a later source.
@@ -48,9 +59,9 @@ class Settings(BaseModel):
                 setting that the file requires is not given.
         """
         tree: dict[str, Any] = {}
-        if file is not None:
-            _merge(tree, _read_yaml(Path(file)))
-        _merge(tree, values)
+        met: dict[str, str] = {}
+        for source in (_read_yaml(Path(file)) if file is not None else {}, values):
+            _merge(tree, cls.upgraded(source, met))
         given: set[str] = set()
         for word in overrides:
             key, separator, value = word.partition("=")
@@ -63,12 +74,17 @@ class Settings(BaseModel):
             *parents, leaf = key.split(".")
             for parent in parents:
                 branch = branch.setdefault(parent, {})
-            branch[leaf] = _as_typed(value) if _is_text(cls, key) else _parse_scalar(value)
+            is_text = _is_text(cls, _present(cls, key))
+            branch[leaf] = _as_typed(value) if is_text else _parse_scalar(value)
+            parsed = cls.upgraded(parsed, met)
             names = _names(parsed)
             if twice := sorted(given & names):
                 raise SettingsError(f"{twice[0]} is given twice", fix="Leave one out.")
             given |= names
             _merge(tree, parsed)
+        if met:
+            told = ", ".join(f"{old} (now {new})" for old, new in met.items())
+            warnings.warn(f"deprecated settings: {told}", BertworksWarning, stacklevel=2)
         where = str(file) if file is not None else None
         for key, field in _required(cls, tree):
             meaning = f" ({field.description})" if field.description else ""
@@ -92,6 +108,49 @@ class Settings(BaseModel):
             raise _translate(cls, error, where) from None
 
     @classmethod
+    def upgraded(cls, tree: Mapping[str, Any], met: dict[str, str] | None = None) -> dict[str, Any]:
+        """A nested mapping with present keys in place of former ones.
+
+        Args:
+            tree: what a file or a caller gives.
+            met: gets the former keys in it, each with its present key.
+
+        Raises:
+            SettingsError: a setting is given under both its keys.
+        """
+        found, renamed = dict(tree), dict[str, Any]()
+        for old, new in cls.former.items():
+            group, _, key = old.rpartition(".")
+            inner = found.get(group)
+            holder = found if not group else dict(inner) if isinstance(inner, Mapping) else {}
+            if key not in holder:
+                continue
+            if new in tree and new != group:
+                raise SettingsError(f"{new} is given twice, once as {old}", fix="Leave one out.")
+            renamed[new] = holder.pop(key)
+            if group:
+                found[group] = holder
+            if met is not None:
+                met[old] = new
+        for group in {old.rpartition(".")[0] for old in cls.former}:
+            if isinstance(rest := found.get(group), Mapping):
+                del found[group]
+                found |= {f"{group}.{key}": value for key, value in rest.items()}  # not valid
+        for name in found.keys() & cls.model_fields.keys():
+            owner, value = _owner(cls, [name]), found[name]
+            if isinstance(value, Mapping) and owner is not None and issubclass(owner, Settings):
+                inner_met: dict[str, str] = {}
+                found[name] = owner.upgraded(value, inner_met)
+                if met is not None:
+                    met |= {f"{name}.{old}": f"{name}.{new}" for old, new in inner_met.items()}
+        return found | renamed
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_former_keys(cls, values: Any) -> Any:
+        return cls.upgraded(values) if cls.former and isinstance(values, Mapping) else values
+
+    @classmethod
     def defaults(cls) -> dict[str, Any]:
         """The defaults of all settings that have one, as JSON can hold them."""
         optional = {name: info for name, info in cls.model_fields.items() if not info.is_required()}
@@ -107,6 +166,23 @@ class Settings(BaseModel):
     def to_yaml(self) -> str:
         """The resolved settings as YAML, in the order in which they are declared."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def with_default(
+    settings: type[BaseModel], name: str, default: Any, *, description: str | None = None
+) -> Any:
+    """A setting of a base class with another default, for the body of a subclass.
+
+    Args:
+        settings: the base class.
+        name: the setting.
+        default: in the subclass.
+        description: in the subclass, if it differs.
+    """
+    field = copy.copy(settings.model_fields[name])
+    field.default = default
+    field.description = description or field.description
+    return field
 
 
 class _Loader(yaml.SafeLoader):
@@ -162,6 +238,15 @@ def _parse_scalar(text: str) -> Any:
         except ValueError:
             return value
     return value
+
+
+def _present(cls: type[BaseModel], key: str) -> str:
+    """The present key of a setting that is typed."""
+    if issubclass(cls, Settings) and key in cls.former:
+        return cls.former[key]
+    group, _, rest = key.partition(".")
+    owner = _owner(cls, [group]) if rest and group in cls.model_fields else None
+    return key if owner is None else f"{group}.{_present(owner, rest)}"
 
 
 def _is_text(cls: type[BaseModel], key: str) -> bool:

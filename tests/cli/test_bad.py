@@ -164,7 +164,7 @@ def test_bad_pretraining(bertworks: Bertworks, world: World, tmp_path: Path) -> 
     _fails(bertworks, "pretrain", "tiny", world.prepared, *end, says="key=value")
     _fails(bertworks, "pretrain", "tiny", f"data={world.vocab}", *end, says="bertworks prepare")
     _fails(bertworks, "pretrain", "tiny", data, *end, "stesp=5", says="'steps'")
-    _fails(bertworks, "pretrain", "tiny", data, *end, "optimizer.lr=fast", says="optimizer.lr")
+    _fails(bertworks, "pretrain", "tiny", data, *end, "learning_rate=fast", says="learning_rate")
     _fails(bertworks, "pretrain", "tiny", data, *end, "model.hidden_size=15", says="hidden_size")
     assert not (tmp_path / "run").exists()
 

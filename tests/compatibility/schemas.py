@@ -21,7 +21,11 @@ VERBS = ("pretrain", *(f"finetune {task}" for task in LABELLED), "glue", "probe"
 NEEDED: dict[str, tuple[str, ...]] = {"pretrain": ("data=prepared", "steps=100")}
 """The words that a verb cannot do without."""
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    f"pretrain {old}": new
+    for old, new in PretrainSettings.former.items()
+    if old != "optimizer.decay_share"  # which has no word
+}
 """The present key of each setting that had another, by the verb and its former key.
 
 For example `{"pretrain optimizer.lr": "learning_rate"}`.

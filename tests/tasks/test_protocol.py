@@ -22,7 +22,6 @@ from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.fit import fit
 from bertworks.training.journal import RunDirectory
-from bertworks.training.optimizer import OptimizerSettings
 from bertworks.training.plan import FitSettings, Phase
 from bertworks.training.row_source import RowSource
 
@@ -117,7 +116,7 @@ def test_learns_and_decodes(case: Case, tmp_path: Path) -> None:
     examples = list(labelled_examples(task, rows))
     settings = FitSettings(
         batch_size=32,
-        optimizer=OptimizerSettings(lr=case.lr),
+        learning_rate=case.lr,
         log_every=1,
         checkpoint_every=10_000,
         tensorboard=False,

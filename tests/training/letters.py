@@ -99,7 +99,9 @@ def question_and_answer(random: np.random.Generator) -> dict[str, Any]:
 
 SETTINGS: dict[str, Any] = {
     "batch_size": 8,
-    "optimizer": {"lr": 0.01, "warmup": 0, "weight_decay": 0.1},
+    "learning_rate": 0.01,
+    "warmup": 0,
+    "weight_decay": 0.1,
     "log_every": 1,
     "eval_every": 1,
     "checkpoint_every": 3,

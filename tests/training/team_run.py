@@ -29,7 +29,8 @@ SETTINGS = FitSettings.parse(
     {
         "batch_size": 16,
         "micro_batch_tokens": 40,
-        "optimizer": {"lr": 0.01, "warmup": 0.1},
+        "learning_rate": 0.01,
+        "warmup": 0.1,
         "log_every": 3,
         "eval_every": 5,
         "checkpoint_every": 50,
@@ -71,7 +72,8 @@ def thawing_run(out: Path) -> FitResult:
         {
             **LETTERS,
             "micro_batch_size": 3,
-            "freezing": {"embeddings": True, "unfreeze_every": 2},
+            "freeze_embeddings": True,
+            "unfreeze_every": 2,
             "ema": 0.5,
             "gradient_checkpointing": True,
         }

@@ -12,9 +12,10 @@ import torch
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, SettingsError
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.adapters import Adapters, AdapterSettings
+from bertworks.training.adapters import Adapters
 from bertworks.training.checkpoint import load_newest
 from bertworks.training.finetune import FinetuneResult
+from bertworks.training.finetune_settings import AdapterSettings
 
 from .letters import CONFIG, DEV, PIECES, TASK, Lines, letters_network, run
 
@@ -45,7 +46,7 @@ def same_weights(one: FinetuneResult, other: FinetuneResult) -> bool:
 def test_merged_it_computes_what_it_did_and_is_a_plain_network() -> None:
     network, plain = (letters_network(initializer_range=0.3) for _ in range(2))
     batch = TASK.collate(TASK.examples(DEV, 0)).to("cpu")
-    adapters = Adapters(network, AdapterSettings(rank=3, alpha=6, targets=MATRICES))
+    adapters = Adapters(network, AdapterSettings(lora_rank=3, lora_alpha=6, lora_targets=MATRICES))
     network.eval()
     plain.eval()
     with torch.no_grad():
@@ -112,4 +113,4 @@ def test_without_a_rank_there_is_nothing_to_set(
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(BertworksError, match=r"bertworks\[peft\]"):
-        Adapters(letters_network(), AdapterSettings())
+        Adapters(letters_network(), AdapterSettings(lora_rank=8))

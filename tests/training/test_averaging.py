@@ -15,13 +15,13 @@ from bertworks.training.journal import RunDirectory
 from .letters import StopError, equal, fit_letters, letters_network, weights_of
 from .toy import ToySource, ToyTask, toy_network
 
-OPTIONS: dict[str, Any] = {"ema": 0.5, "freezing": {"embeddings": True, "unfreeze_every": 2}}
+OPTIONS: dict[str, Any] = {"ema": 0.5, "freeze_embeddings": True, "unfreeze_every": 2}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_what_is_measured_and_kept_is_the_average(tmp_path: Path, optimizer: str) -> None:
-    settings = {"optimizer": {"name": optimizer, "lr": 0.01, "warmup": 0}}
+    settings = {"optimizer": optimizer, "learning_rate": 0.01, "warmup": 0}
     plain = letters_network()
     raw, _ = fit_letters(tmp_path / "plain", plain, **settings)
     averaged = letters_network()

@@ -20,7 +20,8 @@ from bertworks.training.checkpoint import (
     save_checkpoint,
     save_weights,
 )
-from bertworks.training.optimizer import OptimizerSettings, build_optimizer
+from bertworks.training.optimizer import build_optimizer
+from bertworks.training.settings import OptimizerSettings
 
 from ..crashes import crashing, needs_proc
 from .toy import ToyNetwork, toy_network
@@ -29,7 +30,7 @@ from .toy import ToyNetwork, toy_network
 def trained(seed: int = 0, name: str = "adamw") -> tuple[ToyNetwork, torch.optim.Optimizer]:
     """A network after an update, so that the optimizer has a state."""
     network = toy_network(seed)
-    optimizer = build_optimizer(network, OptimizerSettings.parse({"name": name}))
+    optimizer = build_optimizer(network, OptimizerSettings.parse({"optimizer": name}))
     for parameter in network.parameters():
         parameter.grad = torch.randn_like(parameter)
     network.unused.weight.grad = None
@@ -42,7 +43,7 @@ def test_what_is_saved_comes_back(tmp_path: Path, name: str) -> None:
     network, optimizer = trained(0, name)
     save_checkpoint(tmp_path, 7, network, optimizer, {"step": 7, "x": 0.1}, keep=2)
     other = toy_network(1)
-    other_optimizer = build_optimizer(other, OptimizerSettings.parse({"name": name}))
+    other_optimizer = build_optimizer(other, OptimizerSettings.parse({"optimizer": name}))
     found = load_newest(tmp_path)
     assert found is not None
     assert found.state == {"step": 7, "x": 0.1}

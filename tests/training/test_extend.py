@@ -16,19 +16,24 @@ from bertworks.training.checkpoint import list_checkpoints, load_weights, step_o
 from bertworks.training.finetune import FinetuneSettings
 from bertworks.training.fit import Best, FitSettings, Phase
 from bertworks.training.journal import RunDirectory, read_run
-from bertworks.training.optimizer import OptimizerSettings
 from bertworks.training.plan import Plan
+from bertworks.training.settings import OptimizerSettings
 
 from .letters import CONFIG, PIECES, run
 from .test_fit import SETTINGS, StopError, StoppingSource, journal, rewrite_state, train, weights
 from .tiny_run import tiny_run
 from .toy import ToySource, measure, toy_network
 
-STABLE = {"lr": 0.01, "warmup": 2, "schedule": "warmup-stable-decay", "decay_share": 0.25}
+STABLE = {
+    "learning_rate": 0.01,
+    "warmup": 2,
+    "schedule": "warmup-stable-decay",
+    "decay_share": 0.25,
+}
 
 
 def settings(**optimizer: Any) -> FitSettings:
-    return SETTINGS.with_values(optimizer={**STABLE, **optimizer})
+    return SETTINGS.with_values(**{**STABLE, **optimizer})
 
 
 def phases(*steps: int) -> list[Phase]:
@@ -52,15 +57,15 @@ def kept(path: Path) -> list[int]:
 def test_the_rate_is_constant_and_then_falls(
     warmup: float, total: int, expected: list[float]
 ) -> None:
-    optimizer = OptimizerSettings.parse({**STABLE, "lr": 1.0, "warmup": warmup})
-    rates = [optimizer.learning_rate(step, total) for step in range(total)]
+    optimizer = OptimizerSettings.parse({**STABLE, "learning_rate": 1.0, "warmup": warmup})
+    rates = [optimizer.rate(step, total) for step in range(total)]
     assert rates == pytest.approx(expected)
-    assert optimizer.learning_rate(total, total) == 0
+    assert optimizer.rate(total, total) == 0
 
 
 def test_the_share_needs_its_schedule() -> None:
     with pytest.raises(SettingsError, match=r"decay_share=0\.1 does nothing without schedule="):
-        OptimizerSettings.parse({"decay_share": 0.1})
+        FitSettings.parse({"decay_share": 0.1})
     with pytest.raises(SettingsError, match=r"decay_share=0\.1 does nothing without schedule="):
         FinetuneSettings.parse({"decay_share": 0.1}).check_together()
     optimizer = OptimizerSettings.parse({"schedule": "warmup-stable-decay"})
@@ -107,7 +112,7 @@ def test_an_extended_run_that_is_killed_is_still_the_same(tmp_path: Path) -> Non
 
 
 def test_a_constant_rate_goes_on_from_the_end(tmp_path: Path) -> None:
-    constant = SETTINGS.with_values(optimizer={"lr": 0.01, "warmup": 2, "schedule": "constant"})
+    constant = SETTINGS.with_values(learning_rate=0.01, warmup=2, schedule="constant")
     whole, _ = train(tmp_path / "whole", constant, phases=phases(40))
     train(tmp_path / "run", constant, phases=phases(15))
     long, result = train(tmp_path / "run", constant, phases=phases(40))
@@ -159,7 +164,7 @@ def test_what_differs_is_said(
     assert Plan(now, optimizer).difference(state) == expected
 
 
-SHORT = {"eval_every": 10, "optimizer": {**STABLE, "lr": 1e-3}, "eval_first": False}
+SHORT = {"eval_every": 10, **STABLE, "learning_rate": 1e-3, "eval_first": False}
 ONE = [{"max_seq_length": 24}]
 
 
@@ -178,7 +183,7 @@ def test_a_finished_pre_training_is_extended(prepared: Path, tmp_path: Path) -> 
 
 def test_a_refused_plan_leaves_the_settings(prepared: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    values = {**SHORT, "phases": ONE, "optimizer": {**STABLE, "warmup": 0.5}}
+    values = {**SHORT, "phases": ONE, **STABLE, "warmup": 0.5}
     tiny_run(prepared, path, steps=4, **values)
     with pytest.raises(
         TrainingError,

@@ -23,8 +23,8 @@ from bertworks.tasks.task import Network
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints, load_weights
 from bertworks.training.fit import Best, FitResult, FitSettings, Phase, fit
 from bertworks.training.journal import RunDirectory
-from bertworks.training.optimizer import OptimizerSettings
 from bertworks.training.progress import Progress
+from bertworks.training.settings import OptimizerSettings
 from bertworks.training.signals import Interrupted
 from bertworks.training.stream import BatchSize, stream
 
@@ -33,7 +33,8 @@ from .toy import ToyNegatives, ToyNetwork, ToySource, ToyTask, measure, toy_netw
 SETTINGS = FitSettings.parse(
     {
         "batch_size": 16,
-        "optimizer": {"lr": 0.01, "warmup": 0.1},
+        "learning_rate": 0.01,
+        "warmup": 0.1,
         "log_every": 3,
         "eval_every": 5,
         "checkpoint_every": 4,
@@ -160,7 +161,7 @@ class StoppingSource(ToySource):
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, name: str, workers: int) -> None:
-    settings = SETTINGS.with_values(optimizer={"name": name, "lr": 0.01, "warmup": 0.1})
+    settings = SETTINGS.with_values(optimizer=name, learning_rate=0.01, warmup=0.1)
     whole, _ = train(tmp_path / "whole", settings, evaluate=measure)
     broken = tmp_path / "broken"
     for after in (3, 5):
@@ -261,7 +262,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> 
 @pytest.mark.parametrize("measured", [True, False])
 def test_a_last_update_that_is_not_finite_is_not_saved(tmp_path: Path, measured: bool) -> None:
     """No later loss would show it."""
-    settings = SETTINGS.with_values(optimizer={"lr": 3e38, "warmup": 0, "weight_decay": 1.0})
+    settings = SETTINGS.with_values(learning_rate=3e38, warmup=0, weight_decay=1.0)
     phases = [Phase(ToySource(1), steps=1, name="only")]
     evaluate = measure if measured else None
     with pytest.raises(TrainingError, match="weights are not finite after step 1"):

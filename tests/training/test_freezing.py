@@ -11,7 +11,8 @@ import torch
 
 from bertworks.api import BareEncoder
 from bertworks.errors import SettingsError
-from bertworks.training.freezing import FreezingSettings, frozen
+from bertworks.training.freezing import frozen
+from bertworks.training.settings import FreezingSettings
 
 from .letters import TASK, StopError, equal, fit_letters, letters_network, weights_of
 
@@ -25,7 +26,12 @@ def part_of(name: str) -> int:
 
 @pytest.mark.parametrize(
     ("settings", "lowest"),
-    [({"embeddings": True}, 1), ({"layers": 1}, 2), ({"layers": 3}, 4), ({}, 0)],
+    [
+        ({"freeze_embeddings": True}, 1),
+        ({"freeze_layers": 1}, 2),
+        ({"freeze_layers": 3}, 4),
+        ({}, 0),
+    ],
 )
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_frozen_parts_keep_every_bit(
@@ -33,8 +39,8 @@ def test_frozen_parts_keep_every_bit(
 ) -> None:
     network = letters_network()
     before = weights_of(network)
-    options = {"name": optimizer, "lr": 0.01, "warmup": 0, "weight_decay": 0.1}
-    fit_letters(tmp_path / "run", network, steps=3, freezing=settings, optimizer=options)
+    options = {"optimizer": optimizer, "learning_rate": 0.01, "warmup": 0, "weight_decay": 0.1}
+    fit_letters(tmp_path / "run", network, steps=3, **settings, **options)
     for name, now in weights_of(network).items():
         assert torch.equal(now, before[name]) == (part_of(name) < lowest), name
     assert all(parameter.requires_grad for parameter in network.parameters())
@@ -42,14 +48,14 @@ def test_frozen_parts_keep_every_bit(
 
 @pytest.mark.parametrize(
     ("more", "starts"),
-    [({}, [8, 6, 4, 2, 0]), ({"layers": 1}, [99, 99, 4, 2, 0])],
+    [({}, [8, 6, 4, 2, 0]), ({"freeze_layers": 1}, [99, 99, 4, 2, 0])],
 )
 def test_a_layer_more_learns_each_time(
     tmp_path: Path, more: dict[str, int], starts: list[int]
 ) -> None:
     network = letters_network()
     seen = [weights_of(network)]
-    seen += fit_letters(tmp_path / "run", network, freezing={"unfreeze_every": 2, **more})[0]
+    seen += fit_letters(tmp_path / "run", network, unfreeze_every=2, **more)[0]
     for name in seen[0]:
         changes = [not torch.equal(a[name], b[name]) for a, b in pairwise(seen)]
         start = starts[part_of(name)]
@@ -60,8 +66,11 @@ def test_a_layer_more_learns_each_time(
 @pytest.mark.parametrize("stop_at", [4, 7, 9])
 def test_gone_on_with_it_thaws_on_time(tmp_path: Path, stop_at: int) -> None:
     options: dict[str, Any] = {
-        "freezing": {"unfreeze_every": 2},
-        "optimizer": {"lr": 0.01, "warmup": 0, "bias_correction": False, "layer_decay": 0.9},
+        "unfreeze_every": 2,
+        "learning_rate": 0.01,
+        "warmup": 0,
+        "bias_correction": False,
+        "layer_decay": 0.9,
     }
     whole = letters_network()
     fit_letters(tmp_path / "whole", whole, **options)
@@ -76,7 +85,7 @@ def test_gone_on_with_it_thaws_on_time(tmp_path: Path, stop_at: int) -> None:
 def test_nothing_is_kept_for_going_back_through_frozen_layers() -> None:
     network = letters_network()
     batch = TASK.collate(TASK.examples([{"text": "a b x", "label": "yes"}], 0)).to("cpu")
-    with frozen(network, FreezingSettings(layers=2)):
+    with frozen(network, FreezingSettings(freeze_layers=2)):
         needs = [hidden.requires_grad for hidden in network.encoder.hidden_states(batch.packed)]
     assert needs == [False, False, False, True]
 
@@ -96,9 +105,9 @@ def test_what_took_no_gradient_before_takes_none_after() -> None:
 
 
 def test_what_cannot_be_frozen_is_said(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"freezing\.layers=4: the encoder has 3 layers"):
-        fit_letters(tmp_path / "run", letters_network(), freezing={"layers": 4})
+    with pytest.raises(SettingsError, match=r"freeze_layers=4: the encoder has 3 layers"):
+        fit_letters(tmp_path / "run", letters_network(), freeze_layers=4)
     bare = BareEncoder(letters_network().encoder.config, pooler=False)
-    for settings in (FreezingSettings(layers=3), FreezingSettings(unfreeze_every=1)):
+    for settings in (FreezingSettings(freeze_layers=3), FreezingSettings(unfreeze_every=1)):
         with pytest.raises(SettingsError, match="nothing is left to learn"), frozen(bare, settings):
             raise AssertionError("not reached")

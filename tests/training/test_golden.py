@@ -79,7 +79,9 @@ def settings(**values: object) -> FitSettings:
         {
             "seed": 1,
             "batch_size": 16,
-            "optimizer": {"lr": 2e-3, "warmup": 5, "weight_decay": 0.1},
+            "learning_rate": 2e-3,
+            "warmup": 5,
+            "weight_decay": 0.1,
             "log_every": 1,
             "tensorboard": False,
             **values,

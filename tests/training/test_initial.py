@@ -30,7 +30,7 @@ PLAIN: dict[str, Any] = {"precision": "fp32", "phases": [{"max_seq_length": 48}]
 @pytest.fixture(scope="module")
 def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> PretrainResult:
     out = tmp_path_factory.mktemp("trained") / "run"
-    return tiny_run(prepared, out, optimizer={"lr": 1e-2}, **PLAIN)
+    return tiny_run(prepared, out, learning_rate=1e-2, **PLAIN)
 
 
 def go_on(start: object, data: Path, out: Path, **values: Any) -> PretrainResult:
@@ -70,7 +70,7 @@ def test_a_bare_encoder_gets_fresh_heads_on_its_own_weights(prepared: Path, tmp_
     bare = Model.fresh(config, tokenizer, seed=5)
     bare.save(tmp_path / "bare")
     result = go_on(
-        tmp_path / "bare", prepared, tmp_path / "run", optimizer={"lr": 1e-30, "weight_decay": 0.0}
+        tmp_path / "bare", prepared, tmp_path / "run", learning_rate=1e-30, weight_decay=0.0
     )
     assert result.start is not None
     heads = {name.split(".")[0] for name in result.start.initialized}
@@ -134,7 +134,8 @@ def test_a_grown_vocabulary_is_learned(trained: PretrainResult, tmp_path: Path) 
         tmp_path / "run",
         steps=50,
         instances=MLM,
-        optimizer={"lr": 2e-2, "warmup": 1},
+        learning_rate=2e-2,
+        warmup=1,
     )
     after = bertworks.load(result.run.model, device="cpu")
 
@@ -152,7 +153,7 @@ def test_electra_goes_on_as_the_pair_that_it_was(prepared: Path, tmp_path: Path)
     geometry = {"family": "electra", "num_hidden_layers": 1, "hidden_size": 16}
     geometry |= {"embedding_size": 8, "num_attention_heads": 2, "intermediate_size": 32}
     first = tiny_run(
-        prepared, tmp_path / "first", model=geometry, **{**PLAIN, **both}, optimizer={"lr": 1e-2}
+        prepared, tmp_path / "first", model=geometry, **{**PLAIN, **both}, learning_rate=1e-2
     )
     pair = {"init_generator": str(first.run.path / "generator")}
     again = go_on(first.run.path, prepared, tmp_path / "again", **both, **pair)

@@ -12,7 +12,7 @@ import pytest
 
 from bertworks.errors import DataError, OutputError, TrainingError
 from bertworks.training.journal import RunDirectory, read_run
-from bertworks.training.plan import FitSettings
+from bertworks.training.settings import FitSettings
 
 SETTINGS = FitSettings(batch_size=8)
 
@@ -62,7 +62,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     run.write(STOP)
     run.close()
     RunDirectory.open(tmp_path / "run", SETTINGS.with_values(loader_workers=2)).close()
-    other = SETTINGS.with_values(optimizer={"lr": 0.5})
+    other = SETTINGS.with_values(learning_rate=0.5)
     with pytest.raises(TrainingError, match=r"begun with optimizer\.lr=0\.0001, not 0\.5\. Go on"):
         RunDirectory.open(tmp_path / "run", other)
     RunDirectory.open(tmp_path / "run", SETTINGS).close()

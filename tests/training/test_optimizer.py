@@ -13,11 +13,11 @@ from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
 from bertworks.model.heads import MLMHead
 from bertworks.training.optimizer import (
-    OptimizerSettings,
     build_optimizer,
     parameter_groups,
     set_step,
 )
+from bertworks.training.settings import OptimizerSettings
 
 TOTAL = 25
 
@@ -49,7 +49,13 @@ def test_updates_are_those_of_the_formula(name: str, corrects: bool) -> None:
     network = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3)).double()
     nn.init.zeros_(network[2].weight)  # a weight without a norm: LAMB's ratio is then 1
     settings = OptimizerSettings.parse(
-        {"name": name, "lr": 0.02, "weight_decay": 0.1, "bias_correction": corrects, "warmup": 5}
+        {
+            "optimizer": name,
+            "learning_rate": 0.02,
+            "weight_decay": 0.1,
+            "bias_correction": corrects,
+            "warmup": 5,
+        }
     )
     optimizer = build_optimizer(network, settings)
     copies = {name: p.detach().clone() for name, p in network.named_parameters()}
@@ -84,7 +90,12 @@ def test_what_begins_later_begins_anew(name: str, corrects: bool) -> None:
     """Its averages count from its own first gradient."""
     torch.manual_seed(0)
     network = nn.Linear(5, 3, bias=False).double()
-    options = {"name": name, "lr": 0.02, "weight_decay": 0.1, "bias_correction": corrects}
+    options = {
+        "optimizer": name,
+        "learning_rate": 0.02,
+        "weight_decay": 0.1,
+        "bias_correction": corrects,
+    }
     settings = OptimizerSettings.parse(options)
     optimizer = build_optimizer(network, settings, {network.weight: 4})
     copy = network.weight.detach().clone()
@@ -104,7 +115,7 @@ def test_parameters_without_a_gradient_stay() -> None:
     network = nn.Linear(3, 3)
     before = network.weight.detach().clone()
     for name in ("adamw", "lamb"):
-        settings = OptimizerSettings.parse({"name": name, "warmup": 0})
+        settings = OptimizerSettings.parse({"optimizer": name, "warmup": 0})
         optimizer = build_optimizer(network, settings)
         set_step(optimizer, settings, 0, 10)
         network.bias.grad = torch.ones(3)
@@ -159,32 +170,38 @@ def test_the_learning_rate_is_a_function_of_the_step(
     schedule: str, step: int, expected: float
 ) -> None:
     for warmup in (10, 0.1):
-        settings = OptimizerSettings.parse({"lr": 1.0, "warmup": warmup, "schedule": schedule})
-        assert settings.learning_rate(step, 100) == pytest.approx(expected)
+        settings = OptimizerSettings.parse(
+            {
+                "learning_rate": 1.0,
+                "warmup": warmup,
+                "schedule": schedule,
+            }
+        )
+        assert settings.rate(step, 100) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("cut_frac", "total"), [(0.1, 200), (0.25, 40)])
 def test_slanted_triangular_rates_are_those_of_the_paper(cut_frac: float, total: int) -> None:
     """Howard and Ruder (2018), equation 3, with their ratio."""
-    values = {"lr": 0.01, "warmup": cut_frac, "schedule": "slanted-triangular"}
+    values = {"learning_rate": 0.01, "warmup": cut_frac, "schedule": "slanted-triangular"}
     settings = OptimizerSettings.parse(values)
     for t in range(total):
         cut = math.floor(total * cut_frac)
         p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_frac - 1))
         expected = 0.01 * (1 + p * (32 - 1)) / 32
-        assert settings.learning_rate(t, total) == pytest.approx(expected, rel=1e-9)
+        assert settings.rate(t, total) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("warmup", [0, 0.1, 0.99, 5, 50])
 @pytest.mark.parametrize("total", [1, 7, 25])
 def test_slanted_triangular_rates_stay_between_their_bounds(warmup: float, total: int) -> None:
-    values = {"lr": 1.0, "warmup": warmup, "schedule": "slanted-triangular"}
-    rates = [OptimizerSettings.parse(values).learning_rate(t, total) for t in range(total)]
+    values = {"learning_rate": 1.0, "warmup": warmup, "schedule": "slanted-triangular"}
+    rates = [OptimizerSettings.parse(values).rate(t, total) for t in range(total)]
     assert all(1 / 32 <= rate <= 1 for rate in rates)
 
 
 def test_without_warm_up_the_first_step_has_the_whole_rate() -> None:
-    assert OptimizerSettings.parse({"lr": 0.5, "warmup": 0}).learning_rate(0, 10) == 0.5
+    assert OptimizerSettings.parse({"learning_rate": 0.5, "warmup": 0}).rate(0, 10) == 0.5
 
 
 def test_impossible_betas_are_refused() -> None:
@@ -198,7 +215,13 @@ def test_lower_layers_learn_at_a_lower_rate(name: str) -> None:
     config = EncoderConfig.of_size("tiny").with_values(vocab_size=11, num_hidden_layers=3)
     network = nn.ModuleDict({"encoder": Encoder(config), "head": nn.Linear(128, 2)})
     settings = OptimizerSettings.parse(
-        {"name": name, "lr": 0.1, "layer_decay": 0.5, "weight_decay": 0, "warmup": 0}
+        {
+            "optimizer": name,
+            "learning_rate": 0.1,
+            "layer_decay": 0.5,
+            "weight_decay": 0,
+            "warmup": 0,
+        }
     )
     optimizer = build_optimizer(network, settings)
     set_step(optimizer, settings, 0, 10)

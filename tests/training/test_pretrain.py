@@ -41,9 +41,9 @@ def test_the_paper_s_recipe_is_the_paper_s() -> None:
     assert paper.batch_size == 256
     assert paper.model.num_hidden_layers == 12
     assert paper.model.hidden_size == 768
-    assert paper.optimizer.learning_rate(10_000, paper.steps) == pytest.approx(0.99e-4)
-    assert paper.optimizer.learning_rate(5_000, paper.steps) == pytest.approx(0.5e-4)
-    assert not paper.optimizer.bias_correction
+    assert paper.rate(10_000, paper.steps) == pytest.approx(0.99e-4)
+    assert paper.rate(5_000, paper.steps) == pytest.approx(0.5e-4)
+    assert not paper.bias_correction
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,8 @@ def test_static_masking_and_other_formats_train(prepared: Path, tmp_path: Path) 
         steps=3,
         instances={"format": "doc-sentences"},
         masking={"static": True, "unit": "whole-word"},
-        optimizer={"name": "lamb", "lr": 1e-3},
+        optimizer="lamb",
+        learning_rate=1e-3,
         precision="fp32",
     )
     assert "nsp_loss" not in result.metrics

@@ -34,7 +34,7 @@ def electra_run(data: Path, out: Path, **values: Any) -> PretrainResult:
         "instances": {"format": "full-sentences"},
         "replaced_tokens": {"generator_share": 0.5},
         "keep_checkpoints": 10,
-        "optimizer": {"lr": 5e-3},
+        "learning_rate": 5e-3,
     }
     return tiny_run(data, out, **{**settings, **values})
 
@@ -123,8 +123,8 @@ def test_the_paper_s_small_model() -> None:
     assert recipe.replaced_tokens is not None
     assert recipe.replaced_tokens.weight == 50
     assert recipe.replaced_tokens.generator_share == 0.25
-    assert (recipe.steps, recipe.batch_size, recipe.optimizer.lr) == (1_000_000, 128, 5e-4)
-    assert recipe.optimizer.learning_rate(10_000, recipe.steps) == pytest.approx(4.95e-4)
+    assert (recipe.steps, recipe.batch_size, recipe.learning_rate) == (1_000_000, 128, 5e-4)
+    assert recipe.rate(10_000, recipe.steps) == pytest.approx(4.95e-4)
 
 
 def test_sizes_fit_the_family() -> None:

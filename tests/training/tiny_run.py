@@ -32,7 +32,7 @@ def tiny_run(data: Path, out: Path, **values: Any) -> PretrainResult:
         "micro_batch_tokens": 200,
         "phases": [{"max_seq_length": 24, "share": 0.8}, {"max_seq_length": 48, "share": 0.2}],
         "precision": "bf16",
-        "optimizer": {"lr": 1e-3},
+        "learning_rate": 1e-3,
         "log_every": 3,
         "eval_every": 8,
         "checkpoint_every": 5,

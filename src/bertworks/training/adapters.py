@@ -13,21 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
 from torch import nn
 
 from ..errors import SettingsError, nearest, need
-from ..settings import Settings
 from ..tasks.task import Network
-
-
-class AdapterSettings(Settings):
-    """Which matrices of each layer get an adapter, and of what size."""
-
-    rank: int = Field(8, ge=1)
-    alpha: float = Field(16.0, gt=0, description="the product is multiplied by alpha / rank")
-    dropout: float = Field(0.0, ge=0, lt=1, description="of what an adapter takes in")
-    targets: tuple[str, ...] = Field(("attention.query_key_value",), min_length=1)
+from .finetune_settings import AdapterSettings
 
 
 class Adapters:
@@ -35,7 +25,7 @@ class Adapters:
 
     Args:
         network: gets them, in place. Their first values are drawn from the global generator.
-        settings: which.
+        settings: which; `lora_rank` is given.
 
     Raises:
         SettingsError: a target is no matrix of a layer.
@@ -43,15 +33,17 @@ class Adapters:
     """
 
     def __init__(self, network: Network, settings: AdapterSettings) -> None:
+        rank = settings.lora_rank
+        assert rank is not None
         peft: Any = need("peft", "peft", "Training low-rank adapters")
         parts = network.encoder.parts
         self._trained = [own for own in network.parameters() if own.requires_grad]
         frozen = {parameter for part in parts for parameter in part.parameters()}
         config = peft.LoraConfig(
-            r=settings.rank,
-            lora_alpha=settings.alpha,
-            lora_dropout=settings.dropout,
-            target_modules=_targets(network, settings.targets),
+            r=rank,
+            lora_alpha=settings.lora_alpha or 2.0 * rank,
+            lora_dropout=settings.lora_dropout,
+            target_modules=_targets(network, settings.lora_targets),
         )
         self._model = peft.LoraModel(network, config, "default")
         for parameter in self._trained:  # the library has frozen all but its own

@@ -14,7 +14,7 @@ from ..errors import SettingsError
 from ..model.encoder import Encoder
 from ..tasks.task import Task
 from .distributed import Team
-from .plan import FitSettings
+from .settings import FitSettings
 
 
 @contextmanager

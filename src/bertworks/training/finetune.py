@@ -39,11 +39,12 @@ from .fit import fit
 from .instability import failures, no_better_than_guessing
 from .journal import RunDirectory
 from .labelled_data import LabelledData
-from .plan import FitSettings, Phase, Plan
+from .plan import Phase, Plan
 from .progress import Progress, say
 from .random_state import seed_everything
 from .report import write_report
 from .row_source import RowSource
+from .settings import FitSettings
 from .start import Start
 from .state import refusal
 
@@ -147,7 +148,7 @@ def finetune(
         seed_everything(resolved.seed)  # every rank begins with the same weights
         start = Start.of(given, data.task, resolved)
         phase, fit_settings = _training(data, resolved)
-        plan = Plan.of([phase], fit_settings.optimizer)
+        plan = Plan.of([phase], fit_settings)
         inputs = [train, dev, *map(local_directory, filter(None, [str(name), resolved.teacher]))]
         with RunDirectory.open(
             out,
@@ -197,7 +198,7 @@ def _finetune(
         if start.initialized:
             say(progress, f"newly initialised: {', '.join(start.fresh)}")
 
-    thaw = fit_settings.freezing.shortfall(len(network.encoder.layers), phase.steps)
+    thaw = fit_settings.shortfall(len(network.encoder.layers), phase.steps)
     if members.is_main and thaw is not None:
         say(progress, thaw)
     metric = settings.best_metric or data.reader.best_metric

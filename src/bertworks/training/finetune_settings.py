@@ -1,19 +1,15 @@
-"""The settings of a fine-tuning run: how it is trained, and what the task wants to be told."""
+"""The settings of a fine-tuning run: how it is trained, and what the task needs to know."""
 
 from __future__ import annotations
 
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from pydantic import Field, create_model, model_validator
 
 from ..errors import SettingsError
-from ..literals import Precision
-from ..settings import Settings
+from ..settings import Settings, with_default
 from ..tasks.labelled import LabelledTask
-from .adapters import AdapterSettings
-from .freezing import FreezingSettings
-from .optimizer import OptimizerSettings, Schedule, check_decay_share
-from .plan import FitSettings
+from .settings import FitSettings, TrainingSettings
 
 _NEEDED = {
     "lora_rank": ("lora_alpha", "lora_dropout", "lora_targets"),
@@ -22,75 +18,66 @@ _NEEDED = {
 """Settings by the one that they need beside them."""
 
 
-class FinetuneSettings(Settings):
-    """How a model is fine-tuned. The defaults are the paper's.
+class AdapterSettings(Settings):
+    """Low-rank adapters (LoRA), which learn in place of the layers."""
+
+    lora_rank: int | None = Field(
+        None,
+        ge=1,
+        description="of the adapters, such as 8; they want higher rates than the layers: 2e-4 to "
+        "5e-4 in Hu et al. (2021), table 9",
+    )
+    lora_alpha: float | None = Field(
+        None,
+        gt=0,
+        description="the adapters' product is multiplied by lora_alpha / lora_rank; twice the "
+        "rank, if left out",
+    )
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="of what an adapter takes in")
+    lora_targets: tuple[str, ...] = Field(
+        ("attention.query_key_value",),
+        min_length=1,
+        description="the matrices of a layer that get an adapter",
+    )
+
+
+class FinetuneSettings(TrainingSettings, AdapterSettings):
+    """What is learned, from what it begins, and when it ends; the defaults are the paper's.
 
     Of the paper's three learning rates 2e-5 is the one of the original code's examples, and the
     least likely to spoil a run; a small encoder wants a higher one (tiny: about 3e-4).
     """
 
-    epochs: float = Field(3.0, gt=0)
-    batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(2e-5, gt=0)
-    warmup: float = Field(0.1, ge=0, description="steps; below 1: share of all steps")
-    schedule: Schedule = Field("linear", description="see `OptimizerSettings`")
-    decay_share: float | None = Field(
-        None, gt=0, le=1, description="of warmup-stable-decay (see `OptimizerSettings`)"
+    common: ClassVar = (
+        *("epochs", "batch_size", "learning_rate", "warmup", "schedule", "weight_decay"),
+        *("freeze_layers", "lora_rank", "seed", "precision", "micro_batch_tokens", "eval_every"),
+        *("early_stopping", "best_metric", "teacher", "max_seq_length", "text_column"),
+        *("pair_column", "label_column", "multi_label"),
     )
-    weight_decay: float = Field(0.01, ge=0)
-    layer_decay: float = Field(
-        1.0, gt=0, le=1, description="each layer learns at this share of the rate of the one above"
-    )
-    freeze_embeddings: bool = Field(False, description="they keep their weights")
-    freeze_layers: int = Field(
-        0, ge=0, description="so many of the lowest keep their weights, and the embeddings too"
-    )
+
+    epochs: float = Field(3.0, gt=0, description="how often each row is learned from")
+    batch_size: int = with_default(TrainingSettings, "batch_size", 32)
+    learning_rate: float = with_default(TrainingSettings, "learning_rate", 2e-5)
+    warmup: float = with_default(TrainingSettings, "warmup", 0.1)
+    keep_checkpoints: int = with_default(TrainingSettings, "keep_checkpoints", 1)
     unfreeze_epochs: float | None = Field(
-        None,
-        gt=0,
-        description="the head begins alone; each time so many have passed, one layer more learns, "
-        "from the top; the embeddings come last",
+        None, gt=0, description="as unfreeze_every, in epochs (the two exclude each other)"
     )
-    lora_rank: int | None = Field(
-        None,
-        ge=1,
-        description="low-rank adapters learn in place of the layers (see `AdapterSettings`), at "
-        "higher rates than these would: 2e-4 to 5e-4 in Hu et al. (2021), table 9",
-    )
-    lora_alpha: float | None = Field(None, gt=0, description="twice the rank, if left out")
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
-    lora_targets: tuple[str, ...] = Field(("attention.query_key_value",), min_length=1)
-    bias_correction: bool = True
-    max_grad_norm: float = Field(1.0, gt=0)
-    seed: int = Field(0, ge=0)
-    ema: float | None = Field(
-        None, gt=0, lt=1, description="average the weights with this decay (see `FitSettings`)"
-    )
-    gradient_checkpointing: bool = Field(
-        False, description="less memory, for a second forward pass (see `FitSettings`)"
-    )
-    precision: Precision = Field("fp32", description="auto: bf16, if the device is fast at it")
-    micro_batch_tokens: int | None = Field(None, ge=1, description="tokens that go through at once")
     bucket_batches: int = Field(
         0, ge=0, description="batches over which rows are sorted by length; 0: none (see RowSource)"
     )
-    eval_every: int | None = Field(None, ge=1, description="steps; each epoch, if left out")
-    best_metric: str | None = Field(None, description="chooses the weights that are kept")
+    best_metric: str | None = Field(
+        None, description="chooses the weights that are kept; the task's usual, if left out"
+    )
     early_stopping: int | None = Field(
         None, ge=1, description="the run ends after so many evaluations without a better one"
     )
-    log_every: int = Field(10, ge=1)
-    checkpoint_every: int | None = Field(
-        None, ge=1, description="steps; as eval_every, at most 500"
-    )
-    keep_checkpoints: int = Field(1, ge=1)
     dev_seed: int = Field(
         0,
         ge=0,
         description="of the rows that a share for dev takes (dev=0.1), whatever the seed: runs "
         "with other seeds are measured on the same rows",
     )
-    deterministic: bool = False
     teacher: str | None = Field(
         None, description="a fine-tuned classifier to learn from; rows then need no labels"
     )
@@ -101,8 +88,8 @@ class FinetuneSettings(Settings):
     reinitialize_layers: int = Field(
         0,
         ge=0,
-        description="so many of the top begin with random weights, and all that stands on them: "
-        "pooler and head (Zhang et al. 2021, §5)",
+        description="so many of the top begin with random weights, and all that uses them: pooler "
+        "and head (Zhang et al. 2021, §5)",
     )
 
     @model_validator(mode="after")
@@ -113,6 +100,8 @@ class FinetuneSettings(Settings):
             raise ValueError("with lora_rank random layers would never learn; leave out one")
         if self.reinitialize and (self.freeze_embeddings or self.freeze_layers):
             raise ValueError("reinitialize: what is frozen would be random and never learn")
+        if self.unfreeze_epochs is not None and self.unfreeze_every is not None:
+            raise ValueError("unfreeze_epochs and unfreeze_every exclude each other")
         return self
 
     def check_together(self) -> None:
@@ -125,7 +114,7 @@ class FinetuneSettings(Settings):
             SettingsError: one does.
         """
         try:
-            check_decay_share(self.decay_share, self.schedule)
+            self.check_decay_share()
         except ValueError as error:
             raise SettingsError(str(error)) from None
         if self.unfreeze_epochs is not None and self.unfreeze_epochs > self.epochs:
@@ -143,50 +132,20 @@ class FinetuneSettings(Settings):
                         f"{other}={value} does nothing without {key}", fix=f"Give {key} too."
                     )
 
-    def adapter_settings(self) -> AdapterSettings | None:
-        """The adapters that are wanted, if any."""
-        if self.lora_rank is None:
-            return None
-        return AdapterSettings(
-            rank=self.lora_rank,
-            alpha=self.lora_alpha or 2.0 * self.lora_rank,
-            dropout=self.lora_dropout,
-            targets=self.lora_targets,
-        )
-
     def fit_settings(self, steps_per_epoch: int) -> FitSettings:
-        """What of this the training loop is told."""
+        """The settings of the training loop, in which an epoch is so many steps."""
         eval_every = self.eval_every or steps_per_epoch
-        unfreeze_every = None
+        unfreeze_every = self.unfreeze_every
         if self.unfreeze_epochs is not None:
             unfreeze_every = max(1, round(self.unfreeze_epochs * steps_per_epoch))
-        return FitSettings(
-            seed=self.seed,
-            batch_size=self.batch_size,
-            micro_batch_tokens=self.micro_batch_tokens,
-            optimizer=OptimizerSettings(
-                lr=self.learning_rate,
-                weight_decay=self.weight_decay,
-                layer_decay=self.layer_decay,
-                warmup=self.warmup,
-                schedule=self.schedule,
-                decay_share=self.decay_share,
-                bias_correction=self.bias_correction,
-            ),
-            freezing=FreezingSettings(
-                embeddings=self.freeze_embeddings,
-                layers=self.freeze_layers,
-                unfreeze_every=unfreeze_every,
-            ),
-            ema=self.ema,
-            gradient_checkpointing=self.gradient_checkpointing,
-            precision=self.precision,
-            max_grad_norm=self.max_grad_norm,
-            log_every=self.log_every,
-            eval_every=eval_every,
-            checkpoint_every=self.checkpoint_every or min(eval_every, 500),
-            keep_checkpoints=self.keep_checkpoints,
-            deterministic=self.deterministic,
+        shared = self.model_dump(include=set(TrainingSettings.model_fields))
+        return FitSettings.parse(
+            {
+                **shared,
+                "eval_every": eval_every,
+                "checkpoint_every": self.checkpoint_every or min(eval_every, 500),
+                "unfreeze_every": unfreeze_every,
+            }
         )
 
 

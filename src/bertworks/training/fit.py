@@ -40,9 +40,10 @@ from .distributed import Team, team
 from .freezing import Thaw, frozen
 from .journal import RunDirectory
 from .optimizer import build_optimizer, set_step
-from .plan import FitSettings, Phase, Plan
+from .plan import Phase, Plan
 from .progress import Progress
 from .random_state import unchanged_random_state
+from .settings import FitSettings
 from .signals import Interrupted, StopRequest, stop_request
 from .state import FitResult, TrainState, resume_state, save_state
 from .stream import GlobalBatch, Position, stream
@@ -97,7 +98,7 @@ def fit(
         stack.enter_context(computing_in(network, dtype))
         stack.enter_context(recomputing(network, settings.gradient_checkpointing))
         network.to(members.device)
-        thaw = stack.enter_context(frozen(network, settings.freezing))
+        thaw = stack.enter_context(frozen(network, settings))
         teller = Teller(run, progress, network, sum(phase.steps for phase in phases))
         loop = _Loop(network, task, phases, settings, dtype, members, teller, thaw, evaluate, best)
         resumed_from = loop.begin()
@@ -126,12 +127,12 @@ class _Loop:
         self.network, self.task, self.phases = network, task, phases
         self.settings, self.team, self.teller, self.run = settings, members, teller, teller.run
         self.thaw, self.evaluate, self.best = thaw, evaluate, best
-        self.plan = Plan.of(phases, settings.optimizer)
+        self.plan = Plan.of(phases, settings)
         self.total = self.plan.total
         thaws = (start for start in thaw.starts.values() if start < self.total)
         self.last_thaw = max(thaws, default=0)  # what has yet to learn may still help
         self.trained = [p for p in network.parameters() if p.requires_grad]
-        self.optimizer = build_optimizer(network, settings.optimizer, thaw.starts)
+        self.optimizer = build_optimizer(network, settings, thaw.starts)
         self.average = Average(self.optimizer, settings.ema)
         self.model = members.wrap(network)
         self.dtype = dtype or torch.float32
@@ -206,7 +207,7 @@ class _Loop:
         if totals["stop"]:
             self.stop(request.signal_number or signal.SIGTERM)
         loss, losses, grad_norm = self.gradients(batch, totals)
-        lr = set_step(self.optimizer, self.settings.optimizer, self.state.step, self.total)
+        lr = set_step(self.optimizer, self.settings, self.state.step, self.total)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 

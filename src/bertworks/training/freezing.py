@@ -14,45 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from pydantic import Field
 from torch import Tensor, nn
 
 from ..errors import SettingsError
 from ..model.encoder import Encoder
-from ..settings import Settings
-
-
-class FreezingSettings(Settings):
-    """What of an encoder keeps its weights. Heads, poolers and a last norm always learn.
-
-    An output layer that is tied to the embeddings is frozen with them.
-    """
-
-    embeddings: bool = Field(False, description="they keep their weights")
-    layers: int = Field(
-        0, ge=0, description="so many of the lowest keep their weights, and the embeddings too"
-    )
-    unfreeze_every: int | None = Field(
-        None,
-        ge=1,
-        description="steps: heads begin alone; each time so many are done, one layer more learns, "
-        "from the top; the embeddings come last",
-    )
-
-    def shortfall(self, layers: int, steps: int) -> str | None:
-        """What to say where gradual unfreezing does not come to all that is to learn.
-
-        Args:
-            layers: how many the encoder has.
-            steps: how many the run has.
-        """
-        if self.unfreeze_every is None:
-            return None
-        with_embeddings = not self.layers and not self.embeddings
-        thawed = (steps - 1) // self.unfreeze_every
-        if thawed >= layers - self.layers + with_embeddings:
-            return None
-        return f"gradual unfreezing: the top {thawed} of {layers} layers come to learn"
+from .settings import FreezingSettings
 
 
 class Thaw:
@@ -84,12 +50,13 @@ def frozen(network: nn.Module, settings: FreezingSettings) -> Iterator[Thaw]:
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     starts: dict[Tensor, int] = {}
     never: set[Tensor] = set()
+    lowest = settings.freeze_layers or (0 if settings.freeze_embeddings else -1)  # 0: embeddings
     for encoder in (module for module in network.modules() if isinstance(module, Encoder)):
-        check_layers(encoder, "freezing.layers", settings.layers)
+        check_layers(encoder, "freeze_layers", settings.freeze_layers)
         for number, part in enumerate(encoder.parts):
             above = len(encoder.parts) - number
             own = [parameter for parameter in part.parameters() if parameter.requires_grad]
-            if number <= settings.layers and (settings.layers or settings.embeddings):
+            if number <= lowest:
                 never.update(own)
             elif settings.unfreeze_every is not None:
                 starts |= dict.fromkeys(own, above * settings.unfreeze_every)

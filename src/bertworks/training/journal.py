@@ -166,7 +166,7 @@ class RunDirectory:
             refusals: for settings that may change in some runs: says why a run cannot be resumed
                 with the new value, or None if it can.
             schema: whose defaults stand for the settings that an older version has not written
-                down; the class of `settings`, if that is one.
+                down, and which knows former keys; the class of `settings`, if that is one.
             inputs: what the run reads; see `locks.claim`.
             is_main: false for the ranks that leave the writing to rank 0: they may write lines,
                 which go nowhere.
@@ -184,7 +184,7 @@ class RunDirectory:
         try:
             if schema is None and isinstance(settings, Settings):
                 schema = type(settings)
-            run._begin(settings, may_change, refusals or {}, schema.defaults() if schema else {})
+            run._begin(settings, may_change, refusals or {}, schema or Settings)
         except BaseException:
             run.close()
             raise
@@ -195,7 +195,7 @@ class RunDirectory:
         settings: Settings | Mapping[str, Any] | None,
         may_change: frozenset[str],
         refusals: Mapping[str, Callable[[RunDirectory], str | None]],
-        defaults: Mapping[str, Any],
+        schema: type[Settings],
     ) -> None:
         self._is_new = not self.settings_file.exists()
         if self._is_new and any(_others(self.path, _AT_THE_START)):
@@ -206,7 +206,7 @@ class RunDirectory:
             )
         tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
         if self.is_begun:
-            self._check_settings(tree or {}, may_change, refusals, defaults)
+            self._check_settings(tree or {}, may_change, refusals, schema)
         text = yaml.safe_dump(dict(tree or {}), sort_keys=False, allow_unicode=True)
         files.write(self.settings_file, text)
         self._journal = files.LineFile(self.journal_file)
@@ -313,32 +313,33 @@ class RunDirectory:
         tree: Mapping[str, Any],
         may_change: frozenset[str],
         refusals: Mapping[str, Callable[[RunDirectory], str | None]],
-        defaults: Mapping[str, Any],
+        schema: type[Settings],
     ) -> None:
-        held, wanted = _kind_of(self.settings()), _kind_of(tree)
+        was = schema.upgraded(self.settings())
+        held, wanted = _kind_of(was), _kind_of(tree)
         if held != wanted:
             raise TrainingError(
                 f"the directory holds {held}, and this would be {wanted}",
                 where=str(self.path),
                 fix="Give another directory.",
             )
-        usual, now = _flatten(defaults), _flatten(tree)
-        before = {key: usual[key] for key in now.keys() & usual.keys()} | _flatten(self.settings())
+        usual, now = _flatten(schema.defaults()), _flatten(tree)
+        before = {key: usual[key] for key in now.keys() & usual.keys()} | _flatten(was)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key) and key.split(".")[0] not in may_change:
-                was = f"{key}={before.get(key)}, not {now.get(key)}"
+                difference = f"{key}={before.get(key)}, not {now.get(key)}"
                 if key in refusals:
                     reason = refusals[key](self)
                     if reason is None:
                         continue
-                    was += f", and {reason}"
+                    difference += f", and {reason}"
                 *parents, name = key.split(".")
                 if name == "fingerprint" and key in before:
-                    was = "another model: its weights or its vocabulary are not the same"
+                    difference = "another model: its weights or its vocabulary are not the same"
                 elif name == "sha256" and key in before:
-                    was = f"other rows for {'.'.join(parents)}"
+                    difference = f"other rows for {'.'.join(parents)}"
                 raise TrainingError(
-                    f"the run was begun with {was}",
+                    f"the run was begun with {difference}",
                     where=str(self.path),
                     fix="Go on with the same settings, or give another directory.",
                 )

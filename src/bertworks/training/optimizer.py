@@ -8,115 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..model.encoder import Encoder
-from ..settings import Settings
-
-Schedule = Literal[
-    "linear", "linear-from-peak", "constant", "slanted-triangular", "warmup-stable-decay"
-]
-
-_DECAY_SHARE = 0.2  # of warmup-stable-decay
-_RATIO = 32  # of the highest rate of a slanted triangle to the lowest
-
-
-class OptimizerSettings(Settings):
-    """How the weights follow the gradients. The defaults are the paper's."""
-
-    name: Literal["adamw", "lamb"] = "adamw"
-    lr: float = Field(1e-4, gt=0, description="the highest learning rate")
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-6, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
-    layer_decay: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="each layer learns at this share of the rate of the layer above it; heads at "
-        "the full rate (Howard and Ruder 2018, §3.2; Clark et al. 2020)",
-    )
-    bias_correction: bool = Field(
-        True, description="false: Adam's averages are used as they are, as the original code does"
-    )
-    schedule: Schedule = Field(
-        "linear",
-        description="after the warm-up: `linear` follows the line from lr at step 0 to zero at the "
-        "last step, as the original code does; `linear-from-peak` goes from lr at the end of the "
-        "warm-up to zero, as Hugging Face does; `constant` stays at lr; `slanted-triangular` is "
-        "ULMFiT's (Howard and Ruder 2018, equation 3), from lr / 32 up to lr and down again; "
-        "`warmup-stable-decay` stays at lr, then falls linearly to zero over the last steps "
-        "(Hu et al. 2024, §4), and with warmup in steps such a run can be extended: its steps may "
-        "be raised later",
-    )
-    warmup: float = Field(
-        0.01, ge=0, description="steps of linear warm-up; below 1: their share of all steps"
-    )
-    decay_share: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="the share of all steps in which the rate of warmup-stable-decay falls; "
-        f"{_DECAY_SHARE}, if left out",
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> OptimizerSettings:
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas={self.betas}: both must lie in [0, 1)")
-        check_decay_share(self.decay_share, self.schedule)
-        return self
-
-    def learning_rate(self, step: int, total: int) -> float:
-        """The learning rate of update number `step`, counted from 0, of `total`."""
-        warmup = self.warmup if self.warmup >= 1 else self.warmup * total
-        if (decay_start := self.decay_start(total)) is not None:
-            rise = step / warmup if step < warmup else 1.0
-            return self.lr * min(rise, max(0.0, (total - step) / (total - decay_start)))
-        if self.schedule == "slanted-triangular":
-            return self.lr * _slanted_triangle(step, math.floor(warmup), total)
-        if step < warmup:
-            return self.lr * step / warmup
-        if self.schedule == "constant":
-            return self.lr
-        if self.schedule == "linear":
-            return self.lr * max(0.0, 1 - step / total)
-        return self.lr * max(0.0, (total - step) / max(1.0, total - warmup))
-
-    def decay_start(self, total: int) -> int | None:
-        """The steps before the decay of `warmup-stable-decay`, of `total`; None of other schedules.
-
-        The update after them is the last one at the full rate.
-        """
-        if self.schedule != "warmup-stable-decay":
-            return None
-        return total - max(1, round((self.decay_share or _DECAY_SHARE) * total))
-
-
-def check_decay_share(decay_share: float | None, schedule: Schedule) -> None:
-    """See that `decay_share` is given only where there is a decay.
-
-    Raises:
-        ValueError: it is given with another schedule.
-    """
-    if decay_share is not None and schedule != "warmup-stable-decay":
-        raise ValueError(
-            f"decay_share={decay_share} does nothing without schedule=warmup-stable-decay"
-        )
-
-
-def _slanted_triangle(step: int, cut: int, total: int) -> float:
-    """The rate's share of the highest one: up for `cut` steps, then down to 1/32.
-
-    Howard and Ruder (2018), equation 3, whose `cut · (1/cut_frac - 1)` is `total - cut` where no
-    rounding comes in between.
-    """
-    height = step / cut if step < cut else 1 - (step - cut) / max(1, total - cut)
-    return (1 + height * (_RATIO - 1)) / _RATIO
+from .settings import OptimizerSettings
 
 
 def parameter_groups(
@@ -182,10 +80,10 @@ def build_optimizer(
     groups = parameter_groups(network, settings.weight_decay, settings.layer_decay, starts)
     for group in groups:
         group["base_weight_decay"] = group["weight_decay"]
-    if settings.name == "lamb":
+    if settings.optimizer == "lamb":
         return Lamb(groups, settings)
     return torch.optim.AdamW(
-        groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=True
+        groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps, fused=True
     )
 
 
@@ -197,12 +95,12 @@ def set_step(
     Returns:
         The learning rate.
     """
-    lr = settings.learning_rate(step, total)
+    lr = settings.rate(step, total)
     for group in optimizer.param_groups:
         # A parameter's averages begin with its first gradient.
         number = max(1, step + 1 - group["start"])
         lr_factor = eps_factor = 1.0
-        if settings.name == "adamw" and not settings.bias_correction:
+        if settings.optimizer == "adamw" and not settings.bias_correction:
             # The fused step computes  lr / (1 - β1ᵗ) · m / (√v / √(1 - β2ᵗ) + eps).  These factors
             # turn it into  lr · m / (√v + eps);  the decay, lr · weight_decay, stays as it is.
             beta1, beta2 = settings.betas
@@ -223,7 +121,7 @@ class Lamb(torch.optim.Optimizer):
 
     def __init__(self, groups: Iterable[dict[str, Any]], settings: OptimizerSettings) -> None:
         self._settings = settings
-        super().__init__(groups, {"lr": settings.lr, "eps": settings.eps, "number": 1})
+        super().__init__(groups, {"lr": settings.learning_rate, "eps": settings.eps, "number": 1})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override] # no closure is taken

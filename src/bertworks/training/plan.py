@@ -7,63 +7,10 @@ from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from typing import Any, Self
 
-from pydantic import Field, model_validator
-
 from ..errors import SettingsError
-from ..literals import Precision
-from ..settings import Settings
 from ..tasks.task import Source
-from .freezing import FreezingSettings
-from .optimizer import OptimizerSettings
+from .settings import FitSettings, OptimizerSettings
 from .stream import BatchSize
-
-
-class FitSettings(Settings):
-    """How a network is trained, whatever its task."""
-
-    seed: int = Field(0, ge=0, description="of the weights' initialisation, dropout and the data")
-    batch_size: int | None = Field(None, ge=1, description="rows (examples) of a step")
-    batch_tokens: int | None = Field(None, ge=1, description="instead: tokens of a step, at most")
-    micro_batch_size: int | None = Field(
-        None, ge=1, description="rows that go through the network at once; all, if left out"
-    )
-    micro_batch_tokens: int | None = Field(
-        None, ge=1, description="tokens that go through the network at once; all, if left out"
-    )
-    optimizer: OptimizerSettings = OptimizerSettings()
-    freezing: FreezingSettings = FreezingSettings()
-    ema: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="a running average of the weights with this decay, such as 0.999, is measured "
-        "and kept in their place",
-    )
-    gradient_checkpointing: bool = Field(
-        False,
-        description="layers keep nothing for the backward pass and compute it again: less memory, "
-        "a third more time, the same bits",
-    )
-    precision: Precision = Field(
-        "fp32",
-        description="bf16: computed in bfloat16, with weights and their sums in float32; auto: "
-        "that, if the device is fast at it",
-    )
-    max_grad_norm: float = Field(1.0, gt=0, description="gradients are cut to this norm")
-    log_every: int = Field(10, ge=1, description="steps between lines of the journal")
-    eval_every: int = Field(500, ge=1, description="steps between evaluations")
-    eval_first: bool = Field(False, description="evaluate before the first step too")
-    checkpoint_every: int = Field(500, ge=1, description="steps between checkpoints")
-    keep_checkpoints: int = Field(2, ge=1, description="how many of the newest are kept")
-    deterministic: bool = Field(False, description="the same bits every time on CUDA too; slower")
-    loader_workers: int = Field(0, ge=0, description="processes that make data ahead of time")
-    tensorboard: bool = Field(True, description="write events too, where it is installed")
-
-    @model_validator(mode="after")
-    def _one_batch_size(self) -> Self:
-        if self.batch_size is not None and self.batch_tokens is not None:
-            raise ValueError("batch_size and batch_tokens exclude each other; set one to null")
-        return self
 
 
 @dataclass(frozen=True)
@@ -149,7 +96,7 @@ class Plan:
             if min(end_before, done) != min(end, done):
                 return f"step {min(end_before, end) + 1} was in another phase"
         for step in range(done):
-            was, now = (self.optimizer.learning_rate(step, plan.total) for plan in (before, self))
+            was, now = (self.optimizer.rate(step, plan.total) for plan in (before, self))
             if was != now:
                 return f"the learning rate of step {step + 1} was {was:.6g}, and would be {now:.6g}"
         return None

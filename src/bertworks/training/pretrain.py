@@ -100,7 +100,7 @@ def pretrain(
         initial.check_shapes(settings)
     data = PretrainingData.open(settings)
     initial.check_vocabulary(settings, data.tokenizer)
-    plan = Plan.of(data.phases, settings.optimizer)
+    plan = Plan.of(data.phases, settings)
     with team(device) as members:
         teacher = settings.distillation and settings.distillation.teacher
         models = [name and local_directory(name) for name in (settings.init_checkpoint, teacher)]

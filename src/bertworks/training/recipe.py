@@ -17,7 +17,7 @@ from ..tasks.pretraining.distillation import DistillationSettings
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.pairs import InstanceSettings
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensSettings
-from .plan import FitSettings
+from .settings import FitSettings
 
 _NO_GEOMETRY = {
     *HEAD_DROPOUTS,

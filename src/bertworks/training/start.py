@@ -42,14 +42,14 @@ class Start:
         _check_layers(model.encoder, settings)
         network = task.network(model.encoder.config)
         check_layout(network, network.encoder.config, task.model_class)
-        if settings.unfreeze_epochs is not None and not _has_head(network):
+        thaws = settings.unfreeze_epochs or settings.unfreeze_every
+        if thaws is not None and not _has_head(network):
             raise SettingsError(
                 f"unfreeze_epochs: {task.name} has no head that could begin alone",
                 fix="Leave it out.",
             )
         initialized = _take_over(model, task, network, settings)
-        wanted = settings.adapter_settings()
-        adapters = None if wanted is None else Adapters(network, wanted)
+        adapters = None if settings.lora_rank is None else Adapters(network, settings)
         return cls(network, adapters, initialized)
 
     @property

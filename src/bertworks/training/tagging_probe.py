@@ -19,11 +19,11 @@ from .best import Best
 from .checkpoint import load_weights
 from .fit import fit
 from .journal import RunDirectory
-from .optimizer import OptimizerSettings
-from .plan import FitSettings, Phase
+from .plan import Phase
 from .progress import Progress
 from .random_state import seed_everything
 from .row_source import RowSource
+from .settings import FitSettings
 
 
 class ProbeSettings(LstmSettings):
@@ -42,7 +42,9 @@ class ProbeSettings(LstmSettings):
         return FitSettings(
             seed=seed,
             batch_size=self.batch_size,
-            optimizer=OptimizerSettings(lr=self.learning_rate, weight_decay=0.0, warmup=0.0),
+            learning_rate=self.learning_rate,
+            weight_decay=0.0,
+            warmup=0.0,
             max_grad_norm=self.max_grad_norm,
             eval_every=steps_per_epoch,
             checkpoint_every=min(steps_per_epoch, 500),

@@ -28,7 +28,6 @@ from bertworks.tasks.pretraining.replaced_tokens import (
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.training.fit import fit
 from bertworks.training.journal import RunDirectory
-from bertworks.training.optimizer import OptimizerSettings
 from bertworks.training.plan import FitSettings, Phase
 from bertworks.training.row_source import RowSource
 from tests.checkpoints import published
@@ -255,7 +254,7 @@ def test_the_odd_one_out_is_found(tokenizer, tmp_path):
     network = with_generator(DiscriminatorNetwork(config), SETTINGS)
     settings = FitSettings(
         batch_size=32,
-        optimizer=OptimizerSettings(lr=5e-3),
+        learning_rate=5e-3,
         checkpoint_every=1000,
         eval_every=1000,
         tensorboard=False,
