@@ -55,7 +55,7 @@ def test_states_are_the_encoders(model, tmp_path, settings):
         *(tmp_path / "s.npy", model.network, task, examples),
         EngineSettings(batch_tokens=40),
     )
-    windows = [window for example in examples for window in example.windows]
+    windows = [window for example in examples for window in example.sequences]
     assert len(windows) >= len(rows)
     pieces = sum(len(window.positions) for window in windows)
     assert states.values.shape == (3, pieces, GEOMETRY.hidden_size)
@@ -123,7 +123,7 @@ def test_the_row_is_named_whose_states_are_not_finite(model, tmp_path):
     task = task_of(max_seq_length=32)
     rows = [{"words": ["a", "b"], "tags": ["O", "O"]}, {"words": ["c"], "tags": ["O"]}]
     examples = task.examples(rows, 0)
-    piece = examples[1].windows[0].input_ids[1]
+    piece = examples[1].sequences[0].input_ids[1]
     with torch.no_grad():
         model.encoder.embeddings.word_embeddings.weight[piece] = 3e38
     with pytest.raises(BertworksError, match=r"^row 2: the model's output is not finite"):

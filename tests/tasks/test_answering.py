@@ -59,7 +59,7 @@ def test_an_answer_comes_back(words, data):
     task = make_task()
     example = task.example(row(context, answer, start), 7)
     assert example.found == "as given"
-    assume(any(target != (0, 0) for target in example.targets))
+    assume(any(target != (0, 0) for target in example.target))
     batch = task.collate([example]).to("cpu")
     ends = batch.packed.cu_seqlens.tolist()
     logits = torch.zeros(batch.packed.num_tokens, 2)
@@ -88,7 +88,7 @@ def test_a_window_has_the_target_if_it_has_the_whole_answer(words, data):
     held = [at for at, (first, past) in enumerate(tokens) if first < end and past > start]
     question = 2
     room = 16 - 3 - question
-    for number, (window, target) in enumerate(zip(example.windows, example.targets, strict=True)):
+    for number, (window, target) in enumerate(zip(example.sequences, example.target, strict=True)):
         seen = range(5 * number, min(5 * number + room, len(tokens)))
         assert window.num_tokens == len(seen) + 3 + question
         expected = (0, 0)
@@ -203,14 +203,14 @@ def test_what_is_predicted_is_what_the_rules_say(
 def test_the_window_with_the_whole_answer_has_the_target():
     task = make_task()
     example = task.example(row("a b c d a b c d a b c d a b", "d a", 14), 0)
-    for window, target in zip(example.windows, example.targets, strict=True):
+    for window, target in zip(example.sequences, example.target, strict=True):
         if target == (0, 0):
             tokens = window.offsets[passage_tokens(window)]
             assert not (tokens[0, 0] <= 14 and tokens[-1, 1] >= 17)
         else:
             assert (window.offsets[target[0], 0], window.offsets[target[1], 1]) == (14, 17)
-    assert sum(target != (0, 0) for target in example.targets) >= 1
-    assert len(task.training_examples(example)) == len(example.windows)
+    assert sum(target != (0, 0) for target in example.target) >= 1
+    assert len(task.training_examples(example)) == len(example.sequences)
 
 
 @pytest.mark.parametrize(
@@ -546,7 +546,7 @@ def test_a_long_question_narrows_the_stride():
     asked = {"question": "a " * 12, "context": "b c d " * 3, "answers": "c"}
     (learned, *_) = task.training_examples(task.example(asked, 0))
     assert learned.truncated_tokens == 0, "they are counted once a row"
-    windows = task.example(asked, 0, labelled=False).windows
+    windows = task.example(asked, 0, labelled=False).sequences
     starts = {
         tuple(place) for window in windows for place in window.offsets[passage_tokens(window)]
     }

@@ -99,7 +99,7 @@ def test_columns_are_named_or_guessed(tmp_path):
     task = ChoiceTask.from_table(TOKENIZER, rows, options)
     assert (task.settings.prompt, task.settings.choices) == ("2", ("3", "4"))
     assert task.settings.first_number == 1
-    assert [one.label for one in task.examples([row.values for row in rows], 0)] == [1, 0]
+    assert [one.target for one in task.examples([row.values for row in rows], 0)] == [1, 0]
     swag = read_rows([{"startphrase": "a", "ending0": "b", "ending1": "c", "label": 0}])
     guessed = ChoiceTask.from_table(TOKENIZER, swag, ChoiceOptions())
     assert guessed.settings.choices == ("ending0", "ending1")
@@ -110,11 +110,11 @@ def test_columns_are_named_or_guessed(tmp_path):
 def test_letters_count_from_a_whether_or_not_it_occurs():
     rows = [{"prompt": "a", "choices": ["b", "c", "d"], "label": label} for label in "BC"]
     task = ChoiceTask.from_table(TOKENIZER, read_rows(rows), ChoiceOptions())
-    assert [one.label for one in task.examples(rows, 0)] == [1, 2]
+    assert [one.target for one in task.examples(rows, 0)] == [1, 2]
     # Also where numbers count from 1.
     numbered = read_rows([{**rows[0], "label": number} for number in (1, 3)])
     task = ChoiceTask.from_table(TOKENIZER, numbered, ChoiceOptions())
-    assert [one.label for one in task.examples(rows, 0)] == [1, 2]
+    assert [one.target for one in task.examples(rows, 0)] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,9 @@ def test_each_word_is_tagged_once_in_its_place_of_the_document(documents, stride
         first = 0  # the sentence's first word, in its document
         for sentence in sentences:
             example = examples[at]
-            told = np.concatenate([window.words for window in example.windows])
+            told = np.concatenate([window.words for window in example.sequences])
             assert sorted(told.tolist()) == list(range(len(sentence)))
-            for window in example.windows:
+            for window in example.sequences:
                 seen = window.input_ids[1:-1].tolist()
                 assert len(seen) <= ROOM
                 for position, word in zip(window.positions, window.words, strict=True):
@@ -83,7 +83,7 @@ def test_each_word_is_tagged_once_in_its_place_of_the_document(documents, stride
                     assert start >= 0
                     assert flat[start : start + len(seen)] == seen
                     assert start in ends
-            if sentence and len(example.windows) == 1:
+            if sentence and len(example.sequences) == 1:
                 size = ends[first + len(sentence)] - ends[first]
                 _check_it_is_full(start, len(seen), ends, own=(ends[first], size))
             first += len(sentence)
@@ -158,11 +158,16 @@ def test_the_borders_of_conll(tmp_path, text, documents):
     task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions(document_context=True))
     assert task.columns_text == "words = '1', tags = '2', document = 'document'"
     examples = list(labelled_examples(task, rows))
-    seen = ["".join(TOKENIZER.tokens(one.windows[0].input_ids)[1:-1]) for one in examples]
+    seen = ["".join(TOKENIZER.tokens(one.sequences[0].input_ids)[1:-1]) for one in examples]
     assert seen == [own.replace(" ", "") for own in documents for _ in own.split()]
-    assert [one.tags.tolist() for one in examples] == [[0, 1], [0], [1]]
+    assert [one.target.tolist() for one in examples] == [[0, 1], [0], [1]]
     without = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions())
-    assert [len(one.windows[0].input_ids) for one in labelled_examples(without, rows)] == [4, 3, 3]
+    alone = labelled_examples(without, rows)
+    assert [len(one.sequences[0].input_ids) for one in alone] == [
+        4,
+        3,
+        3,
+    ]
 
 
 def test_the_borders_of_conllu(tmp_path):
@@ -188,7 +193,7 @@ def test_a_table_must_tell_its_documents(tmp_path):
     task = TaggingTask.from_table(TOKENIZER, table, TaggingOptions(document_column="book", **asked))
     again = TaggingTask.from_dict(task.to_dict(), TOKENIZER)
     first, _ = labelled_examples(again, table)
-    assert TOKENIZER.tokens(first.windows[0].input_ids) == ["[CLS]", "a", "b", "[SEP]"]
+    assert TOKENIZER.tokens(first.sequences[0].input_ids) == ["[CLS]", "a", "b", "[SEP]"]
     other = read_rows([{"words": ["a"], "tags": ["X"]}])
     with pytest.raises(DataError, match="which rows are of one document"):
         task.for_table(other, labelled=True)

@@ -218,7 +218,11 @@ def test_a_word_is_told_where_most_is_seen_around_it():
     example = task.example({"words": list("abcdefgha"), "tags": ["X"] * 9}, 0)
     # Windows of 6 words, each 3 further. Word 3 has 2 behind it in the first and 0 before it in the
     # second; word 4 has 1 in both, and stays with the first.
-    assert [window.words.tolist() for window in example.windows] == [[0, 1, 2, 3, 4], [5, 6, 7, 8]]
+    tagged = [window.words.tolist() for window in example.sequences]
+    assert tagged == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7, 8],
+    ]
 
 
 def test_plain_text_gives_entities_with_characters():
@@ -306,7 +310,7 @@ def test_training_tags_of_any_scheme_are_learned_as_the_task_has_them(scheme, ma
         options = TaggingOptions(scheme=scheme, **columns)
         task = TaggingTask.from_table(tokenizer, rows, options)
         (example,) = task.examples([rows.sample[0]], 0)
-        learned = [task.settings.labels[number] for number in example.tags]
+        learned = [task.settings.labels[number] for number in example.target]
         assert learned == write_spans(wanted, length, scheme)
 
 
@@ -328,7 +332,7 @@ def test_files_of_conll_and_conllu(tmp_path):
     task = TaggingTask.from_table(Tokenizer.from_vocabulary(PIECES), rows, TaggingOptions())
     assert task.settings.labels == ("O", "B-PER", "I-PER")
     examples = task.examples([row.values for row in rows], 0)
-    assert [example.tags.tolist() for example in examples] == [[1, 2], [0]]
+    assert [example.target.tolist() for example in examples] == [[1, 2], [0]]
     conll.write_text("ab O\ncd\n")
     with pytest.raises(DataError, match=r"a.conll:2: 1 field\(s\), where the first line has 2"):
         list(read_rows(conll))

@@ -213,7 +213,7 @@ def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:
     logits = network.predict(task.collate(examples).to("cpu"))["logits"].detach()
     for wanted, least, most in ((logits, -1e-9, 1e-9), (logits + torch.tensor([1.0, 0]), 1e-3, 9)):
         chances = torch.softmax(wanted, -1).numpy().astype(np.float64)
-        soft = [replace(one, label=row) for one, row in zip(examples, chances, strict=True)]
+        soft = [replace(one, target=row) for one, row in zip(examples, chances, strict=True)]
         batch = task.collate(soft).to("cpu")
         loss = network(batch)["classification"].item()
         assert least <= loss <= most

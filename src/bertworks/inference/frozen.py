@@ -18,11 +18,11 @@ from .. import files
 from ..errors import BertworksError
 from ..model.encoder import HasEncoder
 from ..packed import Batch
+from ..tasks.example import by_length
 from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import FrozenStates, pieces_of, window_starts
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.words import Window
-from ..tasks.windowed import in_order
 from .engine import DEFAULTS, EngineSettings, by_tokens, check_finite, row_number
 from .form import frozen_form
 
@@ -86,7 +86,7 @@ def _fill(
     form = frozen_form(network, engine.precision)
     for part in by_tokens(examples, engine.batch_tokens):
         batch = task.collate(part).to(device)
-        windows = (example.windows[number] for example, number in in_order(part))
+        windows = (part[at].sequences[number] for at, number in by_length(part))
         pieces = pieces_of(starts, windows)
         with torch.inference_mode():
             for layer, hidden in enumerate(form.encoder.hidden_states(batch.packed)):

@@ -21,8 +21,9 @@ from ..packed import Batch
 from .classification.network import ClassificationNetwork
 from .classification.settings import ClassificationSettings
 from .classification.task import ClassificationTask
+from .example import LabelledExample
 from .pooled import Pooling
-from .texts import TextExample, labelled_batch
+from .texts import labelled_batch
 
 if TYPE_CHECKING:
     from ..model.config import EncoderConfig
@@ -86,17 +87,17 @@ class DistilledTask(ClassificationTask):
             own.geometry(config), len(own.labels), own.dropout, self.temperature, own.pooling
         )
 
-    def collate(self, examples: Sequence[TextExample]) -> Batch:
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """As a classifier's; `targets["labels"]` is `[rows, classes]` float32 where rows have
         probabilities."""
-        if isinstance(examples[0].label, np.ndarray):
-            return labelled_batch(*self.pack(examples), np.float32, "classification")
+        if isinstance(examples[0].target, np.ndarray):
+            return labelled_batch(examples, np.float32, "classification")
         return super().collate(examples)
 
-    def count_targets(self, examples: Sequence[TextExample]) -> Mapping[str, int]:
+    def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
         """How often each class is the likeliest."""
         counts = Counter(
-            int(np.argmax(label)) if isinstance(label := example.label, np.ndarray) else label
+            int(np.argmax(label)) if isinstance(label := example.target, np.ndarray) else label
             for example in examples
         )
         return {name: counts[number] for number, name in enumerate(self.settings.labels)}

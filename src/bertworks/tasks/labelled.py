@@ -8,37 +8,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from ..errors import SettingsError
 from ..settings import Settings
+from .example import ExampleT
 from .table_options import TableOptions
-from .task import Example, Row, Task
+from .task import Row, Task
 
 if TYPE_CHECKING:
     from ..checkpoints.sentence import SentenceSettings
     from ..model.config import EncoderConfig
     from ..text.tokenizer import Tokenizer
     from .placed import Rows
-
-
-class LabelledExample(Example, Protocol):
-    """A row with its target."""
-
-    @property
-    def content(self) -> bytes:
-        """The tokens: two rows of the same content are duplicates."""
-        ...
-
-    @property
-    def target(self) -> bytes:
-        """What is to be learned of them; runs that go on must find the same again."""
-        ...
-
-
-LabelledExampleT = TypeVar("LabelledExampleT", bound=LabelledExample)
 
 
 class TaskOptions(TableOptions):
@@ -76,7 +60,7 @@ class TaskSettings(Settings):
     )
 
 
-class LabelledTask(Task[LabelledExampleT]):
+class LabelledTask(Task[ExampleT]):
     """A task that is learned from labelled rows.
 
     Args:
@@ -114,7 +98,7 @@ class LabelledTask(Task[LabelledExampleT]):
 
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
-    ) -> LabelledExampleT:
+    ) -> ExampleT:
         places = None if where is None else [where]
         return self.examples([row], index, where=places, labelled=labelled)[0]
 
@@ -125,7 +109,7 @@ class LabelledTask(Task[LabelledExampleT]):
         *,
         where: Sequence[str] | None = None,
         labelled: bool = True,
-    ) -> list[LabelledExampleT]:
+    ) -> list[ExampleT]:
         if where is None:
             where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
         return self.placed_examples(rows, first_index, where, labelled=labelled) if rows else []
@@ -133,7 +117,7 @@ class LabelledTask(Task[LabelledExampleT]):
     @abstractmethod
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
-    ) -> list[LabelledExampleT]:
+    ) -> list[ExampleT]:
         """The examples of rows that follow one another; see `Task.example`.
 
         Args:
@@ -187,7 +171,7 @@ class LabelledTask(Task[LabelledExampleT]):
     def columns_text(self) -> str:
         """Which columns are read as what, for people."""
 
-    def count_targets(self, examples: Sequence[LabelledExampleT]) -> Mapping[str, int]:  # noqa: ARG002
+    def count_targets(self, examples: Sequence[ExampleT]) -> Mapping[str, int]:  # noqa: ARG002
         """How often each target stands in examples, for people; empty where it is a number."""
         return {}
 
@@ -203,10 +187,10 @@ class LabelledTask(Task[LabelledExampleT]):
         return {}
 
     @abstractmethod
-    def same_head(self, other: Task[LabelledExampleT]) -> bool:
+    def same_head(self, other: Task[ExampleT]) -> bool:
         """Whether another task's output layer can be gone on with."""
 
-    def training_examples(self, example: LabelledExampleT) -> Sequence[LabelledExampleT]:
+    def training_examples(self, example: ExampleT) -> Sequence[ExampleT]:
         """What a row is trained on piece by piece: its windows, where it has several."""
         return [example]
 

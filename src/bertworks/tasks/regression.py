@@ -18,6 +18,7 @@ from ..checkpoints.heads import CLASSIFIER
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead
 from ..packed import Batch, Padded
+from .example import LabelledExample
 from .labelled import TaskOptions
 from .labels import finite_number
 from .metrics import RegressionEvaluator
@@ -25,7 +26,6 @@ from .placed import Rows
 from .pooled import Pooling, row_logits
 from .task import Evaluator, Network, Prediction, Row, Shown, Task
 from .texts import (
-    TextExample,
     TextOptions,
     TextSettings,
     TextTask,
@@ -128,12 +128,12 @@ class RegressionTask(TextTask):
         """
         return finite_number(row, column, where)
 
-    def collate(self, examples: Sequence[TextExample]) -> Batch:
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack rows in order of length; `targets` and `counts` are there if values are known.
 
         `targets["labels"]` is `[rows]` float32; `counts["regression"]` the rows.
         """
-        return labelled_batch(*self.pack(examples), np.float32, "regression")
+        return labelled_batch(examples, np.float32, "regression")
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row its `value`."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .labelled import LabelledExample, LabelledTask
+from .example import LabelledExample
+from .labelled import LabelledTask
 
 PERCENTILES = (50, 90, 95, 99)
 MOST_BINS = 40

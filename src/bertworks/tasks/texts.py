@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -20,11 +20,12 @@ from ..checkpoints.heads import CLASSIFIER
 from ..checkpoints.published import Published
 from ..errors import DataError
 from ..model.config import ClassifierPooling, EncoderConfig
-from ..packed import Batch, Packed
+from ..packed import Batch
 from ..settings import Settings
 from ..text.encoding import Encoding
 from ..text.windows import segment_windows
 from .columns import Columns, find_columns
+from .example import LabelledExample, Tokens, pack
 from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from .placed import Rows, text_of
 from .pooled import Pooling, WindowPooling
@@ -128,56 +129,7 @@ class TextSettings(_Shared, TaskSettings):
         return "sum" if self.both_orders else self.window_pooling
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class TextExample:
-    """A row as token ids.
-
-    Attributes:
-        index: the row's number.
-        input_ids: `[tokens]` int32.
-        token_type_ids: `[tokens]` int8.
-        label: what is to be learned, as the task has it (a class's number, a value); None where
-            it is not known.
-        truncated_tokens: how many tokens the limit cut off.
-        more: further sequences of the row, as ids and token types: the pair the other way round,
-            or the windows behind the first.
-        texts: the text, and the second one if there is one.
-        where: the row's place: file and line, or row.
-    """
-
-    index: int
-    input_ids: np.ndarray
-    token_type_ids: np.ndarray
-    label: Any
-    truncated_tokens: int
-    more: Sequence[tuple[np.ndarray, np.ndarray]] = ()
-    texts: tuple[str, ...] = ()
-    where: str = ""
-
-    @property
-    def sequences(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids and token types of all of the row's sequences."""
-        return [(self.input_ids, self.token_type_ids), *self.more]
-
-    @property
-    def shown(self) -> str:
-        """The texts for people."""
-        return " | ".join(self.texts)
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(ids) for ids, _ in self.sequences)
-
-    @property
-    def content(self) -> bytes:
-        return b"".join(ids.tobytes() for ids, _ in self.sequences)
-
-    @property
-    def target(self) -> bytes:
-        return np.asarray(self.label).tobytes()
-
-
-class TextTask(LabelledTask[TextExample]):
+class TextTask(LabelledTask[LabelledExample]):
     """One answer for a text or a pair of texts.
 
     Args:
@@ -224,7 +176,7 @@ class TextTask(LabelledTask[TextExample]):
 
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
-    ) -> list[TextExample]:
+    ) -> list[LabelledExample]:
         """Tokenise many rows at once, on as many threads as the tokenizer takes.
 
         Raises:
@@ -242,15 +194,13 @@ class TextTask(LabelledTask[TextExample]):
             others = self._encode(pairs, texts, _TURNED.get(truncation, truncation), where)
             encodings = [[*own, *other] for own, other in zip(encodings, others, strict=True)]
         return [
-            TextExample(
-                first_index + at,
-                own[0].input_ids,
-                own[0].token_type_ids,
-                self._label(row, where[at]) if labelled else None,
-                own[0].truncated_tokens,
-                [(other.input_ids, other.token_type_ids) for other in own[1:]],
-                (texts[at],) if pairs is None else (texts[at], pairs[at]),
-                where[at],
+            LabelledExample(
+                index=first_index + at,
+                sequences=[Tokens.of(encoding) for encoding in own],
+                target=self._label(row, where[at]) if labelled else None,
+                truncated_tokens=own[0].truncated_tokens,
+                texts=(texts[at],) if pairs is None else (texts[at], pairs[at]),
+                where=where[at],
             )
             for at, (row, own) in enumerate(zip(rows, encodings, strict=True))
         ]
@@ -337,28 +287,6 @@ class TextTask(LabelledTask[TextExample]):
             raise DataError(f"the model takes {takes}, and the table has {has}", where=where)
         return type(self)(self.tokenizer, self.settings.with_values(columns=columns))
 
-    def pack(
-        self, examples: Sequence[TextExample]
-    ) -> tuple[Packed, list[Any] | None, list[TextExample]]:
-        """Rows in order of length, their labels (None if one is not known), and themselves.
-
-        The sequences of a row follow one another.
-        """
-        order = sorted(examples, key=lambda example: example.num_tokens)
-        sequences = [
-            (example.index, number, *sequence)
-            for example in order
-            for number, sequence in enumerate(example.sequences)
-        ]
-        packed = Packed.from_arrays(
-            [ids for _, _, ids, _ in sequences],
-            [types for _, _, _, types in sequences],
-            rows=[row for row, _, _, _ in sequences],
-            numbers=[number for _, number, _, _ in sequences],
-        )
-        labels = [example.label for example in order]
-        return packed, None if any(label is None for label in labels) else labels, order
-
 
 def rows_of(batch: Batch) -> list[int]:
     """The row of each answer: of the first of its sequences."""
@@ -368,19 +296,20 @@ def rows_of(batch: Batch) -> list[int]:
 
 
 def labelled_batch(
-    packed: Packed,
-    labels: Sequence[Any] | None,
-    examples: Sequence[TextExample],
-    dtype: type[np.generic],
-    name: str,
+    examples: Sequence[LabelledExample], dtype: type[np.generic], loss: str
 ) -> Batch:
-    """A batch with `targets["labels"]`, and as many rows as there are to count for a loss.
+    """Rows in order of length, the sequences of each together.
 
-    Its examples are in the order of the answers.
+    Its examples are in the order of the answers. If all labels are known, there are
+    `targets["labels"]`, and as many rows to count for the loss.
     """
-    if labels is None:
-        return Batch(packed, examples=examples)
-    return Batch(packed, {"labels": np.array(labels, dtype)}, {name: len(labels)}, examples)
+    order = sorted(examples, key=lambda example: example.num_tokens)
+    places = [(at, number) for at, one in enumerate(order) for number in range(len(one.sequences))]
+    packed = pack(order, places)
+    labels = [example.target for example in order]
+    if any(label is None for label in labels):
+        return Batch(packed, examples=order)
+    return Batch(packed, {"labels": np.array(labels, dtype)}, {loss: len(labels)}, order)
 
 
 def is_single_value(of: Published) -> bool:

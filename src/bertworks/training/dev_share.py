@@ -17,7 +17,8 @@ from ..tasks.placed import Rows
 from ..tasks.rows import Table
 
 if TYPE_CHECKING:
-    from ..tasks.labelled import LabelledExample, LabelledTask
+    from ..tasks.example import LabelledExample
+from ..tasks.labelled import LabelledTask
 
 Dev: TypeAlias = Table | float
 """The rows to measure on: a table, or a share of the training rows."""
@@ -77,7 +78,7 @@ class DevShare:
         Raises:
             DataError: there are too few rows.
         """
-        strata = [example.target if task.is_stratified else b"" for example in examples]
+        strata = [example.target_bytes if task.is_stratified else b"" for example in examples]
         groupings = task.source_columns(table)
         for columns in groupings:
             sources = [_source(row.values, columns) for row in table]

@@ -25,7 +25,8 @@ from ..inference.vectors import fingerprint
 from ..literals import Precision
 from ..tasks import labelled_task
 from ..tasks.breakdown import Breakdown
-from ..tasks.labelled import LabelledExample, LabelledTask
+from ..tasks.example import LabelledExample
+from ..tasks.labelled import LabelledTask
 from ..tasks.rows import Table
 from ..tasks.summary import DataSummary
 from ..tasks.task import Network

@@ -12,7 +12,8 @@ import torch
 from .. import files
 from ..errors import DataError, SettingsError, TrainingError, nearest
 from ..inference.engine import labelled_examples
-from ..tasks.labelled import LabelledExample, LabelledTask
+from ..tasks.example import LabelledExample
+from ..tasks.labelled import LabelledTask
 from ..tasks.rows import Table, read_rows, replayable
 from ..tasks.summary import DataSummary
 from ..text.tokenizer import Tokenizer
@@ -151,7 +152,7 @@ def _digest(examples: Iterable[LabelledExample]) -> str:
     """What tells rows from others, as the task reads them."""
     digest = hashlib.sha256()
     for example in examples:
-        digest.update(example.content + example.target)
+        digest.update(example.content + example.target_bytes)
     return digest.hexdigest()
 
 

@@ -13,9 +13,10 @@ from ..inference import engine
 from ..tasks.classification.settings import ClassificationOptions
 from ..tasks.classification.task import ClassificationTask
 from ..tasks.distilled import DistilledTask
+from ..tasks.example import LabelledExample
 from ..tasks.labelled import TaskOptions
 from ..tasks.placed import Rows
-from ..tasks.texts import TextExample, TextSettings
+from ..tasks.texts import TextSettings
 from ..text.tokenizer import Tokenizer
 
 
@@ -26,7 +27,7 @@ def taught(
     options: TaskOptions,
     temperature: float,
     device: torch.device,
-) -> tuple[DistilledTask, list[TextExample]]:
+) -> tuple[DistilledTask, list[LabelledExample]]:
     """The student's task, and the rows as its examples, with the teacher's answers for labels.
 
     Args:
@@ -68,7 +69,7 @@ def taught(
         temperature,
     )
     labels = task.settings.labels
-    examples: list[TextExample] = []
+    examples: list[LabelledExample] = []
     told = engine.predict(teacher.network, reader, rows)  # type: ignore[arg-type]
     for chunk in engine.chunks(zip(rows, told, strict=True), 4096):
         made = task.examples(
@@ -79,5 +80,5 @@ def taught(
         )
         for example, (_, (_, answer)) in zip(made, chunk, strict=True):
             chances = [answer["probabilities"][label] for label in labels]
-            examples.append(replace(example, label=np.array(chances, np.float32)))
+            examples.append(replace(example, target=np.array(chances, np.float32)))
     return task, examples

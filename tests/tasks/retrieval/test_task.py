@@ -123,17 +123,17 @@ def test_another_table_may_have_other_columns() -> None:
     sts = read_rows([{"sentence1": "a", "sentence2": "b", "score": s} for s in (1, 5)])
     scored = task.for_table(sts, labelled=True)
     assert scored.metrics == ("loss", "pearson", "spearman")
-    assert [x.score for x in scored.examples([row for _, row in sts], 0)] == [0, 1]
+    assert [x.target for x in scored.examples([row for _, row in sts], 0)] == [0, 1]
     bare = scored.for_table(read_rows([{"sentence1": "a", "sentence2": "b"}]), labelled=False)
     (example,) = bare.examples([{"sentence1": "a", "sentence2": "b"}], 0, labelled=False)
-    assert example.score is None
+    assert example.target is None
     assert example.content == scored.examples([sts.sample[0]], 0)[0].content
 
 
 def test_long_texts_are_cut_and_counted_or_refused() -> None:
     row = {"query": "a " * 9, "positive": "b", "negative": "c " * 7}
     (example,) = task_from([row]).examples([row], 0)
-    assert [len(ids) for ids in example.input_ids] == [8, 3, 8]
+    assert [len(one.input_ids) for one in example.sequences] == [8, 3, 8]
     assert example.truncated_tokens == 4
     with pytest.raises(DataError, match="row 1: 11 tokens, but at most 8 fit"):
         task_from([row], truncation="error").examples([row], 0)

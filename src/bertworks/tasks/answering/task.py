@@ -21,11 +21,11 @@ from ...errors import DataError
 from ...packed import Batch
 from ...text.encoding import Encoding, Segment
 from ...text.windows import segment_windows
+from ..example import by_length, pack
 from ..json_document import TITLE
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import Rows, text_of
 from ..task import Evaluator, Prediction, Row, Shown, Task
-from ..windowed import pack_windows
 from .columns import answers_of, find_answering_columns
 from .evaluator import AnsweringEvaluator
 from .examples import AnsweringExample
@@ -173,15 +173,14 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
                     start += len(text) - len(text.lstrip())
             targets = [self._target(window, start, end) for window in windows]
         return AnsweringExample(
-            index,
-            row[own.question],
-            row[own.context],
-            windows,
-            answers,
-            targets,
-            found,
-            max(0, len(question) - own.max_question_tokens),
-            where,
+            index=index,
+            sequences=windows,
+            target=targets,
+            truncated_tokens=max(0, len(question) - own.max_question_tokens),
+            texts=(row[own.question], row[own.context]),
+            where=where,
+            answers=answers,
+            found=found,
         )
 
     @staticmethod
@@ -194,12 +193,12 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         """Each window by itself; a question whose answer is lost teaches nothing."""
         if example.found == "lost":
             return []
-        assert example.targets is not None, "answers are known where they are learned"
+        assert example.target is not None, "answers are known where they are learned"
         return [
             replace(
-                example, windows=[window], targets=[target], found="as given", truncated_tokens=0
+                example, sequences=[window], target=[target], found="as given", truncated_tokens=0
             )
-            for window, target in zip(example.windows, example.targets, strict=True)
+            for window, target in zip(example.sequences, example.target, strict=True)
         ]
 
     def collate(self, examples: Sequence[AnsweringExample]) -> Batch:
@@ -209,19 +208,17 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         window; `["may_answer"]` `[tokens]` bool: the passage's tokens and `[CLS]`;
         `counts["answering"]` the windows.
         """
-        packed, windows = pack_windows(examples)
-        if any(example.targets is None for example in examples):
+        places = by_length(examples)
+        packed = pack(examples, places)
+        if any(example.target is None for example in examples):
             return Batch(packed, examples=examples)
         may_answer = np.zeros(packed.num_tokens, bool)
-        spans = []
-        for (example, number), start in zip(windows, packed.cu_seqlens.tolist(), strict=False):
-            window = example.windows[number]
-            may_answer[start + passage_tokens(window)] = True
+        for (at, number), start in zip(places, packed.cu_seqlens.tolist(), strict=False):
+            may_answer[start + passage_tokens(examples[at].sequences[number])] = True
             may_answer[start] = True
-            assert example.targets is not None, "checked above"
-            spans.append(example.targets[number])
+        spans = [examples[at].target[number] for at, number in places]
         targets = {"spans": np.array(spans, np.int64), "may_answer": may_answer}
-        return Batch(packed, targets, {"answering": len(windows)}, examples)
+        return Batch(packed, targets, {"answering": len(places)}, examples)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row its `answer` (empty if there is none), the `start` and `end` characters, its
@@ -273,12 +270,12 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         places = {pair: cu_seqlens[at] for at, pair in enumerate(zip(rows, numbers, strict=True))}
         own = self.settings
         for example in batch.examples:
-            tokens = [passage_tokens(window) for window in example.windows]
+            tokens = [passage_tokens(window) for window in example.sequences]
             firsts = [own.stride * number for number in range(len(tokens))]
             says = tellers([(first, len(part)) for first, part in zip(firsts, tokens, strict=True)])
             null = np.inf
             best: list[Candidate] = []
-            for number, (window, part) in enumerate(zip(example.windows, tokens, strict=True)):
+            for number, (window, part) in enumerate(zip(example.sequences, tokens, strict=True)):
                 start = places[example.index, number]
                 null = min(null, logits[start].sum())
                 own_logits = logits[start + part]

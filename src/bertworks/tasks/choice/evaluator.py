@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ..example import LabelledExample
 from ..metrics import OneOfSeveralEvaluator
-from .examples import ChoiceExample
 
 
 class ChoiceEvaluator(OneOfSeveralEvaluator):
     """`loss`, `accuracy`, and `majority`: that of always choosing the commonest number."""
 
-    def shown(self, example: ChoiceExample, true: int, told: int) -> tuple[str, str, str]:
-        return example.prompt, example.choices[true], example.choices[told]
+    def shown(self, example: LabelledExample, true: int, told: int) -> tuple[str, str, str]:
+        prompt, *choices = example.texts
+        return prompt, choices[true], choices[told]

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from ...checkpoints.heads import CHOICES
 from ...errors import DataError
-from ...packed import Batch, Packed
+from ...packed import Batch
+from ..example import LabelledExample, Tokens, by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import Rows, text_of
 from ..task import Evaluator, Prediction, Row, Task
 from .columns import choice_number, choices_of, find_choice_columns, first_number
 from .evaluator import ChoiceEvaluator
-from .examples import ChoiceExample
 from .network import ChoiceNetwork
 from .settings import ChoiceOptions, ChoiceSettings
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ...text.tokenizer import Tokenizer
 
 
-class ChoiceTask(LabelledTask[ChoiceExample]):
+class ChoiceTask(LabelledTask[LabelledExample]):
     """Which of its choices belongs to a prompt.
 
     Args:
@@ -110,7 +110,7 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
 
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
-    ) -> list[ChoiceExample]:
+    ) -> list[LabelledExample]:
         """Tokenise the choices of many rows at once.
 
         Raises:
@@ -134,15 +134,13 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
             part = encodings[start : start + len(texts)]
             start += len(texts)
             examples.append(
-                ChoiceExample(
-                    first_index + at,
-                    prompts[at],
-                    texts,
-                    [encoding.input_ids for encoding in part],
-                    [encoding.token_type_ids for encoding in part],
-                    self._label(row, len(texts), where[at]) if labelled else None,
-                    sum(encoding.truncated_tokens for encoding in part),
-                    where[at],
+                LabelledExample(
+                    index=first_index + at,
+                    sequences=[Tokens.of(encoding) for encoding in part],
+                    target=self._label(row, len(texts), where[at]) if labelled else None,
+                    truncated_tokens=sum(encoding.truncated_tokens for encoding in part),
+                    texts=(prompts[at], *texts),
+                    where=where[at],
                 )
             )
         return examples
@@ -160,30 +158,21 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
             )
         return number
 
-    def collate(self, examples: Sequence[ChoiceExample]) -> Batch:
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack the choices of all rows in order of length.
 
         `targets["row"]` is `[sequences]` int64, the place among the examples of a sequence's row;
         `["most"]` as long as a row has choices at most; `["labels"]`, if known, `[rows]`;
         `counts["choice"]` the rows.
         """
-        order = sorted(
-            (len(ids), at, number)
-            for at, example in enumerate(examples)
-            for number, ids in enumerate(example.input_ids)
-        )
-        packed = Packed.from_arrays(
-            [examples[at].input_ids[number] for _, at, number in order],
-            [examples[at].token_type_ids[number] for _, at, number in order],
-            rows=[examples[at].index for _, at, _ in order],
-            numbers=[number for _, _, number in order],
-        )
+        places = by_length(examples)
+        packed = pack(examples, places)
         targets = {
-            "row": np.array([at for _, at, _ in order], np.int64),
-            "most": np.zeros(max(len(example.choices) for example in examples), np.int8),
+            "row": np.array([at for at, _ in places], np.int64),
+            "most": np.zeros(max(len(example.sequences) for example in examples), np.int8),
         }
-        labels = [example.label for example in examples if example.label is not None]
-        if len(labels) < len(examples):
+        labels = [example.target for example in examples]
+        if None in labels:
             return Batch(packed, targets, examples=examples)
         targets["labels"] = np.array(labels, np.int64)
         return Batch(packed, targets, {"choice": len(labels)}, examples)
@@ -196,18 +185,18 @@ class ChoiceTask(LabelledTask[ChoiceExample]):
         chances = torch.softmax(outputs["logits"].double(), -1).cpu()
         found: dict[int, Prediction] = {}
         for example, own in zip(batch.examples, chances.tolist(), strict=True):
-            told = own[: len(example.choices)]
+            told = own[: len(example.sequences)]
             best = max(range(len(told)), key=told.__getitem__)
             found[example.index] = {
                 "choice": best + self.settings.first_number,
-                "text": example.choices[best],
+                "text": example.texts[1 + best],
                 "probabilities": told,
             }
         return found
 
-    def count_targets(self, examples: Sequence[ChoiceExample]) -> Mapping[str, int]:
-        counts = Counter(example.label for example in examples)
-        most = max(len(example.choices) for example in examples)
+    def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
+        counts = Counter(example.target for example in examples)
+        most = max(len(example.sequences) for example in examples)
         first = self.settings.first_number
         return {str(number + first): counts[number] for number in range(most)}
 

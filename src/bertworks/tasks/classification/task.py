@@ -21,13 +21,13 @@ from torch import Tensor
 from ...checkpoints.heads import CLASSIFIER
 from ...errors import DataError, SettingsError, brief, nearest
 from ...packed import Batch
+from ..example import LabelledExample
 from ..labelled import TaskOptions, TaskSettings
 from ..labels import count_labels, label_name, label_names, sort_labels
 from ..metrics import ClassificationEvaluator, MultiLabelEvaluator
 from ..placed import Rows
 from ..task import Evaluator, Prediction, Row, Shown, Task
 from ..texts import (
-    TextExample,
     TextTask,
     is_single_value,
     labelled_batch,
@@ -163,14 +163,14 @@ class ClassificationTask(TextTask):
             )
         return self._numbers[name]
 
-    def collate(self, examples: Sequence[TextExample]) -> Batch:
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack rows in order of length; `targets` and `counts` are there if labels are known.
 
         `targets["labels"]` is `[rows]` int64, with `multi_label` `[rows, classes]`
         float32; `counts["classification"]` the rows.
         """
         dtype = np.float32 if self.settings.multi_label else np.int64
-        batch = labelled_batch(*self.pack(examples), dtype, "classification")
+        batch = labelled_batch(examples, dtype, "classification")
         if not self.settings.lm_weight or not batch.counts:
             return batch
         more = {"weighted_lm": batch.packed.num_tokens - batch.packed.num_sequences}
@@ -197,12 +197,12 @@ class ClassificationTask(TextTask):
             return super().shown(prediction)
         return [(name, prediction["probabilities"][name]) for name in prediction["labels"]]
 
-    def count_targets(self, examples: Sequence[TextExample]) -> Mapping[str, int]:
+    def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
         names = self.settings.labels
         if self.settings.multi_label:
-            totals = np.sum([example.label for example in examples], axis=0).astype(int)
+            totals = np.sum([example.target for example in examples], axis=0).astype(int)
             return dict(zip(names, totals.tolist(), strict=True))
-        counts = Counter(example.label for example in examples)
+        counts = Counter(example.target for example in examples)
         return {name: counts[number] for number, name in enumerate(names)}
 
     def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:

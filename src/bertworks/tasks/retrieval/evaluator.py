@@ -80,7 +80,7 @@ class RankingEvaluator(Evaluator):
         )
         others = iter(passages[len(queries) :])
         for example, query, passage in zip(batch.examples, queries, passages, strict=False):
-            first, second, *negatives = example.input_ids
+            first, second, *negatives = (one.input_ids for one in example.sequences)
             text, *passage_texts = example.texts
             number = self._queries.number(first, query)
             self._rows.setdefault(number, _Row(example.index, example.where, excerpt(text)[0]))

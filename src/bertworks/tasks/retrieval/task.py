@@ -21,6 +21,7 @@ from torch import Tensor
 from ...checkpoints.sentence import SentenceSettings
 from ...errors import DataError, SettingsError
 from ...packed import Batch
+from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import finite_number
 from ..metrics import RegressionEvaluator
@@ -28,7 +29,7 @@ from ..placed import Rows, text_of
 from ..task import Evaluator, Prediction, Row, Shown, Task
 from .columns import find_retrieval_columns, negatives_of
 from .evaluator import RankingEvaluator
-from .examples import RetrievalExample, pack_texts
+from .examples import pack_texts
 from .network import RetrievalNetwork
 from .settings import RetrievalOptions, RetrievalSettings
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ...text.tokenizer import Tokenizer
 
 
-class RetrievalTask(LabelledTask[RetrievalExample]):
+class RetrievalTask(LabelledTask[LabelledExample]):
     """Vectors of texts whose cosine says what belongs together.
 
     Args:
@@ -164,7 +165,7 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
 
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
-    ) -> list[RetrievalExample]:
+    ) -> list[LabelledExample]:
         """Tokenise the texts of many rows at once.
 
         Raises:
@@ -197,25 +198,27 @@ class RetrievalTask(LabelledTask[RetrievalExample]):
                 raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
         edges = pairwise(accumulate(map(len, texts), initial=0))
         return [
-            RetrievalExample(
-                first_index + at,
-                [encoding.input_ids for encoding in encodings[start:end]],
-                scores[at],
-                sum(encoding.truncated_tokens for encoding in encodings[start:end]),
-                texts[at],
-                where[at],
+            LabelledExample(
+                index=first_index + at,
+                sequences=[Tokens.of(encoding) for encoding in encodings[start:end]],
+                target=scores[at],
+                truncated_tokens=sum(
+                    encoding.truncated_tokens for encoding in encodings[start:end]
+                ),
+                texts=texts[at],
+                where=where[at],
             )
             for at, (start, end) in enumerate(edges)
         ]
 
-    def collate(self, examples: Sequence[RetrievalExample]) -> Batch:
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack all texts in order of length; see `pack_texts` for what the targets are.
 
         `targets["labels"]`, if scores are known, are `[rows]` float32. `counts["retrieval"]` are
         the rows, or, in the triplet loss, the negatives.
         """
         packed, targets = pack_texts(examples)
-        scores = [example.score for example in examples]
+        scores = [example.target for example in examples]
         if None not in scores:
             targets["labels"] = np.array(scores, np.float32)
         is_triplet = self.settings.loss == "triplet"

@@ -32,11 +32,11 @@ class TaggingEvaluator(Evaluator):
         self._pieces += len(labels)
         names = self._task.settings.labels
         for example, path, chances in self._task.paths(outputs, batch):
-            assert example.tags is not None, "tags are known where they are measured"
+            assert example.target is not None, "tags are known where they are measured"
             self._scores.add(
                 example,
                 example.words,
-                [names[number] for number in example.tags.tolist()],
+                [names[number] for number in example.target.tolist()],
                 [names[number] for number in path],
                 chances[np.arange(len(path)), np.array(path, np.int64)],
             )

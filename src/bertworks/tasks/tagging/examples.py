@@ -5,44 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from ..example import LabelledExample
 from .words import Window
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class TaggingExample:
-    """A row as windows.
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TaggingExample(LabelledExample):
+    """A row as windows; its target is int64 `[words]`.
 
     Attributes:
-        index: the row's number.
+        sequences: the windows; each word is tagged in one of them.
         words: what is tagged.
         offsets: characters `[start, end)` of each word of a plain text; None if words were given.
-        text: the plain text.
-        tags: int64 `[words]`; None where they are not known.
-        windows: sequences; each word is told by one of them.
-        truncated_tokens: tokens of words that are longer than a window.
-        where: the row's place: file and line, or row.
     """
 
-    index: int
+    sequences: Sequence[Window]
     words: Sequence[str]
-    offsets: Sequence[tuple[int, int]] | None
-    text: str | None
-    tags: np.ndarray | None
-    windows: Sequence[Window]
-    truncated_tokens: int
-    where: str = ""
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(window.input_ids) for window in self.windows)
-
-    @property
-    def content(self) -> bytes:
-        return b"".join(window.input_ids.tobytes() for window in self.windows)
-
-    @property
-    def target(self) -> bytes:
-        assert self.tags is not None
-        return self.tags.tobytes()
+    offsets: Sequence[tuple[int, int]] | None = None

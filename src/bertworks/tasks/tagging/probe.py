@@ -23,8 +23,8 @@ from ...model.heads import cross_entropy_sum
 from ...model.layers import Dropout
 from ...packed import Batch
 from ...settings import Settings
+from ..example import by_length
 from ..task import Network
-from ..windowed import in_order
 from .examples import TaggingExample
 from .task import TaggingTask
 from .words import Window
@@ -76,7 +76,7 @@ def window_starts(examples: Iterable[TaggingExample]) -> tuple[dict[Window, int]
     starts: dict[Window, int] = {}
     total = 0
     for example in examples:
-        for window in example.windows:
+        for window in example.sequences:
             starts[window] = total
             total += len(window.positions)
     return starts, total
@@ -183,7 +183,7 @@ class ProbeTask(TaggingTask):
         """As tagging does; beside that `targets["states"]`, `[layers, pieces, hidden_size]`, and
         `targets["lengths"]`, `[windows]`: the pieces of each that tell a tag."""
         batch = super().collate(examples)
-        windows = [example.windows[number] for example, number in in_order(examples)]
+        windows = [examples[at].sequences[number] for at, number in by_length(examples)]
         more = {
             "states": self.states.of(windows, self.choice.layers),
             "lengths": np.array([len(window.positions) for window in windows]),

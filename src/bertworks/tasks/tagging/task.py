@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -19,10 +20,10 @@ from torch import Tensor
 from ...checkpoints.heads import TAGS
 from ...errors import DataError, brief, nearest
 from ...packed import Batch
+from ..example import by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import PlacedRow, Rows
 from ..task import Evaluator, Prediction, Row, Shown, Task
-from ..windowed import pack_windows
 from .columns import WordColumns, find_document_column, find_word_columns, strings_of
 from .context import BEFORE, BEHIND, in_context
 from .evaluator import TaggingEvaluator
@@ -206,15 +207,16 @@ class TaggingTask(LabelledTask[TaggingExample]):
         )
         return [
             TaggingExample(
-                first_index + at,
-                words[at],
-                offsets[at],
-                None if offsets[at] is None else row["text"],
-                self._tags(row, words[at], where[at]) if labelled else None,
-                *made[at],
-                where[at],
+                index=first_index + at,
+                sequences=windows,
+                target=self._tags(row, words[at], where[at]) if labelled else None,
+                truncated_tokens=cut,
+                texts=() if offsets[at] is None else (row["text"],),
+                where=where[at],
+                words=words[at],
+                offsets=offsets[at],
             )
-            for at, row in enumerate(rows)
+            for at, (row, (windows, cut)) in enumerate(zip(rows, made, strict=True))
         ]
 
     def _around(self, row: Row, where: str) -> Around:
@@ -248,8 +250,8 @@ class TaggingTask(LabelledTask[TaggingExample]):
     def training_examples(self, example: TaggingExample) -> Sequence[TaggingExample]:
         """Each window that tells a word by itself."""
         return [
-            TaggingExample(example.index, example.words, None, None, example.tags, [window], 0)
-            for window in example.windows
+            replace(example, sequences=[window], texts=(), offsets=None, truncated_tokens=0)
+            for window in example.sequences
             if len(window.words)
         ]
 
@@ -259,28 +261,18 @@ class TaggingTask(LabelledTask[TaggingExample]):
         `targets["positions"]` is `[pieces]` int64, the tokens that tell a tag; `["labels"]`, if
         tags are known, the like; `counts["tagging"]` how many there are.
         """
-        packed, places = pack_windows(examples)
-        windows = [(example, example.windows[number]) for example, number in places]
+        places = by_length(examples)
+        packed = pack(examples, places)
+        windows = [(examples[at], examples[at].sequences[number]) for at, number in places]
         starts = packed.cu_seqlens.tolist()
-        targets = {
-            "positions": np.concatenate(
-                [
-                    window.positions + start
-                    for (_, window), start in zip(windows, starts, strict=False)
-                ]
-            )
-        }
-        counts = {}
-        if all(example.tags is not None for example in examples):
-            targets["labels"] = np.concatenate(
-                [
-                    example.tags[window.words]
-                    for example, window in windows
-                    if example.tags is not None
-                ]
-            )
-            counts["tagging"] = len(targets["labels"])
-        return Batch(packed, targets, counts, examples)
+        positions = [
+            window.positions + start for (_, window), start in zip(windows, starts, strict=False)
+        ]
+        targets = {"positions": np.concatenate(positions)}
+        if any(example.target is None for example in examples):
+            return Batch(packed, targets, examples=examples)
+        labels = np.concatenate([example.target[window.words] for example, window in windows])
+        return Batch(packed, {**targets, "labels": labels}, {"tagging": len(labels)}, examples)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row its `words` and `tags`, the `probabilities` of these, and, where tags mark
@@ -325,7 +317,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         at = 0
         rows, numbers = batch.packed.sequence_row.tolist(), batch.packed.sequence_number.tolist()
         for row, number in zip(rows, numbers, strict=True):
-            words = examples[row].windows[number].words
+            words = examples[row].sequences[number].words
             np.add.at(sums[row], words, logits[at : at + len(words)])
             np.add.at(told[row], words, 1)
             at += len(words)
@@ -342,8 +334,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         names = self.settings.labels
         counts = np.zeros(len(names), np.int64)
         for example in examples:
-            assert example.tags is not None, "tags are known where they are counted"
-            counts += np.bincount(example.tags, minlength=len(names))
+            counts += np.bincount(example.target, minlength=len(names))
         return dict(zip(names, counts.tolist(), strict=True))
 
     @property
@@ -359,13 +350,13 @@ def _entity(
     example: TaggingExample, kind: str, first: int, past: int, sure: Sequence[float]
 ) -> Prediction:
     probability = sum(sure[first:past]) / (past - first)
-    if example.offsets is None or example.text is None:
+    if example.offsets is None:
         text = " ".join(example.words[first:past])
         return {"type": kind, "text": text, "start": first, "end": past, "probability": probability}
     start, end = example.offsets[first][0], example.offsets[past - 1][1]
     return {
         "type": kind,
-        "text": example.text[start:end],
+        "text": example.texts[0][start:end],
         "start": start,
         "end": end,
         "probability": probability,

@@ -1,0 +1,109 @@
+"""A labelled row as token ids, and the pack of several: one type for all tasks.
+
+A row is one sequence or several: the windows of a long text, a prompt with each of its choices, a
+query with its passages. A batch holds the sequences of all rows in order of length, so that
+neighbours have nearly the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from ..packed import Packed
+
+
+class TokenIds(Protocol):
+    """A sequence for the network, such as an `Encoding`: `[tokens]` of each."""
+
+    @property
+    def input_ids(self) -> np.ndarray: ...
+
+    @property
+    def token_type_ids(self) -> np.ndarray: ...
+
+
+class Tokens(NamedTuple):
+    """A sequence, without what an `Encoding` knows beside: a table's rows are held in memory."""
+
+    input_ids: np.ndarray
+    token_type_ids: np.ndarray
+
+    @classmethod
+    def of(cls, encoding: TokenIds) -> Tokens:
+        """The tokens of an encoding alone."""
+        return cls(encoding.input_ids, encoding.token_type_ids)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class LabelledExample:
+    """A row as token ids.
+
+    Attributes:
+        index: the row's number.
+        sequences: one at least.
+        target: what is to be learned, as the task has it (a class's number, a value, an array);
+            None where it is not known.
+        truncated_tokens: how many tokens the limits cut off.
+        texts: what the row says, for people.
+        where: the row's place: file and line, or row.
+    """
+
+    index: int
+    sequences: Sequence[TokenIds]
+    target: Any = None
+    truncated_tokens: int = 0
+    texts: Sequence[str] = ()
+    where: str = ""
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all sequences."""
+        return sum(len(one.input_ids) for one in self.sequences)
+
+    @property
+    def content(self) -> bytes:
+        """The tokens: two rows of the same content are duplicates."""
+        return b"".join(one.input_ids.tobytes() for one in self.sequences)
+
+    @property
+    def target_bytes(self) -> bytes:
+        """The target: a resumed run must find the same again."""
+        return np.asarray(np.nan if self.target is None else self.target).tobytes()
+
+    @property
+    def shown(self) -> str:
+        """The texts for people."""
+        return " | ".join(self.texts)
+
+
+ExampleT = TypeVar("ExampleT", bound=LabelledExample)
+
+Place = tuple[int, int]
+"""A sequence: the place of its example among the examples, and its number there."""
+
+
+def by_length(examples: Sequence[LabelledExample]) -> list[Place]:
+    """All sequences in order of length."""
+    places = [
+        (at, number) for at, one in enumerate(examples) for number in range(len(one.sequences))
+    ]
+    return sorted(places, key=lambda place: len(_at(examples, place).input_ids))
+
+
+def pack(examples: Sequence[LabelledExample], places: Sequence[Place]) -> Packed:
+    """The sequences at some places, in their order; each knows its row and its number there."""
+    sequences = [_at(examples, place) for place in places]
+    return Packed.from_arrays(
+        [one.input_ids for one in sequences],
+        [one.token_type_ids for one in sequences],
+        rows=[examples[at].index for at, _ in places],
+        numbers=[number for _, number in places],
+    )
+
+
+def _at(examples: Sequence[LabelledExample], place: Place) -> TokenIds:
+    return examples[place[0]].sequences[place[1]]
