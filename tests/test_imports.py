@@ -61,14 +61,18 @@ import sys
 from typer.testing import CliRunner
 from bertworks.cli import app
 runner = CliRunner()
+from bertworks.cli.schemas import VERBS
 verbs = [command.name for command in app.registered_commands]
-assert len(verbs) == 23, verbs
-for arguments in [["--help"], ["--version"], *([verb, "--help"] for verb in verbs)]:
-    result = runner.invoke(app, arguments)
-    assert result.exit_code == 0, (arguments, result.output)
+assert len(verbs) == 24, verbs
+def run(commands):
+    for arguments in commands:
+        result = runner.invoke(app, arguments)
+        assert result.exit_code == 0, (arguments, result.output)
+run([["--help"], ["--version"], *([verb, "--help"] for verb in verbs if verb not in VERBS)])
 loaded = [name for name in {(*HEAVY, "numpy", "pyarrow", "tokenizers", "yaml")!r}
           if name in sys.modules]
-print(loaded)
+run([verb, "--help"] for verb in VERBS if verb != "ablate")  # with their settings
+print(loaded + [name for name in {HEAVY!r} if name in sys.modules])
 """
     assert _run(code) == "[]"
 

@@ -28,11 +28,16 @@ from .checkpoints.store import (
 )
 from .errors import BertworksError, CheckpointError, DataError, SettingsError, brief
 from .inference import engine
-from .inference.engine import EngineSettings
 from .inference.evaluate import Evaluation, evaluate
-from .inference.features import Embedder, EmbedSettings, embed
-from .inference.generate import GenerationSettings, generate
-from .inference.token_features import TokenFeatures, TokenSettings
+from .inference.features import Embedder, embed
+from .inference.generate import generate
+from .inference.settings import (
+    EmbeddingSettings,
+    EngineSettings,
+    FeatureSettings,
+    GenerateSettings,
+)
+from .inference.token_features import TokenFeatures
 from .inference.vectors import WrittenVectors, fingerprint, write_vectors
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
@@ -229,7 +234,6 @@ class Model:
         *,
         data: Table | Texts | None = None,
         column: str | None = None,
-        engine: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> NDArray[np.float32]:
         """A vector of each text, in the order of the texts.
@@ -238,12 +242,12 @@ class Model:
             texts: a text (an array of one row is returned), or any number, of any mix of lengths.
             data: a `.txt` file (each line a text) or a table instead.
             column: the texts' column in a table; found out if left out.
-            engine: those of `EngineSettings`, such as `{"precision": "bf16"}`.
-            settings: those of `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt",
-                "weighted-mean", "sep", "pooler", "mean+max"), `layers` (`[-1]`: the last),
-                `combine` ("concat", "sum", "mean"), `normalize`, `max_seq_length`. What is left out
-                is as the model's own files say (sentence-transformers'), or else the default. For a
-                table also those of `TableOptions`.
+            settings: those of `EngineSettings`, such as `precision="bf16"`, and of `EmbedSettings`:
+                `pooling` ("mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler",
+                "mean+max"), `layers` (`[-1]`: the last), `combine` ("concat", "sum", "mean"),
+                `normalize`, `max_seq_length`. What is left out is as the model's files say
+                (sentence-transformers'), or else the default. For a table also those of
+                `TableOptions`.
 
         Returns:
             float32 `[texts, width]`; the width is `hidden_size`, or more where several are laid
@@ -254,7 +258,7 @@ class Model:
             SettingsError: a setting is unknown or impossible.
         """
         options, settings = TableOptions.split(settings)
-        embedder = self.embedder(engine, **settings)
+        embedder = self.embedder(**settings)
         given = _one_of(texts, data)
         if data is None:
             given = not_empty(as_texts(given))
@@ -301,7 +305,6 @@ class Model:
         data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
-        engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
         **settings: Any,
     ) -> WrittenVectors:
@@ -311,9 +314,8 @@ class Model:
             out: the file, its name ending in `.npy` or `.parquet`.
             data: texts, rows, a `.txt` file (each line a text), or a table.
             column: the texts' column in a table; found out if left out.
-            engine: those of `EngineSettings`.
             progress: told how many rows are done, and how many there are (0 if that is not known).
-            settings: those of `EmbedSettings`, as `embed` takes them, and of `TableOptions`.
+            settings: as `embed` takes them.
 
         Raises:
             DataError: a text is none (where a file holds the texts, this is seen before the first
@@ -322,7 +324,7 @@ class Model:
         """
         options, settings = TableOptions.split(settings)
         texts = read_texts(data, column=column, **options)
-        return self._write(out, [data], texts, self.embedder(engine, **settings), progress)
+        return self._write(out, [data], texts, self.embedder(**settings), progress)
 
     def features_to(
         self,
@@ -330,7 +332,6 @@ class Model:
         data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
-        engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
         **settings: Any,
     ) -> WrittenVectors:
@@ -338,22 +339,18 @@ class Model:
 
         Args:
             out: the file, its name ending in `.parquet`.
-            data, column, engine, progress: as `embed_to` takes them.
+            data, column, progress: as `embed_to` takes them.
             settings: those of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
-                "mean"), `layers`, `combine`, `max_seq_length`; and of `TableOptions`.
+                "mean"), `layers`, `combine`, `max_seq_length`; and of `EngineSettings` and
+                `TableOptions`.
 
         Raises:
             DataError: as `embed_to` does.
             SettingsError: a setting is unknown or impossible.
         """
         options, settings = TableOptions.split(settings)
-        made = TokenFeatures(
-            self.network,
-            self.tokenizer,
-            TokenSettings.parse(settings),
-            # A window's vectors are held at once.
-            EngineSettings.parse({"window_rows": 256, **(engine or {})}),
-        )
+        how = FeatureSettings.resolve(**settings)
+        made = TokenFeatures(self.network, self.tokenizer, how, how)
         texts = read_texts(data, column=column, **options)
         return self._write(out, [data], texts, made, progress)
 
@@ -376,19 +373,15 @@ class Model:
         tell = None if progress is None else lambda rows: progress(rows, total)
         return write_vectors(out, texts, made, made_with=made_with, inputs=inputs, progress=tell)
 
-    def embedder(self, engine: Mapping[str, Any] | None = None, **settings: Any) -> Embedder:
+    def embedder(self, **settings: Any) -> Embedder:
         """What `embed` makes vectors with; its arguments are those of `embed`.
 
         Raises:
             SettingsError: a setting is unknown or impossible.
         """
         known = {} if self.sentence is None else self.sentence.model_dump()
-        return Embedder(
-            self.network,
-            self.tokenizer,
-            EmbedSettings.parse({**known, **settings}),
-            EngineSettings.parse(engine or {}),
-        )
+        how = EmbeddingSettings.resolve(**{**known, **settings})
+        return Embedder(self.network, self.tokenizer, how, how)
 
     def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[dict[str, Any]]]:
         """The likeliest pieces for each `[MASK]` in a text.
@@ -409,16 +402,13 @@ class Model:
         found: list[list[dict[str, Any]]] = masks
         return found
 
-    def generate(
-        self, prompts: str | Iterable[str], *, precision: str = "fp32", **settings: Any
-    ) -> list[str]:
+    def generate(self, prompts: str | Iterable[str], **settings: Any) -> list[str]:
         """What the model goes on each text with.
 
         Args:
             prompts: one text or several, one token long at least.
-            precision: "fp32", "bf16" or "auto".
             settings: those of `GenerationSettings`: `max_new_tokens`, `temperature` (0: always the
-                likeliest token), `top_k`, `top_p`, `stop_ids`, `seed`.
+                likeliest token), `top_k`, `top_p`, `stop_ids`, `seed`; and of `EngineSettings`.
 
         Returns:
             The new text alone, for each prompt.
@@ -432,12 +422,8 @@ class Model:
             raise BertworksError(f"the model was trained for {task.name}, and does not go on texts")
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = [row.tolist() for row in self.tokenizer.piece_ids(texts)]
-        made = generate(
-            network,
-            ids,
-            GenerationSettings.parse(settings),
-            EngineSettings.parse({"precision": precision}),
-        )
+        how = GenerateSettings.parse(settings)
+        made = generate(network, ids, how, how)
         return [self.tokenizer.decode(row) for row in made]
 
     def next_sentence(self, first: str, second: str) -> float:

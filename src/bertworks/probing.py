@@ -13,33 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from .api import Model, load
 from .errors import DataError, need
-from .inference.features import EmbedSettings
-from .literals import Precision
+from .inference.settings import TextProbeSettings
 from .tasks.classification.settings import ClassificationOptions
 from .tasks.classification.task import ClassificationTask
 from .tasks.placed import Rows, text_of
 from .tasks.rows import Table, read_rows, replayable
 from .tasks.scores import EXTRA, classification_metrics
-from .tasks.table_options import TableOptions
-
-
-class TextProbeSettings(EmbedSettings, TableOptions):
-    """How vectors are made, and what is learned on them; beside these, those of `Model.embed` and
-    of `TableOptions`."""
-
-    text_column: str | None = Field(None, description="name or number; guessed if left out")
-    label_column: str | None = Field(None, description="name or number; guessed if left out")
-    precision: Precision = Field("fp32", description="what the encoder computes in")
-    inverse_regularization: float = Field(1.0, gt=0, description="scikit-learn's C")
-    max_iterations: int = Field(10_000, ge=1, description="of the solver, which stops sooner")
-
-    def of_vectors(self) -> dict[str, Any]:
-        """What is said of the vectors; the rest is the model's own."""
-        return self.model_dump(include=self.model_fields_set & set(EmbedSettings.model_fields))
 
 
 @dataclass(frozen=True)
@@ -100,7 +82,7 @@ def probe(
     texts, labels = _texts_and_labels(task, tables[0])
     dev_texts, dev_labels = _texts_and_labels(task.for_table(tables[1], labelled=True), tables[1])
     vectors, dev_vectors = (
-        held.embed(some, engine={"precision": asked.precision}, **asked.of_vectors())
+        held.embed(some, precision=asked.precision, **asked.of_vectors())
         for some in (texts, dev_texts)
     )
     # Close to the optimum: where scikit-learn stops by default, rounding decides about rows.

@@ -24,12 +24,14 @@ from numpy.typing import NDArray
 from .api import Model
 from .errors import BertworksError, DataError, SettingsError
 from .inference.approximate import open_cells
+from .inference.settings import EngineSettings
 from .locks import check_inputs, claim
 from .tasks.classification.task import ClassificationTask
 from .tasks.plain import Texts, read_texts
 from .tasks.regression import RegressionTask
 from .tasks.retrieval.exact import top_k as nearest
 from .tasks.rows import Table
+from .tasks.table_options import TableOptions
 from .tasks.task import Prediction
 
 MANY = 1_000_000
@@ -63,9 +65,9 @@ class Index:
         model: what made the vectors.
         texts: the texts, which are read again when some are found.
         vectors: float32 `[texts, width]` of length 1.
-        engine: settings of `EngineSettings`, for queries.
         cells: where an approximation is kept; nowhere, if left out.
         cut: how many texts were too long for the model, and cut.
+        settings: those of `EngineSettings`, for queries.
     """
 
     def __init__(
@@ -74,12 +76,13 @@ class Index:
         texts: Texts,
         vectors: NDArray[np.float32],
         *,
-        engine: Mapping[str, Any] | None = None,
         cells: Path | None = None,
         cut: int = 0,
+        **settings: Any,
     ) -> None:
         self.model, self.vectors, self.cut = model, vectors, cut
-        self._texts, self._engine, self._cells = texts, engine, cells
+        self._texts, self._cells = texts, cells
+        self._engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
 
     @classmethod
     def open(
@@ -89,9 +92,8 @@ class Index:
         directory: str | os.PathLike[str] | None = None,
         *,
         column: str | None = None,
-        engine: Mapping[str, Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
-        **options: Any,
+        **settings: Any,
     ) -> Self:
         """Make vectors of texts, or take those that are in the directory.
 
@@ -103,9 +105,9 @@ class Index:
             directory: where vectors are kept, and read from as they are needed; in memory, if left
                 out. One that was stopped half-way is gone on with.
             column: the texts' column in a table; found out if left out.
-            engine: those of `EngineSettings`.
             progress: told how many texts are done, and how many there are.
-            options: those of `TableOptions`: `header`, `format`, `encoding`, `max_line_bytes`.
+            settings: those of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`) and
+                of `EngineSettings`.
 
         Raises:
             DataError: there are no texts; what the directory holds is of other texts or another
@@ -113,6 +115,8 @@ class Index:
             OutputError: the directory cannot be written, is being written by another process, or
                 is, contains or lies in an input.
         """
+        options, settings = TableOptions.split(settings)
+        engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
         if isinstance(data, str) and data == "-":
             raise DataError(
                 "texts to search cannot be read from standard input", fix="Give a file."
@@ -124,16 +128,14 @@ class Index:
             if not (folder / _VECTORS).exists():  # an approximation is of other vectors
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             written = model.embed_to(
-                folder / _VECTORS, texts, engine=engine, progress=progress, normalize=True
+                folder / _VECTORS, texts, progress=progress, normalize=True, **engine
             )
             return written.cut
 
         if directory is None:
             with TemporaryDirectory() as temporary:
                 cut = embedded(Path(temporary))
-                return cls(
-                    model, texts, np.load(Path(temporary) / _VECTORS), engine=engine, cut=cut
-                )
+                return cls(model, texts, np.load(Path(temporary) / _VECTORS), cut=cut, **engine)
         folder = Path(directory)
         check_inputs(folder, [data])
         # What is finished is only read.
@@ -142,7 +144,7 @@ class Index:
             cut = embedded(folder)
         vectors = np.load(folder / _VECTORS, mmap_mode="r")
         cells = folder / f"{_VECTORS}.faiss"
-        return cls(model, texts, vectors, engine=engine, cells=cells, cut=cut)
+        return cls(model, texts, vectors, cells=cells, cut=cut, **engine)
 
     def __repr__(self) -> str:
         return f"<Index of {len(self):,} texts in {self._texts.rows.name}, {self.model!r}>"
@@ -184,9 +186,9 @@ class Index:
         relevance = None if rerank is None else _relevance(rerank)
         vectors = self.model.embed(
             data=read_texts(queries, called="query"),
-            engine=self._engine,
             normalize=True,
             truncation="error",
+            **self._engine,
         )
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
         if approximate:
@@ -203,7 +205,7 @@ class Index:
             for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True)
         ]
         if rerank is not None and relevance is not None:
-            found = _reranked(queries, found, rerank, relevance, self._engine or {})
+            found = _reranked(queries, found, rerank, relevance, self._engine)
         return [hits[:top_k] for hits in found]
 
     @cached_property

@@ -10,7 +10,7 @@ import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -74,8 +74,8 @@ class Settings(BaseModel):
             *parents, leaf = key.split(".")
             for parent in parents:
                 branch = branch.setdefault(parent, {})
-            is_text = _is_text(cls, _present(cls, key))
-            branch[leaf] = _as_typed(value) if is_text else _parse_scalar(value)
+            field = cls.field(key)
+            branch[leaf] = _parsed(value, None if field is None else field.annotation)
             parsed = cls.upgraded(parsed, met)
             names = _names(parsed)
             if twice := sorted(given & names):
@@ -106,6 +106,17 @@ class Settings(BaseModel):
             return cls.model_validate(tree)
         except ValidationError as error:
             raise _translate(cls, error, where) from None
+
+    @classmethod
+    def field(cls, key: str) -> FieldInfo | None:
+        """The field that a dotted key, present or former, names; None if there is none."""
+        name, _, rest = cls.former.get(key, key).partition(".")
+        if not rest or name not in cls.model_fields:
+            return None if rest else cls.model_fields.get(name)
+        owner = _owner(cls, [name])
+        if owner is None:
+            return None
+        return owner.field(rest) if issubclass(owner, Settings) else owner.model_fields.get(rest)
 
     @classmethod
     def upgraded(cls, tree: Mapping[str, Any], met: dict[str, str] | None = None) -> dict[str, Any]:
@@ -225,6 +236,16 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
+def _parsed(text: str, kind: Any) -> Any:
+    """The value that is typed for a setting of a type: text as it is, the rest as YAML."""
+    if kind in (str, str | None):
+        return _as_typed(text)
+    is_list = any(get_origin(one) is tuple for one in (kind, *get_args(kind)))
+    if is_list and text[:1] not in ("[", "~") and text not in ("", "null"):
+        text = f"[{text}]"  # layers=-2,-1
+    return _parse_scalar(text)
+
+
 def _parse_scalar(text: str) -> Any:
     try:
         value = _load_yaml(text)
@@ -238,23 +259,6 @@ def _parse_scalar(text: str) -> Any:
         except ValueError:
             return value
     return value
-
-
-def _present(cls: type[BaseModel], key: str) -> str:
-    """The present key of a setting that is typed."""
-    if issubclass(cls, Settings) and key in cls.former:
-        return cls.former[key]
-    group, _, rest = key.partition(".")
-    owner = _owner(cls, [group]) if rest and group in cls.model_fields else None
-    return key if owner is None else f"{group}.{_present(owner, rest)}"
-
-
-def _is_text(cls: type[BaseModel], key: str) -> bool:
-    """Whether a setting holds text alone, or text or nothing."""
-    *parents, leaf = key.split(".")
-    owner = _owner(cls, parents)
-    field = owner.model_fields.get(leaf) if owner else None
-    return field is not None and field.annotation in (str, str | None)
 
 
 def _as_typed(text: str) -> str | None:

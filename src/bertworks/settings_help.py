@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 import yaml
@@ -80,8 +80,8 @@ def help_text(settings: Sequence[SettingHelp], width: int = 80) -> str:
     group = None
     for setting in settings:
         if setting.group != group:
-            lines += ["", *textwrap.wrap(f"{setting.group}:", width)]
             group = setting.group
+            lines += ["", *textwrap.wrap(f"{group}:", width)] if group else []
         default = "…" if setting.required else setting.default_text
         left = f"  {setting.key}={default}"
         if len(left) >= _INDENT:
@@ -167,6 +167,8 @@ def _described(
     settings: type[BaseModel], prefix: str, seen: Mapping[type, str]
 ) -> Iterator[SettingHelp]:
     for name, info in settings.model_fields.items():
+        if info.json_schema_extra == {"hidden": True}:
+            continue
         own = _help(settings, name, info, prefix, seen)
         inner = _settings_in(info.annotation)
         if inner is None:
@@ -242,6 +244,8 @@ def _type_text(info: FieldInfo) -> tuple[str, str]:
 def _named(annotation: Any) -> str:
     """A type in words."""
     origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _named(inner[0])
     if origin is Literal:
         return " | ".join(map(str, inner))
     if origin in (Union, UnionType):

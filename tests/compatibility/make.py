@@ -31,10 +31,12 @@ import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.cli import app
-from bertworks.inference.engine import EngineSettings
-from bertworks.inference.features import EmbedSettings
-from bertworks.inference.generate import GenerationSettings
-from bertworks.inference.token_features import TokenSettings
+from bertworks.inference.settings import (
+    EmbedSettings,
+    EngineSettings,
+    GenerationSettings,
+    TokenSettings,
+)
 from bertworks.settings import Settings
 from bertworks.training import initial
 from bertworks.training.journal import RunDirectory

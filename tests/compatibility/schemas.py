@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertworks.ablations.features import FeatureAblationSettings
-from bertworks.probing import TextProbeSettings
+from bertworks.inference.settings import TextProbeSettings
 from bertworks.settings import Settings
 from bertworks.tasks import LABELLED, labelled_task
 from bertworks.training.finetune_settings import settings_of

@@ -16,13 +16,9 @@ import torch
 
 from bertworks.api import Model
 from bertworks.errors import BertworksWarning, CheckpointError, DataError, OutputError
-from bertworks.inference.engine import (
-    EngineSettings,
-    by_tokens,
-    labelled_examples,
-    predict,
-)
+from bertworks.inference.engine import by_tokens, labelled_examples, predict
 from bertworks.inference.evaluate import evaluate
+from bertworks.inference.settings import EngineSettings
 from bertworks.inference.writers import write_predictions
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks.classification.network import ClassificationNetwork
@@ -252,7 +248,7 @@ def test_the_text_is_named_whose_vectors_are_not_finite(
     says = "^text 4: the model's output is not finite"
     for settings in ({}, {"normalize": True}, {"pooling": "cls"}):
         with pytest.raises(CheckpointError, match=says):
-            model.embed(texts, engine={"window_rows": 2}, **settings)
+            model.embed(texts, window_rows=2, **settings)
     for of in ("tokens", "words"):
         with pytest.raises(CheckpointError, match="4: the model's output is not finite"):
             model.features_to(tmp_path / f"{of}.parquet", texts, of=of)

@@ -154,7 +154,7 @@ def test_threads_share_a_model():
 
     def vectors(number: int) -> np.ndarray:
         precision = ("fp32", "bf16")[number % 2]
-        return model.embed(texts[number % 3 :], engine={"precision": precision})
+        return model.embed(texts[number % 3 :], precision=precision)
 
     expected = [vectors(number) for number in range(6)]
     forget_forms(model.network)  # so that threads make them

@@ -11,8 +11,8 @@ from tests.training.letters import GEOMETRY, WORD_PIECES, tagged
 
 from bertworks.api import Model
 from bertworks.errors import BertworksError
-from bertworks.inference.engine import EngineSettings
 from bertworks.inference.frozen import frozen_states
+from bertworks.inference.settings import EngineSettings
 from bertworks.packed import Packed
 from bertworks.tasks.tagging.probe import LayerChoice, LstmSettings, ProbeTask
 from bertworks.tasks.tagging.task import TaggingTask

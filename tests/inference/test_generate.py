@@ -8,8 +8,8 @@ from tests.checkpoints import published
 
 from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference import generate as module
-from bertworks.inference.engine import EngineSettings
-from bertworks.inference.generate import GenerationSettings, generate
+from bertworks.inference.generate import generate
+from bertworks.inference.settings import EngineSettings, GenerationSettings
 from bertworks.model.memory import Memory
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.pretraining.task import PretrainingNetwork

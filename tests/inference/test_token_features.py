@@ -85,7 +85,7 @@ def test_words(minilm, theirs, tmp_path, pieces):
 def test_windows_make_no_difference(minilm, tmp_path):
     one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
     minilm.features_to(one, TEXTS)
-    minilm.features_to(two, TEXTS, engine={"window_rows": 1})
+    minilm.features_to(two, TEXTS, window_rows=1)
     first, second = read(one), read(two)
     np.testing.assert_allclose(first.pop("vector"), second.pop("vector"), atol=1e-5)
     assert first == second

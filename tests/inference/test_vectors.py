@@ -42,7 +42,7 @@ def read(file: Path) -> np.ndarray:
 def test_files_hold_what_embed_gives(model, out):
     told = []
     found = model.embed_to(
-        out, TEXTS, engine=WINDOW, progress=lambda *done: told.append(done), pooling="max"
+        out, TEXTS, **WINDOW, progress=lambda *done: told.append(done), pooling="max"
     )
     assert (found.rows, found.width, found.new, found.cut) == (30, 48, 30, 0)
     np.testing.assert_allclose(read(out), model.embed(TEXTS, pooling="max"), atol=1e-6)
@@ -65,15 +65,15 @@ def test_a_finished_file_that_was_cut_is_not_done(model, tmp_path):
 
 
 def test_done_is_done(model, out):
-    model.embed_to(out, TEXTS, engine=WINDOW)
+    model.embed_to(out, TEXTS, **WINDOW)
     before = out.read_bytes()
-    again = model.embed_to(out, iter(TEXTS), engine=WINDOW)
+    again = model.embed_to(out, iter(TEXTS), **WINDOW)
     assert (again.rows, again.new) == (30, 0)
     assert out.read_bytes() == before
     with pytest.raises(DataError, match="finished, with 30 rows, and there are more"):
-        model.embed_to(out, [*TEXTS, "a"], engine=WINDOW)
+        model.embed_to(out, [*TEXTS, "a"], **WINDOW)
     with pytest.raises(DataError, match="other texts"):
-        model.embed_to(out, TEXTS[:-1], engine=WINDOW)
+        model.embed_to(out, TEXTS[:-1], **WINDOW)
 
 
 class StopError(Exception):
@@ -89,15 +89,15 @@ def stopped(texts: list[str], at: int) -> Iterator[str]:
 def test_an_unfinished_file_is_gone_on_with(model, out, tmp_path, at):
     whole = tmp_path / "whole" / out.name
     whole.parent.mkdir()
-    model.embed_to(whole, TEXTS, engine=WINDOW)
+    model.embed_to(whole, TEXTS, **WINDOW)
     with pytest.raises(StopError):
-        model.embed_to(out, stopped(TEXTS, at), engine=WINDOW)
+        model.embed_to(out, stopped(TEXTS, at), **WINDOW)
     assert not out.exists()
     part = out.with_name(f"{out.name}.part")
     if part.exists():
         with part.open("ab") as file:
             file.write(b"half a window")
-    assert model.embed_to(out, TEXTS, engine=WINDOW).new == 30 - at // 4 * 4
+    assert model.embed_to(out, TEXTS, **WINDOW).new == 30 - at // 4 * 4
     assert out.read_bytes() == whole.read_bytes()
 
 
@@ -109,15 +109,15 @@ def test_a_kill_between_the_last_row_and_the_end(model, out, monkeypatch):
         for kind in ("Npy", "Parquet"):
             patched.setattr(getattr(vector_files, kind), "finish", killed)
         with pytest.raises(StopError):
-            model.embed_to(out, TEXTS, engine=WINDOW)
-    assert model.embed_to(out, TEXTS, engine=WINDOW).new == 0
+            model.embed_to(out, TEXTS, **WINDOW)
+    assert model.embed_to(out, TEXTS, **WINDOW).new == 0
     np.testing.assert_allclose(read(out), model.embed(TEXTS), atol=1e-6)
     assert not out.with_name(f"{out.name}.part").exists()
 
 
 def test_what_is_another_run(model, out):
     with pytest.raises(StopError):
-        model.embed_to(out, stopped(TEXTS, 9), engine=WINDOW)
+        model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
     other = tiny()
     other.encoder.embeddings.word_embeddings.weight.data[5] += 1
     for asked, texts, settings, says in (
@@ -128,8 +128,8 @@ def test_what_is_another_run(model, out):
         (model, TEXTS[:3], {}, "begun with other texts"),
     ):
         with pytest.raises(DataError, match=says):
-            asked.embed_to(out, texts, engine=WINDOW, **settings)
-    assert model.embed_to(out, TEXTS, engine=WINDOW).new == 22
+            asked.embed_to(out, texts, **WINDOW, **settings)
+    assert model.embed_to(out, TEXTS, **WINDOW).new == 22
 
 
 def test_what_is_in_the_way(model, out, tmp_path):
@@ -185,7 +185,7 @@ def test_rows_are_streamed(model, out):
             assert at - written < 2 * WINDOW["window_rows"]
             yield "a b"
 
-    assert model.embed_to(out, texts(), engine=WINDOW).rows == 20
+    assert model.embed_to(out, texts(), **WINDOW).rows == 20
 
 
 SLOWLY = """
@@ -194,7 +194,7 @@ import bertworks as bw
 texts = ["a b c d e f g h"[: at % 16] for at in range(400)]
 model = bw.load(sys.argv[1], device="cpu")
 wait = lambda rows, total: time.sleep(0.01)
-model.embed_to(sys.argv[2], texts, engine={"window_rows": 8}, progress=wait)
+model.embed_to(sys.argv[2], texts, window_rows=8, progress=wait)
 """
 
 
@@ -213,9 +213,9 @@ def test_a_killed_process_ends_with_the_same_file(model, out, tmp_path):
     assert 40 <= json.loads(note.read_text())["rows"] < 400
     texts = ["a b c d e f g h"[: at % 16] for at in range(400)]
     again = bw.load(tmp_path / "m", device="cpu")
-    assert again.embed_to(out, texts, engine={"window_rows": 8}).new <= 360
+    assert again.embed_to(out, texts, window_rows=8).new <= 360
     whole = tmp_path / f"whole{out.suffix}"
-    again.embed_to(whole, texts, engine={"window_rows": 8})
+    again.embed_to(whole, texts, window_rows=8)
     assert out.read_bytes() == whole.read_bytes()
 
 
@@ -224,16 +224,16 @@ def test_after_any_crash_of_the_machine_the_file_is_the_same(model, tmp_path, mo
     for name in ("vectors.npy", "vectors.parquet"):
         root = tmp_path / name.replace(".", "-")
         root.mkdir()
-        model.embed_to(tmp_path / name, TEXTS[:10], engine=WINDOW)
+        model.embed_to(tmp_path / name, TEXTS[:10], **WINDOW)
         whole = {file: (tmp_path / file).read_bytes() for file in (name, f"{name}.json")}
 
         def resumes(left: Path, name: str = name, whole: dict[str, bytes] = whole) -> bool:
-            model.embed_to(left / name, TEXTS[:10], engine=WINDOW)
+            model.embed_to(left / name, TEXTS[:10], **WINDOW)
             (left / f".{name}.lock").unlink(missing_ok=True)  # of the process that is no more
             return contents(left) == whole
 
         with crashing(monkeypatch, root, resumes) as disk:
-            model.embed_to(root / name, TEXTS[:10], engine=WINDOW)
+            model.embed_to(root / name, TEXTS[:10], **WINDOW)
             assert disk.crashes > 6
             assert not disk.damaged
             assert disk.is_new()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from bertworks.errors import DataError, SettingsError
-from bertworks.inference.engine import EngineSettings, predict
+from bertworks.inference.engine import predict
+from bertworks.inference.settings import EngineSettings
 from bertworks.packed import Packed
 from bertworks.tasks import pooled
 from bertworks.tasks.classification.task import ClassificationTask

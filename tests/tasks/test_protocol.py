@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from bertworks.errors import SettingsError
-from bertworks.inference.engine import EngineSettings, labelled_examples, predict
+from bertworks.inference.engine import labelled_examples, predict
 from bertworks.inference.evaluate import evaluate
+from bertworks.inference.settings import EngineSettings
 from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.fit import fit

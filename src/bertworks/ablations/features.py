@@ -28,8 +28,8 @@ from pydantic import Field, NonNegativeInt, model_validator
 from .. import files
 from ..api import Model, load
 from ..checkpoints.locate import local_directory
-from ..inference.engine import EngineSettings
 from ..inference.frozen import frozen_states
+from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
 from ..literals import Precision
 from ..model.device import pick_device

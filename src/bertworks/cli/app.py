@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -15,14 +15,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import literals
-from ..errors import BertworksError, BertworksWarning, DataError
+from ..errors import BertworksError, BertworksWarning, DataError, SettingsError
 from ..locks import Kind, claim
+from . import schemas
 
 if TYPE_CHECKING:
     from ..api import Model
 
 ORDER = (
     "demo",
+    "settings",
     "vocab",
     "prepare",
     "pretrain",
@@ -112,7 +114,10 @@ app = typer.Typer(
 
 
 class Verb(TyperCommand):
-    """A verb: without a single argument it prints a short usage and its first example."""
+    """A verb: without a single argument it prints a short usage and its first example.
+
+    One that takes settings lists them in its help, and accepts `--key value` for `key=value`.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
@@ -132,7 +137,42 @@ class Verb(TyperCommand):
             ]
             typer.echo("\n".join(usage), err=True)
             ctx.exit(2)
+        if self.name in schemas.VERBS:
+            args = self._without_settings(ctx, args)
         return super().parse_args(ctx, args)
+
+    def _without_settings(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments but for the settings, which `given_settings` then finds."""
+        options = {
+            name: not getattr(param, "is_flag", False)
+            for param in self.get_params(ctx)
+            if param.param_type_name == "option"
+            for name in (*param.opts, *param.secondary_opts)
+        }
+        takes_words = any(param.name == "settings" for param in self.params)
+        try:
+            others, words = schemas.sorted_out(
+                str(self.name), args, options, takes_texts=not takes_words
+            )
+        except SettingsError as error:
+            ctx.fail(str(error))
+        first = next((word for word in others if not word.startswith("-")), None)
+        ctx.meta["task"] = first if self.name == "finetune" else None
+        ctx.meta["settings"] = words
+        return others
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if self.name in schemas.VERBS:
+            from ..settings_help import help_text
+
+            found, others = schemas.listed(self.name, ctx.meta.get("task"))
+            formatter.write("\nSettings, given as KEY=VALUE (or --key VALUE):\n\n")
+            formatter.write(help_text(found, formatter.width) + "\n")
+            if others:
+                task = ctx.meta.get("task") or "TASK"
+                what = f"bertworks settings {self.name} {task}"
+                formatter.write(f"\nAnd {others} more: {what}\n")
+        super().format_epilog(ctx, formatter)
 
 
 _FIRST_EXAMPLES: dict[str, str] = {}
@@ -170,9 +210,6 @@ Threads = Annotated[
 ModelPath = Annotated[
     str, typer.Argument(metavar="MODEL", help="A model's directory, or its name on the hub.")
 ]
-Precision = Annotated[
-    literals.Precision, typer.Option(help="auto: bf16 if the device is fast at it.")
-]
 Header = Annotated[
     bool | None,
     typer.Option(
@@ -194,6 +231,10 @@ MaxLineBytes = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="A longer line is an error; 64 MiB, if left out."),
 ]
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option("--settings", metavar="FILE", help="Settings, as YAML; words replace them."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
@@ -212,6 +253,26 @@ def load_model(model: str, device: literals.Device, threads: int | None) -> Mode
     from ..api import load
 
     return load(model, device=device)
+
+
+def given_settings(
+    ctx: typer.Context, file: Path | None, words: Sequence[str] = (), **values: Any
+) -> dict[str, Any]:
+    """The settings that a verb is given, by name.
+
+    Args:
+        ctx: the verb's.
+        file: of settings.
+        words: `key=value`; replace what the file has.
+        values: replace what the file has.
+
+    Raises:
+        SettingsError: a key or value is not valid.
+    """
+    assert ctx.info_name is not None
+    schema = schemas.schema_of(ctx.info_name, ctx.meta["task"])
+    found = schema.resolve(file, [*words, *ctx.meta["settings"]], **values)
+    return found.model_dump(exclude_unset=True)
 
 
 def is_main_process() -> bool:

@@ -14,8 +14,10 @@ from .app import (
     Encoding,
     Header,
     MaxLineBytes,
+    SettingsFile,
     TableFormat,
     Threads,
+    given_settings,
     set_threads,
     table_options,
     verb,
@@ -35,10 +37,12 @@ KeyValues = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…",
     "      --train train.tsv --dev dev.tsv pooling=cls layers=[-2]",
 )
 def probe(
+    ctx: typer.Context,
     model: Model,
     train: Train,
     dev: Dev,
     settings: KeyValues = None,
+    settings_file: SettingsFile = None,
     header: Header = None,
     format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
@@ -49,17 +53,14 @@ def probe(
 ) -> None:
     """Classify texts by a frozen encoder's vectors: logistic regression.
 
-    Tells in seconds what the vectors know of the classes. Settings are those of vectors (pooling=,
-    layers=, combine=, normalize=, max_seq_length=), text_column=, label_column=, and
-    inverse_regularization=.
+    Shows in seconds what the vectors know of the classes.
     """
     set_threads(threads)
-    from ..probing import TextProbeSettings
     from ..probing import probe as run
 
     options = table_options(header, format, encoding, max_line_bytes)
-    asked = TextProbeSettings.resolve(overrides=settings or [], **options)
-    found = run(model, train=train, dev=dev, device=device, **asked.model_dump(exclude_unset=True))
+    given = given_settings(ctx, settings_file, settings or (), **options)
+    found = run(model, train=train, dev=dev, device=device, **given)
     if json:
         show.as_json({"width": found.width, **found.metrics})
     else:
@@ -72,6 +73,7 @@ def probe(
     "      --dev dev.conll --out runs/features finetune.learning_rate=2e-4",
 )
 def ablate(
+    ctx: typer.Context,
     what: Annotated[
         Literal["features"],
         typer.Argument(
@@ -87,6 +89,7 @@ def ablate(
         Path, typer.Option(metavar="DIR", help="For everything; one that exists is gone on with.")
     ],
     settings: KeyValues = None,
+    settings_file: SettingsFile = None,
     header: Header = None,
     format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
@@ -102,11 +105,10 @@ def ablate(
     """
     assert what == "features"
     set_threads(threads)
-    from ..ablations.features import FeatureAblationSettings, ablate_features
+    from ..ablations.features import ablate_features
     from ..training.progress import Progress
 
     options = table_options(header, format, encoding, max_line_bytes)
-    asked = FeatureAblationSettings.resolve(overrides=settings or [], **options)
     results = ablate_features(
         model,
         train=train,
@@ -114,7 +116,7 @@ def ablate(
         out=out,
         device=device,
         progress=Progress(),
-        **asked.model_dump(),
+        **given_settings(ctx, settings_file, settings or (), **options),
     )
     headings, cells = results.table()
     show.table(headings, cells, right=headings[1:])

@@ -15,9 +15,10 @@ from .app import (
     Header,
     MaxLineBytes,
     ModelPath,
-    Precision,
+    SettingsFile,
     TableFormat,
     Threads,
+    given_settings,
     lines_of,
     load_model,
     table_options,
@@ -67,7 +68,7 @@ def search(
         bool, typer.Option("--approximate", help="Look at a part of the texts alone, with Faiss.")
     ] = False,
     json: AsJson = False,
-    precision: Precision = "fp32",
+    settings_file: SettingsFile = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -96,8 +97,8 @@ def search(
             file,
             index,
             column=column,
-            engine={"precision": precision},
             progress=embedding,
+            **given_settings(ctx, settings_file),
             **table_options(header, format, encoding, max_line_bytes),
         )
     if opened.cut:

@@ -14,8 +14,10 @@ from .app import (
     Encoding,
     Header,
     MaxLineBytes,
+    SettingsFile,
     TableFormat,
     Threads,
+    given_settings,
     is_main_process,
     set_threads,
     table_options,
@@ -73,6 +75,7 @@ def demo(
     "bertworks pretrain adapt init_checkpoint=runs/tiny data=prepared \\\n      --out runs/adapted",
 )
 def pretrain(
+    ctx: typer.Context,
     recipe: Annotated[
         str,
         typer.Argument(
@@ -84,7 +87,7 @@ def pretrain(
     out: Run,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]…", help="Settings that replace the recipe's."),
+        typer.Argument(metavar="[KEY=VALUE]…", help="Settings, which replace the recipe's."),
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -99,7 +102,13 @@ def pretrain(
     from ..training.pretrain import pretrain as run
     from ..training.progress import Progress
 
-    result = run(recipe, settings or [], out=out, device=device, progress=Progress())
+    result = run(
+        recipe,
+        [*(settings or ()), *ctx.meta["settings"]],
+        out=out,
+        device=device,
+        progress=Progress(),
+    )
     if is_main_process():
         show.metrics(result.metrics)
         show.facts({"model": result.run.model, "report": result.run.report})
@@ -122,6 +131,7 @@ def pretrain(
     "      --dev dev.tsv --out runs/grid --grid paper --seeds 3 --jobs 2",
 )
 def finetune(
+    ctx: typer.Context,
     task: Annotated[
         str,
         typer.Argument(
@@ -146,6 +156,7 @@ def finetune(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")
     ] = None,
+    settings_file: SettingsFile = None,
     header: Header = None,
     format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
@@ -169,13 +180,10 @@ def finetune(
     between).
     """
     set_threads(threads)
-    from ..tasks import labelled_task
-    from ..training.finetune_settings import settings_of
     from ..training.progress import Progress
 
     options = table_options(header, format, encoding, max_line_bytes)
-    resolved = settings_of(labelled_task(task)).resolve(overrides=settings or [], **options)
-    given = resolved.model_dump(exclude_unset=True)
+    given = given_settings(ctx, settings_file, settings or (), **options)
     measured_on = None if dev is None else table_or_share(dev)
     if grid is not None or seeds is not None or jobs is not None:
         if measured_on is None:
@@ -231,6 +239,7 @@ def finetune(
     "      --tasks mrpc,rte --seeds 3 epochs=3 learning_rate=3e-4",
 )
 def glue(
+    ctx: typer.Context,
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="A model's directory, or its name on the hub.")
     ],
@@ -244,6 +253,7 @@ def glue(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, for all tasks.")
     ] = None,
+    settings_file: SettingsFile = None,
     grid: GridWords = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
@@ -257,13 +267,10 @@ def glue(
     The same command again does what is missing.
     """
     set_threads(threads)
-    from ..tasks import labelled_task
-    from ..training.finetune_settings import settings_of
     from ..training.glue import NOTE
     from ..training.glue import glue as run
     from ..training.progress import Progress
 
-    schema = settings_of(labelled_task("classification"))  # all that any task has
     found = run(
         model,
         data,
@@ -274,7 +281,7 @@ def glue(
         jobs=jobs,
         device=device,
         progress=Progress(),
-        **schema.resolve(overrides=settings or []).model_dump(exclude_unset=True),
+        **given_settings(ctx, settings_file, settings or ()),
     )
     show.table(found.columns, found.rows(), right="dev mean Base Large")
     typer.echo(NOTE)

@@ -17,9 +17,10 @@ from .app import (
     Header,
     MaxLineBytes,
     ModelPath,
-    Precision,
+    SettingsFile,
     TableFormat,
     Threads,
+    given_settings,
     line_options,
     lines_of,
     load_model,
@@ -43,6 +44,7 @@ Report = Annotated[
     "bertworks evaluate runs/tickets --data dev.tsv --report errors.html",
 )
 def evaluate(
+    ctx: typer.Context,
     model: ModelPath,
     data: Annotated[str, typer.Option(metavar="FILE", help="Rows whose answers are known.")],
     header: Header = None,
@@ -53,13 +55,13 @@ def evaluate(
     json: AsJson = False,
     device: Device = "auto",
     threads: Threads = None,
-    precision: Precision = "fp32",
+    settings_file: SettingsFile = None,
 ) -> None:
     """Measure a fine-tuned model on labelled rows."""
     with output(report, [data], model=model):
         found = load_model(model, device, threads).evaluate(
             data,
-            precision=precision,
+            **given_settings(ctx, settings_file),
             **table_options(header, format, encoding, max_line_bytes),
         )
         _show_evaluation(found, model, data, report, json=json)
@@ -172,7 +174,7 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="JSON Lines, whatever the name.")] = False,
     device: Device = "auto",
     threads: Threads = None,
-    precision: Precision = "fp32",
+    settings_file: SettingsFile = None,
 ) -> None:
     """Label texts, or the rows of a table.
 
@@ -196,7 +198,7 @@ def predict(
         rows = loaded.stream(
             None if data is not None else asked,
             data=data,
-            precision=precision,
+            **given_settings(ctx, settings_file),
             **table_options(header, format, encoding, max_line_bytes),
         )
         if out is None and data is None and not json and sys.stdout.isatty():
@@ -257,33 +259,19 @@ def next_sentence(
 @verb(
     "generate",
     'bertworks generate openai-gpt "once upon a time"',
-    'bertworks generate openai-gpt "the door" --temperature 0.8 --top-p 0.9',
+    'bertworks generate openai-gpt "the door" temperature=0.8 top_p=0.9',
 )
 def generate(
+    ctx: typer.Context,
     model: ModelPath,
     texts: Annotated[
         list[str],
         typer.Argument(metavar="TEXT…", help="Beginnings; - reads lines.", show_default=False),
     ],
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="The most tokens that are added.")
-    ] = 40,
-    temperature: Annotated[
-        float,
-        typer.Option(min=0, metavar="T", help="0: always the likeliest token; higher: bolder."),
-    ] = 0.0,
-    top_k: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Draw from the N likeliest tokens alone.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(metavar="P", help="Draw from the likeliest that make up this share alone."),
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Another seed, other draws.")] = 0,
     json: AsJson = False,
     device: Device = "auto",
     threads: Threads = None,
-    precision: Precision = "fp32",
+    settings_file: SettingsFile = None,
 ) -> None:
     """Go on with texts, token by token; the model must be causal.
 
@@ -295,12 +283,7 @@ def generate(
         show.must_hold_text(text)
     made = load_model(model, device, threads).generate(
         given,
-        precision=precision,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
+        **given_settings(ctx, settings_file),
     )
     for text, new in zip(given, made, strict=True):
         if json:

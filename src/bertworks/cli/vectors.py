@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import literals
 from ..wording import duration
 from . import show
 from .app import (
@@ -16,9 +15,10 @@ from .app import (
     Header,
     MaxLineBytes,
     ModelPath,
-    Precision,
+    SettingsFile,
     TableFormat,
     Threads,
+    given_settings,
     lines_of,
     load_model,
     output,
@@ -35,20 +35,6 @@ Data = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Instead: .txt, a text a line; or a table."),
 ]
-Layers = Annotated[
-    str,
-    typer.Option(
-        metavar="N,…",
-        help="Whose vectors: -1 the last layer's, 1 the first's, 0 the embeddings.",
-    ),
-]
-Combine = Annotated[
-    literals.Combine, typer.Option(help="Several layers: side by side, or added up, or their mean.")
-]
-MaxSeqLength = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Cut longer texts (and count them); the model's own."),
-]
 Column = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The texts' column, by name or number; else found out."),
@@ -60,7 +46,7 @@ Column = Annotated[
     "bertworks embed sentence-transformers/all-MiniLM-L6-v2 --data texts.txt \\\n"
     "      --out vectors.npy",
     "bertworks embed bert-base-uncased --data news.csv --column title \\\n"
-    "      --pooling mean --layers -2 --normalize --out news.parquet",
+    "      --out news.parquet pooling=mean layers=-2 normalize=true",
     "cat texts.txt | bertworks embed bert-base-uncased - --out vectors.npy",
 )
 def embed(
@@ -76,18 +62,7 @@ def embed(
     format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
-    pooling: Annotated[
-        literals.Pooling | None,
-        typer.Option(help="From tokens to a text; the model's own way, or mean."),
-    ] = None,
-    layers: Layers = "-1",
-    combine: Combine = "concat",
-    normalize: Annotated[
-        bool | None,
-        typer.Option("--normalize/--no-normalize", help="Give vectors length 1; the model's own."),
-    ] = None,
-    max_seq_length: MaxSeqLength = None,
-    precision: Precision = "fp32",
+    settings_file: SettingsFile = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -97,23 +72,17 @@ def embed(
     --out, it goes on where it was; FILE.json says what the vectors were made with. Row N of the
     file is of text N, counted from 0.
     """
-    given = {
-        "layers": _numbers(ctx, layers),
-        "combine": combine,
-        "pooling": pooling,
-        "normalize": normalize,
-        "max_seq_length": max_seq_length,
-    }
+    given = given_settings(ctx, settings_file)
     options = table_options(header, format, encoding, max_line_bytes)
     source = _texts(ctx, texts, data, column, options)
     with output(out, [data], model=model):
         write = load_model(model, device, threads).embed_to
-        _run(write, out, source, precision, {"column": column, **options, **given})
+        _run(write, out, source, column=column, **options, **given)
 
 
 @verb(
     "features",
-    "bertworks features runs/tiny --data texts.txt --of words --out words.parquet",
+    "bertworks features runs/tiny --data texts.txt --out words.parquet of=words",
 )
 def features(
     ctx: typer.Context,
@@ -126,18 +95,7 @@ def features(
     format: TableFormat = "auto",
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
-    of: Annotated[
-        Literal["tokens", "words"],
-        typer.Option(help="What has a vector; special tokens have none."),
-    ] = "tokens",
-    pieces: Annotated[
-        Literal["first", "mean"],
-        typer.Option(help="Of a word: its first piece's vector, or the mean of all."),
-    ] = "first",
-    layers: Layers = "-1",
-    combine: Combine = "concat",
-    max_seq_length: MaxSeqLength = None,
-    precision: Precision = "fp32",
+    settings_file: SettingsFile = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -146,20 +104,12 @@ def features(
     The columns are row (the text's number, counted from 0), token or word, start and end (its
     characters), and vector. Stopped and started again with the same --out, it goes on.
     """
-    if pieces == "mean" and of != "words":
-        ctx.fail("--pieces mean is for --of words.")
-    given = {
-        "of": of,
-        "pieces": pieces,
-        "layers": _numbers(ctx, layers),
-        "combine": combine,
-        "max_seq_length": max_seq_length,
-    }
+    given = given_settings(ctx, settings_file)
     options = table_options(header, format, encoding, max_line_bytes)
     source = _texts(ctx, texts, data, column, options)
     with output(out, [data], model=model):
         write = load_model(model, device, threads).features_to
-        _run(write, out, source, precision, {"column": column, **options, **given})
+        _run(write, out, source, column=column, **options, **given)
 
 
 def _texts(
@@ -186,19 +136,12 @@ def _run(
     write: Callable[..., WrittenVectors],
     out: str,
     source: str | Iterable[str],
-    precision: literals.Precision,
-    settings: Mapping[str, Any],
+    **settings: Any,
 ) -> None:
     """Write vectors, and show how it goes and what came of it."""
     with show.stopwatch() as seconds:
         with show.bar("embedding", "texts") as embedding:
-            found = write(
-                out,
-                source,
-                engine={"precision": precision},
-                progress=embedding,
-                **{name: value for name, value in settings.items() if value is not None},
-            )
+            found = write(out, source, progress=embedding, **settings)
         rows = f"{found.rows:,}"
         if found.new < found.rows:
             rows += f", {found.rows - found.new:,} of them from before"
@@ -207,10 +150,3 @@ def _run(
             show.facts({"cut": f"{found.cut:,} texts were too long for the model"})
         rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing left to do"
         show.facts({"time": f"{duration(seconds())}, {rate}", "written to": out})
-
-
-def _numbers(ctx: typer.Context, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        ctx.fail(f"Invalid value for '--layers': {text!r} is not numbers, like -1 or -4,-3,-2,-1.")

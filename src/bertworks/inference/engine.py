@@ -14,17 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from ..errors import BertworksWarning, CheckpointError
-from ..literals import Precision
 from ..model.precision import is_finite
 from ..packed import Batch
-from ..settings import Settings
 from ..tasks.placed import PlacedRow
 from ..tasks.task import Example, Network, Prediction, Row, Task
 from .form import frozen_form
+from .settings import EngineSettings
 
 NOT_FINITE = "Try precision=fp32, or train the model again with a lower learning rate."
 _WINDOW_CHARACTERS = 1 << 24
@@ -70,16 +68,6 @@ class Cuts:
             return []
         what = f"{self.cut_rows:,} of {self.rows:,} rows were too long for the model: "
         return [what + f"{self.cut_tokens:,} tokens were cut off"]
-
-
-class EngineSettings(Settings):
-    """How rows are run through a network; nothing here changes an answer but `precision`."""
-
-    batch_tokens: int = Field(8192, ge=1, description="tokens that go through at once, at most")
-    window_rows: int = Field(4096, ge=1, description="rows that are held and sorted at a time")
-    precision: Precision = Field(
-        "fp32", description="what the encoder computes in; the weights stay as they are"
-    )
 
 
 DEFAULTS = EngineSettings()

@@ -10,8 +10,9 @@ from ..errors import CheckpointError, DataError
 from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
 from ..tasks.task import Example, Network, Task
-from .engine import DEFAULTS, NOT_FINITE, EngineSettings, chunks, outputs_of, row_number
+from .engine import DEFAULTS, NOT_FINITE, chunks, outputs_of, row_number
 from .form import forget_forms
+from .settings import EngineSettings
 
 __all__ = ["Evaluation", "evaluate"]
 

@@ -5,47 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from ..errors import BertworksWarning, DataError, SettingsError
-from ..literals import Combine, Pooling
 from ..model.encoder import Encoder, HasEncoder
 from ..model.pooling import pool, width_factor
 from ..packed import Packed
-from ..settings import Settings
 from ..text.encoding import Encoding
 from ..text.tokenizer import Tokenizer
-from .engine import EngineSettings, by_tokens, check_finite, chunks, row_number
+from .engine import by_tokens, check_finite, chunks, row_number
 from .form import frozen_form
-
-
-class LayerSettings(Settings):
-    """Which hidden states are taken, and of how much of a text."""
-
-    layers: tuple[int, ...] = Field(
-        (-1,), min_length=1, description="whose vectors are taken; 0: the embeddings, -1: the last"
-    )
-    combine: Combine = Field(
-        "concat", description="what is done with several layers: laid side by side, or added up"
-    )
-    max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")
-    truncation: Literal["cut", "error"] = Field(
-        "cut", description="what becomes of longer texts; how many are cut is said"
-    )
-
-
-class EmbedSettings(LayerSettings):
-    """How texts become vectors."""
-
-    pooling: Pooling = "mean"
-    normalize: bool = Field(False, description="whether vectors have length 1")
+from .settings import EmbedSettings, EngineSettings, LayerSettings
 
 
 @dataclass(frozen=True)

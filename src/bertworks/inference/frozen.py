@@ -23,8 +23,9 @@ from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import FrozenStates, pieces_of, window_starts
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.words import Window
-from .engine import DEFAULTS, EngineSettings, by_tokens, check_finite, row_number
+from .engine import DEFAULTS, by_tokens, check_finite, row_number
 from .form import frozen_form
+from .settings import EngineSettings
 
 
 def frozen_states(

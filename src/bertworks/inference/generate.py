@@ -10,43 +10,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from ..errors import DataError, SettingsError
 from ..model.memory import Memory
 from ..packed import Packed
-from ..settings import Settings
 from ..tasks.pretraining import hashing
 from ..tasks.pretraining.task import PretrainingNetwork
-from .engine import EngineSettings, by_tokens, check_finite
+from .engine import by_tokens, check_finite
 from .form import frozen_form
-
-
-class GenerationSettings(Settings):
-    """How the next token is chosen."""
-
-    max_new_tokens: int = Field(40, ge=1, description="the most tokens that are added")
-    temperature: float = Field(0.0, ge=0, description="0: always the likeliest token")
-    top_k: int | None = Field(None, ge=1, description="only so many of the likeliest are drawn")
-    top_p: float | None = Field(
-        None, gt=0, le=1, description="only the likeliest that make up this share are drawn"
-    )
-    stop_ids: tuple[int, ...] = Field((), description="tokens that end a text")
-    seed: int = Field(0, description="of the draws")
-
-    @model_validator(mode="after")
-    def _draws_are_drawn(self) -> Self:
-        if not self.temperature and (self.top_k is not None or self.top_p is not None):
-            raise ValueError(
-                "top_k and top_p are of draws, and temperature=0 takes the likeliest token; "
-                "temperature=1 draws"
-            )
-        return self
+from .settings import EngineSettings, GenerationSettings
 
 
 def generate(

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from ..text.encoding import Encoding
 from .engine import check_finite
-from .features import LayerSettings, States
+from .features import States
+from .settings import TokenSettings
 
 Vectors = NDArray[np.float32]
-
-
-class TokenSettings(LayerSettings):
-    """Which vectors are taken of a text."""
-
-    of: Literal["tokens", "words"] = Field("tokens", description="special tokens are left out")
-    pieces: Literal["first", "mean"] = Field(
-        "first", description="of a word's pieces, the first one's vector, or the mean of all"
-    )
 
 
 class Features(NamedTuple):

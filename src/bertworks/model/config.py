@@ -41,80 +41,151 @@ class EncoderConfig(Settings):
     The first group of fields is what people choose. The second distinguishes the families: each
     family's file under `checkpoints` sets them.
 
-    Attributes:
-        max_position_embeddings: as published: RoBERTa's 514 leave room for 512 tokens
-            (`max_seqlen`), since its positions begin at 2.
-        family: the family whose tensor names and settings its checkpoints use.
-        embedding_size: the width of the embeddings, where a linear map widens them to `hidden_size`
-            (ALBERT §3.1, ELECTRA); None without such a map.
-        num_hidden_groups: the number of distinct layers; neighbouring layers share their weights
-            (ALBERT §3.1); None if no layers do.
-        positions: a learned vector for each, or a rotation of queries and keys (Su et al. 2021).
-        position_offset: the number of a sequence's first position.
-        task_type_vocab_size: the size of the table of task embeddings, of which the first is added
-            to every token (ERNIE 2.0).
-        attention: whether a token attends to later tokens.
-        local_attention: the width of the window in local layers, with the token in the middle; None
-            without local layers.
-        global_attention_every: every so many layers is global, beginning with the first.
-        rope_theta: the base of the rotations in global layers (`local_rope_theta`: in local ones).
-        norm_first: whether each half of a layer normalises its input rather than its output; then a
-            norm follows the last layer, and the first layer begins without one if the embeddings
-            are normalised.
-        embedding_norm: whether the embeddings are normalised.
-        use_bias: whether the layers' linear maps have biases (`norm_bias`: their norms).
-        gated: whether the feed-forward layer's activation is multiplied by a second map (Shazeer
-            2020).
-        classifier: the layer before a classifier's output layer (`classifier_pooling`: its input).
-        classifier_dropout: before the output layer of a classifier, a regression or a choice;
-            `hidden_dropout_prob` if None (`tagging_dropout`: of tagging, likewise;
-            `answering_dropout`: of spans, 0 if None).
-        mlm_transform: whether the masked-language-model head has a layer before its decoder
-            (`mlm_act`: that layer's activation, `hidden_act` if None; `mlm_bias`: whether the
-            decoder has a bias).
-        tie_word_embeddings: whether that decoder shares its matrix with the embeddings.
-
     Source: paper §3, "Model Architecture", and the original release's `bert_config.json`.
     """
 
-    vocab_size: int = Field(default=30522, ge=1)
-    hidden_size: int = Field(default=768, ge=1)
-    num_hidden_layers: int = Field(default=12, ge=0, le=10_000)
-    num_attention_heads: int = Field(default=12, ge=1)
-    intermediate_size: int = Field(default=3072, ge=1)
-    hidden_act: Activation = "gelu"
-    hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
-    attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
-    max_position_embeddings: int = Field(default=512, ge=1)
-    type_vocab_size: int = Field(default=2, ge=0)
-    initializer_range: float = Field(default=0.02, gt=0)
-    layer_norm_eps: float = Field(default=1e-12, gt=0)
+    vocab_size: int = Field(30522, ge=1, description="pieces of the vocabulary")
+    hidden_size: int = Field(768, ge=1, description="the width of the layers")
+    num_hidden_layers: int = Field(12, ge=0, le=10_000, description="how many layers")
+    num_attention_heads: int = Field(
+        12,
+        ge=1,
+        description="attention heads of a layer; hidden_size is divisible by it",
+    )
+    intermediate_size: int = Field(3072, ge=1, description="the width of the feed-forward layers")
+    hidden_act: Activation = Field(
+        "gelu",
+        description="the activation; gelu is the erf form, gelu_new the tanh form",
+    )
+    hidden_dropout_prob: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="after the embeddings and each half of a layer",
+    )
+    attention_probs_dropout_prob: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="of attention's probabilities",
+    )
+    max_position_embeddings: int = Field(
+        512,
+        ge=1,
+        description="as published: RoBERTa's 514 leave room for 512 tokens, since its positions "
+        "begin at 2",
+    )
+    type_vocab_size: int = Field(2, ge=0, description="token types: first and second segment")
+    initializer_range: float = Field(
+        0.02,
+        gt=0,
+        description="the standard deviation of fresh weights",
+    )
+    layer_norm_eps: float = Field(1e-12, gt=0, description="added to the variance in norms")
 
-    family: str = "bert"
-    embedding_size: int | None = Field(default=None, ge=1)
-    num_hidden_groups: int | None = Field(default=None, ge=1)
-    positions: Literal["learned", "rotary"] = "learned"
-    position_offset: int = Field(default=0, ge=0)
-    task_type_vocab_size: int = Field(default=0, ge=0)
-    attention: Literal["bidirectional", "causal"] = "bidirectional"
-    local_attention: int | None = Field(default=None, ge=1)
-    global_attention_every: int = Field(default=1, ge=1)
-    rope_theta: float = Field(default=10_000.0, gt=0)
-    local_rope_theta: float = Field(default=10_000.0, gt=0)
-    norm_first: bool = False
-    embedding_norm: bool = True
-    use_bias: bool = True
-    norm_bias: bool = True
-    gated: bool = False
-    classifier: Classifier = "pooler"
-    classifier_pooling: ClassifierPooling = "cls"
-    classifier_dropout: float | None = Field(default=None, ge=0, lt=1)
-    tagging_dropout: float | None = Field(default=None, ge=0, lt=1)
-    answering_dropout: float | None = Field(default=None, ge=0, lt=1)
-    mlm_transform: bool = True
-    mlm_act: Activation | None = None
-    mlm_bias: bool = True
-    tie_word_embeddings: bool = True
+    family: str = Field("bert", description="whose tensor names and settings checkpoints use")
+    embedding_size: int | None = Field(
+        None,
+        ge=1,
+        description="the width of the embeddings where a linear map widens them to hidden_size "
+        "(ALBERT §3.1, ELECTRA); null: no such map",
+    )
+    num_hidden_groups: int | None = Field(
+        None,
+        ge=1,
+        description="distinct layers; neighbouring layers share their weights (ALBERT §3.1); null: "
+        "none do",
+    )
+    positions: Literal["learned", "rotary"] = Field(
+        "learned",
+        description="a learned vector for each, or a rotation of queries and keys (Su et al. 2021)",
+    )
+    position_offset: int = Field(0, ge=0, description="the number of a sequence's first position")
+    task_type_vocab_size: int = Field(
+        0,
+        ge=0,
+        description="the size of the table of task embeddings, of which the first is added to "
+        "every token (ERNIE 2.0)",
+    )
+    attention: Literal["bidirectional", "causal"] = Field(
+        "bidirectional",
+        description="whether a token attends to later tokens",
+    )
+    local_attention: int | None = Field(
+        None,
+        ge=1,
+        description="the width of the window in local layers, the token in its middle; null: no "
+        "local layers",
+    )
+    global_attention_every: int = Field(
+        1,
+        ge=1,
+        description="every so many layers is global, beginning with the first",
+    )
+    rope_theta: float = Field(
+        10_000.0,
+        gt=0,
+        description="the base of the rotations in global layers",
+    )
+    local_rope_theta: float = Field(
+        10_000.0,
+        gt=0,
+        description="the base of the rotations in local layers",
+    )
+    norm_first: bool = Field(
+        False,
+        description="each half of a layer normalises its input rather than its output; a norm "
+        "follows the last layer, and the first begins without one if embedding_norm",
+    )
+    embedding_norm: bool = Field(True, description="whether the embeddings are normalised")
+    use_bias: bool = Field(True, description="whether the layers' linear maps have biases")
+    norm_bias: bool = Field(True, description="whether the layers' norms have biases")
+    gated: bool = Field(
+        False,
+        description="whether the feed-forward activation is multiplied by a second map (Shazeer "
+        "2020)",
+    )
+    classifier: Classifier = Field(
+        "pooler",
+        description="the layer before a classifier's output layer",
+    )
+    classifier_pooling: ClassifierPooling = Field(
+        "cls",
+        description="a classifier's input: the first token's vector, the mean of all tokens', or "
+        "the last token's",
+    )
+    classifier_dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="before the output layer of a classifier, a regression or a choice; "
+        "hidden_dropout_prob, if null",
+    )
+    tagging_dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="before the output layer of tagging; hidden_dropout_prob, if null",
+    )
+    answering_dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="before the output layer of spans; 0, if null",
+    )
+    mlm_transform: bool = Field(
+        True,
+        description="whether the masked-language-model head has a layer before its decoder",
+    )
+    mlm_act: Activation | None = Field(
+        None,
+        description="that layer's activation; hidden_act, if null",
+    )
+    mlm_bias: bool = Field(True, description="whether the decoder has a bias")
+    tie_word_embeddings: bool = Field(
+        True,
+        description="whether that decoder shares its matrix with the embeddings",
+    )
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:

@@ -19,8 +19,8 @@ from .. import files
 from ..api import Model, load
 from ..checkpoints.locate import local_directory
 from ..errors import DataError, SettingsError
-from ..inference.engine import EngineSettings
 from ..inference.evaluate import Evaluation, evaluate
+from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
 from ..literals import Precision
 from ..tasks import labelled_task

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from pydantic import Field, create_model, model_validator
 
 from ..errors import SettingsError
 from ..settings import Settings, with_default
-from ..tasks.labelled import LabelledTask
 from .settings import FitSettings, TrainingSettings
+
+if TYPE_CHECKING:
+    from ..tasks.labelled import LabelledTask
 
 _NEEDED = {
     "lora_rank": ("lora_alpha", "lora_dropout", "lora_targets"),
@@ -49,10 +51,9 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
     """
 
     common: ClassVar = (
-        *("epochs", "batch_size", "learning_rate", "warmup", "schedule", "weight_decay"),
-        *("freeze_layers", "lora_rank", "seed", "precision", "micro_batch_tokens", "eval_every"),
-        *("early_stopping", "best_metric", "teacher", "max_seq_length", "text_column"),
-        *("pair_column", "label_column", "multi_label"),
+        *("epochs", "batch_size", "learning_rate", "warmup", "weight_decay", "freeze_layers"),
+        *("lora_rank", "seed", "precision", "micro_batch_tokens", "eval_every", "best_metric"),
+        *("early_stopping", "teacher"),
     )
 
     epochs: float = Field(3.0, gt=0, description="how often each row is learned from")

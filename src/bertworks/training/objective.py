@@ -8,14 +8,10 @@ from ..api import Model, load
 from ..checkpoints.store import check_layout
 from ..errors import SettingsError
 from ..model.config import EncoderConfig
-from ..tasks.pretraining.distillation import (
-    DistillationNetwork,
-    DistillationSettings,
-    DistillationTask,
-    begin_like,
-)
+from ..tasks.pretraining.distillation import DistillationNetwork, DistillationTask, begin_like
 from ..tasks.pretraining.generator import with_generator
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
+from ..tasks.pretraining.settings import DistillationSettings
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..tasks.task import Network, Task

@@ -16,8 +16,8 @@ from ..checkpoints.locate import local_directory
 from ..checkpoints.store import LoadReport
 from ..corpus.shards import Corpus
 from ..errors import TrainingError
-from ..inference.engine import EngineSettings
 from ..inference.evaluate import evaluate
+from ..inference.settings import EngineSettings
 from ..tasks.pretraining.source import PretrainingSource, describe, split_held_out
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer

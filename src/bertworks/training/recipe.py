@@ -9,14 +9,12 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_serializer, model_validator
 
-from ..checkpoints.families import family_named
 from ..errors import SettingsError, nearest
 from ..model.config import HEAD_DROPOUTS, EncoderConfig
 from ..settings import Settings
-from ..tasks.pretraining.distillation import DistillationSettings
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.pairs import InstanceSettings
-from ..tasks.pretraining.replaced_tokens import ReplacedTokensSettings
+from ..tasks.pretraining.settings import DistillationSettings, ReplacedTokensSettings
 from .settings import FitSettings
 
 _NO_GEOMETRY = {
@@ -32,7 +30,9 @@ class ModelSettings(EncoderConfig):
     `vocab_size` is the tokenizer's unless it is given.
     """
 
-    size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = Field(
+        None, description="a released geometry; other settings of the model differ from it"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -42,6 +42,8 @@ class ModelSettings(EncoderConfig):
         known: dict[str, Any] = {}
         family = None
         if isinstance(name := values.get("family"), str) and name != "bert":
+            from ..checkpoints.families import family_named  # loads torch
+
             family = family_named(name)
             usual = family.read_config({}, where=name)
             known |= usual.model_dump(exclude={"vocab_size"}, exclude_unset=True)
@@ -96,10 +98,10 @@ def first_difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str 
 class PhaseSettings(Settings):
     """A stretch of the run with sequences of one length (paper, appendix A.2)."""
 
-    max_seq_length: int = Field(128, ge=8)
+    max_seq_length: int = Field(128, ge=8, description="the most tokens of a sequence")
     share: float = Field(1.0, gt=0, le=1, description="of all steps")
     batch_size: int | None = Field(None, ge=1, description="where it differs from the run's")
-    batch_tokens: int | None = Field(None, ge=1)
+    batch_tokens: int | None = Field(None, ge=1, description="instead: tokens of a step, at most")
 
     @model_validator(mode="after")
     def _one_batch_size(self) -> Self:

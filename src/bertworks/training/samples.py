@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..corpus.shards import Corpus
-from ..inference.engine import EngineSettings, outputs_of
+from ..inference.engine import outputs_of
+from ..inference.settings import EngineSettings
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..text.tokenizer import Tokenizer

@@ -30,7 +30,7 @@ class OptimizerSettings(Settings):
     )
     learning_rate: float = Field(1e-4, gt=0, description="the highest of the run")
     warmup: float = Field(
-        0.01, ge=0, description="steps of linear warm-up; below 1: their share of all steps"
+        0.01, ge=0, description="steps of linear warm-up, or below 1: their share of all steps"
     )
     schedule: Schedule = Field(
         "linear",

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from ..inference.evaluate import evaluate
 from ..model.config import EncoderConfig
+from ..settings import with_default
 from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import LstmSettings, ProbeNetwork, ProbeTask
 from .best import Best
@@ -23,16 +24,16 @@ from .plan import Phase
 from .progress import Progress
 from .random_state import seed_everything
 from .row_source import RowSource
-from .settings import FitSettings
+from .settings import FitSettings, TrainingSettings
 
 
 class ProbeSettings(LstmSettings):
     """How a probe is trained. The paper says nothing of it; this is usual for an LSTM."""
 
-    epochs: float = Field(10.0, gt=0)
-    batch_size: int = Field(32, ge=1)
+    epochs: float = Field(10.0, gt=0, description="how often each row is learned from")
+    batch_size: int = with_default(TrainingSettings, "batch_size", 32)
     learning_rate: float = Field(1e-3, gt=0, description="of Adam; falls to 0 on a line")
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = with_default(TrainingSettings, "max_grad_norm", 1.0)
     bucket_batches: int = Field(
         16, ge=0, description="as in fine-tuning; an LSTM takes as many steps as the longest row"
     )

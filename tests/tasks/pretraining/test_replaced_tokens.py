@@ -21,10 +21,10 @@ from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import (
     DRAW_BITS,
     DiscriminatorNetwork,
-    ReplacedTokensSettings,
     ReplacedTokensTask,
     area_under_curve,
 )
+from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.training.fit import fit
 from bertworks.training.journal import RunDirectory

@@ -21,7 +21,9 @@ class ChoiceOptions(TaskOptions):
     first_number: Literal[0, 1] | None = Field(
         None, description="the number of the first choice in tables; found out if left out"
     )
-    truncation: Truncation = "longest_first"
+    truncation: Truncation = Field(
+        "longest_first", description="which text is cut where both are too long, or error"
+    )
 
 
 class ChoiceSettings(TaskSettings):

@@ -16,37 +16,17 @@ from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
 from ...errors import SettingsError
 from ...model.encoder import Encoder
 from ...model.heads import cross_entropy_sum
 from ...packed import Batch
-from ...settings import Settings
 from ..task import Network
+from .settings import DistillationSettings
 from .task import PretrainingNetwork, PretrainingTask
 
 _ROWS = 256  # positions whose logits are held at a time
-
-
-class DistillationSettings(Settings):
-    """How a student learns from a teacher."""
-
-    teacher: str = Field(description="a model of the same vocabulary, with its MLM head")
-    temperature: float = Field(
-        2.0, gt=0, description="divides the logits of teacher and student in the soft loss"
-    )
-    soft_weight: float = Field(
-        5.0, ge=0, description="of the cross-entropy between teacher and student"
-    )
-    mlm_weight: float = Field(2.0, ge=0, description="of the masked-language-model loss")
-    cosine_weight: float = Field(
-        1.0, ge=0, description="of one minus the cosine of the last hidden states"
-    )
-    initialize: bool = Field(
-        True, description="begin with the teacher's embeddings, heads, and every so many layers"
-    )
 
 
 class DistillationNetwork(Network):

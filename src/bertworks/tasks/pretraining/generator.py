@@ -21,7 +21,8 @@ from ...model.encoder import Encoder
 from ...model.heads import MLMHead
 from ...packed import Batch
 from ..task import Network
-from .replaced_tokens import DRAW_BITS, DiscriminatorNetwork, ReplacedTokensSettings
+from .replaced_tokens import DRAW_BITS, DiscriminatorNetwork
+from .settings import ReplacedTokensSettings
 from .task import PretrainingNetwork
 
 if TYPE_CHECKING:

@@ -39,7 +39,10 @@ class InstanceSettings(Settings):
         "them) or not, and ask nothing",
     )
     max_seq_length: int = Field(
-        128, ge=8, description="the most tokens of a sequence, [CLS] and [SEP] included"
+        128,
+        ge=8,
+        description="the most tokens of a sequence, [CLS] and [SEP] included",
+        json_schema_extra={"hidden": True},  # a run's phases set it
     )
     short_seq_prob: float = Field(
         0.1,

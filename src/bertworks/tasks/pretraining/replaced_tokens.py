@@ -28,6 +28,7 @@ from ..task import Evaluator, Network, Prediction, Row, Task, by_row
 from . import hashing
 from .masking import MaskingSettings
 from .pairs import InstanceSettings
+from .settings import ReplacedTokensSettings
 from .source import PretrainingExample
 from .task import PretrainingEvaluator, PretrainingTask
 
@@ -41,18 +42,6 @@ DRAW_BITS = 31
 """How many random bits a replacement is drawn from."""
 
 _SAMPLE = np.uint64(4 << 60)  # mixed into a token's bits, as masking.py mixes 1 to 3 into them
-
-
-class ReplacedTokensSettings(Settings):
-    """How a generator and a discriminator are trained together; the defaults are the paper's."""
-
-    weight: float = Field(50.0, ge=0, description="of the discriminator's loss beside the MLM loss")
-    generator_share: float = Field(
-        0.25, gt=0, le=1, description="how wide the generator is: of hidden size and of heads"
-    )
-    generator_layers: float = Field(
-        1.0, gt=0, le=1, description="how deep it is, as a share of the discriminator's layers"
-    )
 
 
 class DiscriminatorNetwork(Network):

@@ -49,7 +49,7 @@ class LstmSettings(Settings):
     """The network of a probe. The paper says "a two-layer 768-dimensional BiLSTM"."""
 
     lstm_hidden_size: int = Field(768, ge=1, description="of each of the two directions")
-    lstm_layers: int = Field(2, ge=1)
+    lstm_layers: int = Field(2, ge=1, description="one behind the other")
     dropout: float = Field(0.1, ge=0, lt=1, description="before each layer and the output layer")
 
 

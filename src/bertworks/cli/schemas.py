@@ -1,0 +1,163 @@
+"""The settings that a verb takes as `key=value` words, and the spellings that are accepted."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..errors import SettingsError, nearest
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from ..settings import Settings
+    from ..settings_help import SettingHelp
+
+_CLASSES = {
+    "pretrain": "training.recipe:PretrainSettings",
+    "finetune": "training.finetune_settings:FinetuneSettings",
+    "glue": "training.finetune_settings:FinetuneSettings",
+    "probe": "inference.settings:TextProbeSettings",
+    "ablate": "ablations.features:FeatureAblationSettings",
+    "evaluate": "inference.settings:EngineSettings",
+    "predict": "inference.settings:EngineSettings",
+    "generate": "inference.settings:GenerateSettings",
+    "embed": "inference.settings:EmbeddingSettings",
+    "features": "inference.settings:FeatureSettings",
+    "search": "inference.settings:EngineSettings",
+}
+VERBS = tuple(_CLASSES)
+"""The verbs that take settings."""
+
+
+def schema_of(verb: str, task: str | None = None) -> type[Settings]:
+    """The class of a verb's settings.
+
+    Args:
+        verb: its name.
+        task: of `finetune`: adds the settings of this task.
+
+    Raises:
+        SettingsError: the verb takes no settings, or there is no such task.
+    """
+    if verb not in _CLASSES:
+        fix = f"{nearest(verb, VERBS)}; for options see: bertworks {verb} --help."
+        raise SettingsError(f"the verb {verb!r} takes no settings", fix=fix)
+    if verb == "glue":
+        task = "classification"  # has all that any of its tasks has
+    elif task is not None and verb != "finetune":
+        raise SettingsError(f"{verb} takes no task", fix=f"bertworks settings {verb}")
+    if task is not None:
+        from ..tasks import labelled_task
+        from ..training.finetune_settings import settings_of
+
+        return settings_of(labelled_task(task))
+    return _declared(verb)
+
+
+def _declared(verb: str) -> type[Settings]:
+    """The class of a verb's settings without those of a task."""
+    module, _, name = _CLASSES[verb].partition(":")
+    found: type[Settings] = getattr(importlib.import_module(f"bertworks.{module}"), name)
+    return found
+
+
+def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
+    """The settings that a verb's `--help` lists, and how many it leaves to `bertworks settings`.
+
+    Where it does not list all, it lists the common ones (`Settings.common`), and briefly.
+    """
+    from ..settings_help import describe
+
+    schema = _declared(verb) if task is None else schema_of(verb, task)
+    every = describe(schema)
+    if not schema.common:
+        return every, 0
+    shown = list(schema.common)
+    if task is not None:
+        from ..tasks import labelled_task
+        from ..tasks.table_options import TableOptions
+
+        own = labelled_task(task).options.model_fields
+        shown += [key for key in own if key not in TableOptions.model_fields]
+    by_key = {setting.key: setting for setting in every}
+    found = [
+        replace(by_key[key], group="", description=by_key[key].description.split(";")[0])
+        for key in shown
+    ]
+    return found, len(every) - len(found)
+
+
+def sorted_out(
+    verb: str, args: Sequence[str], options: Mapping[str, bool], *, takes_texts: bool
+) -> tuple[list[str], list[str]]:
+    """The arguments of a command line that are no settings, and its settings as `key=value` words.
+
+    `--key value`, `--key=value`, and of what is true or false `--key` and `--no-key`, are other
+    spellings of `key=value`.
+
+    Args:
+        verb: its name.
+        args: as they are typed; what follows `--` is left alone.
+        options: the verb's options, such as `--out`, each with whether it takes a value.
+        takes_texts: whether a word may be a text, so that one is a setting only if it names one.
+
+    Raises:
+        SettingsError: an option is not known, or a word is nearly a setting.
+    """
+    others, words = list[str](), list[str]()
+    left = list(args)
+    task = next((arg for arg in args if not arg.startswith("-")), None)
+    while left:
+        arg = left.pop(0)
+        if arg == "--":
+            return [*others, arg, *left], words
+        option, is_assigned, value = arg.partition("=")
+        if option in options or not arg.startswith("--"):
+            if takes_texts and _is_setting(schema_of(verb), option, is_assigned):
+                words.append(arg)
+                continue
+            others.append(arg)
+            if options.get(option) and not is_assigned and left:
+                others.append(left.pop(0))
+            continue
+        key = option.removeprefix("--").replace("-", "_")
+        schema = schema_of(verb, task if verb == "finetune" else None)
+        field = schema.field(key)
+        if field is None and is_flag(schema.field(key.removeprefix("no_"))):
+            words.append(f"{key.removeprefix('no_')}=false")
+        elif field is None:
+            known = [*options, *(f"--{name.replace('_', '-')}" for name in schema.model_fields)]
+            raise SettingsError(f"no option or setting {option!r}", fix=nearest(option, known))
+        elif is_assigned or is_flag(field):
+            words.append(f"{key}={value if is_assigned else 'true'}")
+        elif left:
+            words.append(f"{key}={left.pop(0)}")
+        else:
+            raise SettingsError(f"{option} needs a value", fix=f"For example: {key}=VALUE.")
+    return others, words
+
+
+def is_flag(field: FieldInfo | None) -> bool:
+    """Whether a setting is true or false."""
+    return field is not None and field.annotation is bool
+
+
+def _is_setting(schema: type[Settings], key: str, is_assigned: str) -> bool:
+    """Whether a word that may be a text names a setting.
+
+    Raises:
+        SettingsError: it names none, but nearly does.
+    """
+    if not is_assigned or not key.replace(".", "_").isidentifier():
+        return False
+    if schema.field(key) is not None:
+        return True
+    names = list(schema.model_fields)
+    if difflib.get_close_matches(key, names, n=1, cutoff=0.8):
+        fix = f"{nearest(key, names)}; a text that looks so is given behind --."
+        raise SettingsError(f"unknown setting {key!r}", fix=fix)
+    return False

@@ -1,0 +1,117 @@
+"""Settings on the command line: found, spelled in several ways, and from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bertworks.cli.schemas import VERBS, sorted_out
+from bertworks.errors import SettingsError
+
+from .conftest import Bertworks
+
+OPTIONS = {"--out": True, "--json": False}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_settings_are_listed_and_written_as_yaml(bertworks: Bertworks, verb: str) -> None:
+    listed = bertworks("settings", verb)
+    assert listed.exit_code == 0, listed.output
+    assert max(map(len, listed.stdout.splitlines())) <= 80
+    written = bertworks("settings", verb, "--yaml")
+    assert yaml.safe_load(written.stdout) is None, "all of it is comments"
+    shown = bertworks(verb, "--help").stdout
+    assert "Settings, given as KEY=VALUE" in shown
+
+
+def test_the_settings_of_a_task(bertworks: Bertworks) -> None:
+    plain, tagging = (bertworks("settings", "finetune", *task).stdout for task in ([], ["tagging"]))
+    assert "learning_rate=2.0e-05" in plain
+    assert "learning_rate=2.0e-05" in tagging
+    assert "labelled_piece=" not in plain
+    assert "labelled_piece=first" in tagging
+    assert "labelled_piece=first" in bertworks("finetune", "tagging", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["convert"], "the verb 'convert' takes no settings"),
+        (["finetun"], "The nearest valid name is 'finetune'"),
+        (["pretrain", "tagging"], "pretrain takes no task"),
+        (["finetune", "taging"], "The nearest valid name is 'tagging'"),
+    ],
+)
+def test_mistakes_are_named(bertworks: Bertworks, words: list[str], says: str) -> None:
+    result = bertworks("settings", *words)
+    assert result.exit_code == 1
+    assert says in result.stderr
+
+
+def test_finetune_s_help_is_under_two_screens(bertworks: Bertworks) -> None:
+    assert len(bertworks("finetune", "--help").stdout.splitlines()) <= 100
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "pretrain"])
+def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("no_such_setting: 1")
+    needed = {
+        "finetune": ["tagging", "--model", "m", "--train", "f", "--out", tmp_path / "out"],
+        "glue": ["--model", "m", "--data", tmp_path, "--out", tmp_path / "out"],
+        "probe": ["--model", "m", "--train", "f", "--dev", "f"],
+        "ablate": ["features", "--model", "m", "--train", "f", "--dev", "f", "--out", "o"],
+        "search": ["m", "f", "a text"],
+        "evaluate": ["m", "--data", "f"],
+    }.get(verb, ["m", "a text"])
+    out = ["--out", tmp_path / "out.npy"] if verb in ("embed", "features") else []
+    result = bertworks(verb, *needed, *out, "--settings", file)
+    assert result.exit_code == 1
+    assert "unknown setting 'no_such_setting'" in result.stderr or "no such" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "others", "words"),
+    [
+        ("m --pooling cls", "m", "pooling=cls"),
+        ("m --pooling=cls --layers -2", "m", "pooling=cls layers=-2"),
+        ("m --normalize text", "m text", "normalize=true"),
+        ("m --no-normalize text", "m text", "normalize=false"),
+        ("m --max-seq-length 8 --json", "m --json", "max_seq_length=8"),
+        ("m text pooling=cls a=b", "m text a=b", "pooling=cls"),
+        ("m --out pooling=cls", "m --out pooling=cls", ""),
+        ("m -- pooling=cls --pooling x", "m -- pooling=cls --pooling x", ""),
+    ],
+)
+def test_a_setting_has_several_spellings(typed: str, others: str, words: str) -> None:
+    found = sorted_out("embed", typed.split(), OPTIONS, takes_texts=True)
+    assert found == (others.split(), words.split())
+
+
+def test_words_stay_where_texts_are_not_taken() -> None:
+    typed = ["tagging", "learning_rat=1", "--learning-rate", "2e-5", "--labelled-piece", "all"]
+    assert sorted_out("finetune", typed, OPTIONS, takes_texts=False) == (
+        ["tagging", "learning_rat=1"],
+        ["learning_rate=2e-5", "labelled_piece=all"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (["--poolin", "cls"], "no option or setting '--poolin'. The nearest valid name is"),
+        (["poolin=cls"], "unknown setting 'poolin'. The nearest valid name is 'pooling'"),
+        (["--pooling"], "--pooling needs a value"),
+    ],
+)
+def test_misspelt_settings_are_named(typed: list[str], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        sorted_out("embed", typed, OPTIONS, takes_texts=True)
+
+
+def test_a_misspelt_option_is_a_usage_error(bertworks: Bertworks) -> None:
+    result = bertworks("embed", "m", "a text", "--poolin", "cls", "--out", "x.npy")
+    assert result.exit_code == 2
+    assert "'--pooling'" in result.stderr
