@@ -73,9 +73,9 @@ def test_features(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     ("words", "status", "says"),
     [
         (["text", "--out", "v.txt"], 1, "the name says no format"),
-        (["text", "--out", "v.npy", "--layers", "last"], 2, "--layers"),
+        (["text", "--out", "v.npy", "--layers", "last"], 1, "layers.0='last'"),
         (["text", "--out", "v.npy", "--layers", "7"], 1, "there is no layer 7"),
-        (["text", "--out", "v.npy", "--pooling", "avg"], 2, "--pooling"),
+        (["text", "--out", "v.npy", "--pooling", "avg"], 1, "pooling='avg'"),
         (["--out", "v.npy"], 2, "either texts or --data"),
         (["text", "--data", "f.txt", "--out", "v.npy"], 2, "either texts or --data"),
         (["--data", "nowhere.txt", "--out", "v.npy"], 1, "nowhere.txt: no such file"),

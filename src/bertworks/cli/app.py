@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 ORDER = (
     "demo",
-    "settings",
     "vocab",
     "prepare",
     "pretrain",
@@ -47,6 +46,7 @@ ORDER = (
     "add-tokens",
     "shrink",
     "extend",
+    "settings",
 )
 
 
