@@ -18,7 +18,7 @@ from ..tasks.rows import Table
 
 if TYPE_CHECKING:
     from ..tasks.example import LabelledExample
-from ..tasks.labelled import LabelledTask
+    from ..tasks.labelled import LabelledTask
 
 Dev: TypeAlias = Table | float
 """The rows to measure on: a table, or a share of the training rows."""
