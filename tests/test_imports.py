@@ -63,7 +63,7 @@ from bertworks.cli import app
 runner = CliRunner()
 from bertworks.cli.schemas import VERBS
 verbs = [command.name for command in app.registered_commands]
-assert len(verbs) == 24, verbs
+assert len(verbs) == 25, verbs
 def run(commands):
     for arguments in commands:
         result = runner.invoke(app, arguments)

@@ -40,6 +40,7 @@ ORDER = (
     "embed",
     "features",
     "search",
+    "serve",
     "tokenize",
     "inspect",
     "convert",

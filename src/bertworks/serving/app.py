@@ -1,0 +1,220 @@
+"""The application: routes, errors in one line, health, metrics, and the OpenAPI page."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from .. import __version__
+from ..errors import BertworksError
+from . import bert_routes, openai_routes, tei_routes
+from .examples import runnable
+from .failures import RequestError, error_of
+from .gate import LOG, Gate, log_line
+from .metrics import Metrics
+from .models import Models
+from .runners import Text
+from .schemas import OpenAIError, TEIError
+from .security import Keys
+from .service import Service, asking_of, reply, service_of
+from .settings import ServeSettings
+
+ERRORS = {
+    400: "A value is impossible, or the body is no JSON.",
+    401: "No valid API key.",
+    403: "The request names another host.",
+    404: "No such model.",
+    408: "The deadline passed.",
+    413: "Too many texts, or too long.",
+    422: "A value of a wrong type, or a text that cannot be tokenised.",
+    424: "The model was not trained for it, or its output is not finite.",
+    429: "The server is busy; see Retry-After.",
+    503: "The server stops.",
+}
+
+
+def make_app(
+    models: Models,
+    settings: ServeSettings | None = None,
+    keys: Keys | None = None,
+    *,
+    local: bool = True,
+    lazy: bool = False,
+) -> FastAPI:
+    """The application of some models.
+
+    Args:
+        models: what is served.
+        settings: limits.
+        keys: who may ask; everybody, if left out.
+        local: whether it listens to this machine alone.
+        lazy: load a model when it is first asked for.
+    """
+    service = Service(models, settings or ServeSettings())
+    keys = keys or Keys()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.queue.start()
+        if not lazy:
+            await asyncio.to_thread(_load_all, service)
+        service.ready = True
+        gc.freeze()  # what is there for good is not looked at again
+        yield
+        service.ready = False
+        await asyncio.to_thread(service.queue.close)
+
+    app = FastAPI(
+        title="bertworks",
+        version=__version__,
+        description=f"Serves {', '.join(models.sources)}.",
+        lifespan=lifespan,
+        responses={code: {"description": text} for code, text in ERRORS.items()},
+    )
+    app.state.service = service
+    for kind in (BertworksError, RequestError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer_error)
+    for routes in (openai_routes, tei_routes, bert_routes):
+        app.include_router(routes.router)
+    _add_operations(app)
+    routes_of_app = [route for route in _routes(app.router) if isinstance(route, Route)]
+    service.metrics = Metrics(
+        {route.path for route in routes_of_app},
+        lambda: service.queue.load.requests,
+        lambda: service.queue.load.tokens,
+    )
+    app.add_middleware(
+        Gate,
+        settings=service.settings,
+        keys=keys,
+        local=local,
+        metrics=lambda: service.metrics,
+        is_draining=lambda: service.draining,
+    )
+    app.openapi = _described(app, service, with_keys=bool(keys))  # type: ignore[method-assign]
+    return app
+
+
+def _add_operations(app: FastAPI) -> None:
+    """Health, readiness, metrics, and what is served."""
+
+    @app.get("/", include_in_schema=False)
+    @app.get("/health", tags=["operations"])
+    @app.get("/ping", include_in_schema=False)
+    async def health(request: Request) -> Response:
+        """Whether the server is alive."""
+        if service_of(request).queue.broken is not None:
+            raise RequestError(503, "Unhealthy", "unhealthy")
+        return Response(status_code=200)
+
+    @app.get("/ready", tags=["operations"])
+    async def ready(request: Request) -> Response:
+        """Whether requests should be sent here: models are loaded, and it is not about to stop."""
+        service = service_of(request)
+        if not service.ready or service.draining or service.queue.broken is not None:
+            raise RequestError(503, "Unhealthy", "not ready")
+        return Response(status_code=200)
+
+    @app.get("/metrics", tags=["operations"])
+    async def metrics(request: Request) -> Response:
+        """Metrics for Prometheus."""
+        text = service_of(request).metrics.text()
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/info", tags=["operations"])
+    async def info(request: Request, model: str | None = None) -> Response:
+        """A model, and the server's limits."""
+        service = service_of(request)
+        return reply(request, tei_routes.info(service, await service.model(request, model)))
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    """The response of an error; a fault is logged with its traceback, but not its message.
+
+    A message may hold what a user has sent.
+    """
+    failure = error_of(error)
+    asking_of(request).error = failure.kind
+    if failure.status == 500:
+        fault = error.with_traceback(error.__traceback__)
+        frames = []
+        at = fault.__traceback__
+        while at is not None:
+            frames.append(f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}")
+            at = at.tb_next
+        line = log_line(
+            "fault", id=asking_of(request).id, kind=type(error).__name__, frames=frames[-12:]
+        )
+        LOG.log(logging.ERROR, "%s", line)
+    return failure.response(request.url.path)
+
+
+def _load_all(service: Service) -> None:
+    """Load all models, and run each once, so that the first request is a quick one."""
+    for name in service.models.sources:
+        served = service.models.get(name)
+        runner = served.embed()
+        runner.run(runner.prepare([Text("warm-up", "a first text")]))
+
+
+def _described(app: FastAPI, service: Service, *, with_keys: bool) -> Callable[[], dict[str, Any]]:
+    """The OpenAPI description, made when it is first asked for and models are loaded."""
+    usual = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        described = copy.deepcopy(usual())
+        schemas = described["components"]["schemas"]
+        for model in (TEIError, OpenAIError):
+            own = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= own.pop("$defs", {})
+            schemas[model.__name__] = own
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        for path, verbs in tuple(described["paths"].items()):
+            for operation in verbs.values():
+                _describe(operation, path, with_keys=with_keys)
+            if "post" in verbs:
+                example = runnable(service.models, path)
+                if example is None:
+                    del described["paths"][path]
+                    continue
+                content = verbs["post"]["requestBody"]["content"]["application/json"]
+                content["example"] = example
+        if with_keys:
+            described["components"]["securitySchemes"] = {
+                "key": {"type": "http", "scheme": "bearer"}
+            }
+        return described
+
+    return openapi
+
+
+def _describe(operation: dict[str, Any], path: str, *, with_keys: bool) -> None:
+    """Say what errors look like, and which routes need a key."""
+    kind = "OpenAIError" if path.startswith("/v1/") else "TEIError"
+    schema = {"schema": {"$ref": f"#/components/schemas/{kind}"}}
+    for code in map(str, ERRORS):
+        if code != "401" or kind == "OpenAIError":
+            content = {"application/json": schema}
+            operation["responses"][code] = {"description": ERRORS[int(code)], "content": content}
+    if with_keys and path not in ("/health", "/ready"):
+        operation["security"] = [{"key": []}]
+
+
+def _routes(router: Any) -> list[Any]:
+    """All routes of a router and those that were included in it."""
+    found: list[Any] = []
+    for route in router.routes:
+        nested = getattr(route, "routes", None)
+        found += _routes(route) if nested else [route]
+    return found

@@ -1,0 +1,273 @@
+"""What a BERT does besides: masks, labels, tags, answers, next sentences, what comes next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from ..inference.generate import GenerationSettings
+from ..tasks.answering.task import AnsweringTask
+from ..text.tokenizer import Tokenizer
+from .failures import invalid
+from .runners import Asked, Masked, Spans
+from .schemas import (
+    AnswerRequest,
+    ClassifyRequest,
+    FilledMasks,
+    FillMaskRequest,
+    Generated,
+    GenerateRequest,
+    NextSentence,
+    NextSentenceRequest,
+    RowsRequest,
+    TagRequest,
+)
+from .scores import score_texts
+from .service import Service, asking_of, many, placed, reply, service_of
+from .tei_routes import text_rows
+
+_MOST_CANDIDATES = 1000
+
+
+router = APIRouter(tags=["BERT"])
+
+
+@router.post("/fill-mask", responses={200: {"model": list[FilledMasks]}})
+async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    runner = served.masked("fill-mask")
+    texts = many(body.inputs)
+    single = isinstance(body.inputs, str)
+    service.check_texts("inputs", texts, single=single)
+    tokenizer = served.model.tokenizer
+    mask = tokenizer.id_to_token(tokenizer.mask_id)
+    for place, text in placed("inputs", texts, single=single):
+        if mask not in text:
+            raise invalid(place, f"there is no {mask} in the text")
+    candidates = body.candidates
+    pieces = {} if candidates is None else _pieces(tokenizer, candidates)
+    items = [
+        item
+        for place, text in placed("inputs", texts, single=single)
+        for item in _variants(place, text, mask, body.top_k, pieces)
+    ]
+    service.check_texts("inputs", ["x"] * len(items))
+    answers = iter(
+        await service.ask(
+            request, runner, items, [item.text for item in items], limit=runner.task.max_length
+        )
+    )
+    told = []
+    for text in texts:
+        answer = next(answers)
+        chances = _chances(text.count(mask), pieces, answer["asked"], answers)
+        more = {} if candidates is None else {"candidates": chances}
+        told.append({"masks": answer["masks"], **more})
+    return reply(request, told)
+
+
+@router.post("/next-sentence", responses={200: {"model": list[NextSentence]}})
+async def next_sentence(body: NextSentenceRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    runner = served.masked("next-sentence")
+    rows, places, _ = text_rows(service, body.inputs)
+    for place, row in zip(places, rows, strict=True):
+        if len(row) != 2:
+            raise invalid(place, "two texts, of which the second may follow the first", 422)
+    items = [Masked(place, row[0], row[1]) for place, row in zip(places, rows, strict=True)]
+    answers = await service.ask(
+        request,
+        runner,
+        items,
+        [" ".join(row) for row in rows],
+        limit=runner.task.max_length,
+    )
+    name = "next_sentence_probability"
+    return reply(request, [{name: answer[name]} for answer in answers])
+
+
+@router.post("/classify", responses={200: {"model": list[dict[str, Any]]}})
+async def classify(body: ClassifyRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    rows, places = _texts_or_pairs(service, body.inputs)
+    found = await score_texts(
+        service,
+        request,
+        served,
+        "classify",
+        rows,
+        places,
+        truncate=body.truncate,
+        windows=body.windows,
+    )
+    return reply(request, [scored.prediction for scored in found])
+
+
+@router.post("/tag", responses={200: {"model": list[dict[str, Any]]}})
+async def tag(body: TagRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    runner = served.rows("tag")
+    asking_of(request).verb = "predict"
+    texts = many(body.inputs)
+    single = isinstance(body.inputs, str)
+    service.check_texts("inputs", texts, single=single)
+    items = [
+        Asked(place, runner.task.text_row(text))
+        for place, text in placed("inputs", texts, single=single)
+    ]
+    return reply(request, await service.ask(request, runner, items, texts, limit=None))
+
+
+@router.post("/answer", responses={200: {"model": list[dict[str, Any]]}})
+async def answer(body: AnswerRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    runner = served.rows("answer")
+    asking_of(request).verb = "predict"
+    asked = many(body.inputs)
+    service.check_texts("inputs", ["x"] * len(asked))
+    for at, one in enumerate(asked):
+        service.check_texts(f"inputs[{at}].question", [one.question], single=True)
+        service.check_texts(f"inputs[{at}].context", [one.context], single=True)
+    task = runner.task
+    assert isinstance(task, AnsweringTask)
+    items = [
+        Asked(f"inputs[{at}]", task.text_row(one.question, one.context))
+        for at, one in enumerate(asked)
+    ]
+    texts = [f"{one.question} {one.context}" for one in asked]
+    found: list[Spans] = await service.ask(request, runner, items, texts, limit=None)
+    if body.null_threshold is not None:
+        changed = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
+        task = AnsweringTask(task.tokenizer, changed)
+    told = [task.answer(*spans) for spans in found]
+    for prediction in told:
+        prediction["alternatives"] = prediction["alternatives"][: body.n_best]
+    return reply(request, told)
+
+
+@router.post("/generate", responses={200: {"model": list[Generated]}})
+async def generate(body: GenerateRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    served.check("generate")
+    if body.max_new_tokens > service.settings.max_new_tokens:
+        raise invalid("max_new_tokens", f"at most {service.settings.max_new_tokens}")
+    values = body.model_dump(exclude={"model", "inputs"})
+    settings = GenerationSettings.parse({**values, "stop_ids": tuple(body.stop_ids)})
+    runner = served.generate(settings)
+    texts = many(body.inputs)
+    single = isinstance(body.inputs, str)
+    service.check_texts("inputs", texts, single=single)
+    found = await service.ask(
+        request,
+        runner,
+        placed("inputs", texts, single=single),
+        texts,
+        limit=served.model.encoder.config.max_seqlen,
+        prepare=partial(runner.prepare, seen=Counter()),
+    )
+    return reply(request, [{"generated": text} for text in found])
+
+
+@router.post("/predict-rows", responses={200: {"model": list[dict[str, Any]]}})
+async def predict_rows(body: RowsRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    runner = served.rows("predict-rows")
+    asking_of(request).verb = "predict"
+    texts = [
+        " ".join(value for value in row.values() if isinstance(value, str)) or "x"
+        for row in body.rows
+    ]
+    service.check_texts("rows", texts)
+    items = [Asked(f"rows[{at}]", row) for at, row in enumerate(body.rows)]
+    found = await service.ask(request, runner, items, texts, limit=None)
+    told = [getattr(answer, "prediction", answer) for answer in found]
+    return reply(request, told)
+
+
+def _texts_or_pairs(
+    service: Service, given: str | list[str] | list[list[str]]
+) -> tuple[list[Sequence[str]], list[str]]:
+    """Rows of one text or two; here a list of strings is as many texts."""
+    as_rows = [[text] for text in given] if isinstance(given, list) and _are_texts(given) else given
+    rows, places, _ = text_rows(service, as_rows)  # type: ignore[arg-type]
+    return rows, places
+
+
+def _are_texts(given: Sequence[Any]) -> bool:
+    return bool(given) and isinstance(given[0], str)
+
+
+def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
+    """The pieces of each candidate.
+
+    Raises:
+        RequestError: there are none, too many, or one has no pieces in the vocabulary.
+    """
+    if not 1 <= len(candidates) <= _MOST_CANDIDATES:
+        raise invalid("candidates", f"from 1 to {_MOST_CANDIDATES} words")
+    found = {}
+    places = [f"candidates[{at}]" for at in range(len(candidates))]
+    rows = tokenizer.piece_ids(candidates, where=places)
+    for at, (word, ids) in enumerate(zip(candidates, rows, strict=True)):
+        if not len(ids) or (tokenizer.has("unk") and tokenizer.unk_id in ids):
+            raise invalid(places[at], "the vocabulary has no pieces for it")
+        found[word] = ids.tolist()
+    return found
+
+
+def _variants(
+    place: str, text: str, mask: str, top_k: int, pieces: dict[str, list[int]]
+) -> list[Masked]:
+    """The text itself, and, for candidates of several pieces, with as many masks in a mask's place.
+
+    First comes the text, then for each mask the lengths of candidates, shortest first.
+    """
+    count = text.count(mask)
+    singles = [ids for ids in pieces.values() if len(ids) == 1]
+    asked = [(at, ids) for at in range(count) for ids in singles]
+    found = [Masked(place, text, None, top_k, asked)]
+    parts = text.split(mask)
+    for at in range(count):
+        for length in _lengths(pieces):
+            masks = [mask] * count
+            masks[at] = mask * length
+            joined = "".join(part + more for part, more in zip(parts, [*masks, ""], strict=True))
+            asked = [(at, ids) for ids in pieces.values() if len(ids) == length]
+            found.append(Masked(place, joined, None, 1, asked))
+    return found
+
+
+def _lengths(pieces: dict[str, list[int]]) -> list[int]:
+    """How many pieces candidates have, but for one."""
+    return sorted({len(ids) for ids in pieces.values()} - {1})
+
+
+def _chances(
+    masks: int, pieces: dict[str, list[int]], singles: Sequence[float], answers: Any
+) -> list[list[dict[str, Any]]]:
+    """The candidates of each mask, the likeliest first."""
+    words = [word for word, ids in pieces.items() if len(ids) == 1]
+    told = []
+    for at in range(masks):
+        own = dict(zip(words, singles[at * len(words) : (at + 1) * len(words)], strict=True))
+        for length in _lengths(pieces):
+            long = [word for word, ids in pieces.items() if len(ids) == length]
+            own |= dict(zip(long, next(answers)["asked"], strict=True))
+        told.append(
+            [
+                {"candidate": word, "probability": own[word]}
+                for word in sorted(own, key=lambda word: -own[word])
+            ]
+        )
+    return told

@@ -1,0 +1,315 @@
+"""What every request passes: who asks, how much, for how long; and what is noted of it.
+
+    id ─► host ─► key ─► requests at a time ─► body, whole and bounded ─► the application
+       ◄─ headers ◄─ metrics ◄─ a line of the log (no text, no key) ◄──────────┘
+
+Plain ASGI, so that a body is bounded before anything reads it, and a client that hangs up stops
+what it asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .failures import RequestError
+from .metrics import Metrics
+from .runners import Cutting
+from .security import Keys, host_of, is_loopback
+from .settings import ServeSettings
+
+LOG = logging.getLogger("bertworks.serving")
+OPEN = frozenset({"/health", "/ready", "/ping", "/"})
+"""Paths that need no key."""
+
+_ID = re.compile(rb"[\w.:-]{1,64}")
+
+
+@dataclass
+class Asking:
+    """A request: whose it is, and what it took.
+
+    Attributes:
+        id: its own, or one that it brought.
+        client: a key's name, or an address; the queue serves clients alike.
+        deadline: on the monotonic clock.
+        route: as it was declared; "other" where there is none.
+        verb: what the metrics call it.
+        model: what it asked.
+        rows, characters, tokens: of its texts.
+        tokenising, queueing, computing: seconds.
+        cutting: what became of texts that were too long.
+        error: the kind of what went wrong.
+    """
+
+    id: str
+    started: float
+    client: str = ""
+    deadline: float | None = None
+    route: str = "other"
+    verb: str | None = None
+    model: str | None = None
+    rows: int = 0
+    characters: int = 0
+    tokens: int = 0
+    tokenising: float = 0.0
+    queueing: float = 0.0
+    computing: float = 0.0
+    cutting: Cutting = field(default_factory=Cutting)
+    error: str | None = None
+
+    def headers(self, compute: str, now: float) -> dict[str, str]:
+        """What text-embeddings-inference says of a request, times in milliseconds."""
+        parts = {
+            "x-compute-time": now - self.started,
+            "x-total-time": now - self.started,
+            "x-tokenization-time": self.tokenising,
+            "x-queue-time": self.queueing,
+            "x-inference-time": self.computing,
+        }
+        return {
+            "x-compute-type": compute,
+            "x-compute-characters": str(self.characters),
+            "x-compute-tokens": str(self.tokens),
+            "x-truncated-texts": str(self.cutting.cut),
+            **{name: str(round(1000 * seconds)) for name, seconds in parts.items()},
+        }
+
+
+class Gate:
+    """The application's outermost part.
+
+    Args:
+        app: what answers.
+        settings: limits.
+        keys: who may ask; without any, everybody who can reach it.
+        local: whether it listens to this machine alone. Without keys, requests must then name this
+            machine as their host, so that no web page can reach it under a name of its own.
+        metrics: where requests are noted.
+        is_draining: whether connections are to be closed.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServeSettings,
+        keys: Keys,
+        *,
+        local: bool,
+        metrics: Callable[[], Metrics],
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self.app, self.settings, self.keys, self.local = app, settings, keys, local
+        self._metrics, self._is_draining = metrics, is_draining
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = _headers(scope)
+        asking = Asking(_id_of(headers), time.monotonic())
+        scope.setdefault("state", {})["asking"] = asking
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                more = {"x-request-id": asking.id}
+                if self._is_draining():
+                    more["connection"] = "close"
+                message["headers"] = [
+                    *message.get("headers", []),
+                    *((name.encode(), value.encode()) for name, value in more.items()),
+                ]
+            await send(message)
+
+        self._open += 1
+        try:
+            self._admit(scope, headers, asking)
+            body = await self._body(scope, headers, receive)
+            await self._while_there(scope, body, receive, answer, asking)
+        except RequestError as error:
+            asking.error = error.kind
+            await error.response(scope["path"])(scope, receive, answer)
+        finally:
+            self._open -= 1
+            self._note(scope, asking, status)
+
+    def _admit(self, scope: Scope, headers: MutableMapping[bytes, bytes], asking: Asking) -> None:
+        """See who asks, and whether there is room.
+
+        Raises:
+            RequestError: they may not, or there is none.
+        """
+        client = scope.get("client")
+        asking.client = client[0] if client else "local"
+        path = scope["path"]
+        if self.keys:
+            owner = self.keys.owner(_key_of(headers))
+            if owner is not None:
+                asking.client = owner
+            elif path not in OPEN and not (path == "/metrics" and self.local):
+                raise RequestError(401, "Unauthorized", "no valid API key", code="invalid_api_key")
+        elif self.local and not is_loopback(host_of(headers.get(b"host", b"").decode("latin-1"))):
+            raise RequestError(
+                403, "Unauthorized", "the host is not this machine: use an API key for others"
+            )
+        deadline = headers.get(b"x-deadline-ms")
+        if deadline is not None:
+            if not re.fullmatch(rb"\d{1,9}", deadline):
+                raise RequestError(
+                    400, "Validation", "x-deadline-ms: must be milliseconds", "x-deadline-ms"
+                )
+            asking.deadline = asking.started + int(deadline) / 1000
+        if scope["method"] == "POST" and self._open > self.settings.max_concurrent_requests:
+            raise RequestError(
+                429,
+                "Overloaded",
+                f"more than {self.settings.max_concurrent_requests} requests at a time",
+                headers={"retry-after": "1", "retry-after-ms": "500"},
+            )
+
+    async def _body(
+        self, scope: Scope, headers: MutableMapping[bytes, bytes], receive: Receive
+    ) -> bytes:
+        """The whole body.
+
+        Raises:
+            RequestError: it is too large, or does not arrive.
+        """
+        if scope["method"] in ("GET", "HEAD"):
+            return b""
+        limit = self.settings.max_body_bytes
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > limit:
+            raise _too_large(limit)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.settings.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise RequestError(408, "Gone", "the client hung up")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > limit:
+                        raise _too_large(limit)
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise RequestError(
+                408, "Timeout", f"the body did not arrive in {self.settings.body_seconds:g} seconds"
+            ) from None
+
+    async def _while_there(
+        self, scope: Scope, body: bytes, receive: Receive, send: Send, asking: Asking
+    ) -> None:
+        """Have the application answer, for as long as the client is there."""
+        given = False
+
+        async def replay() -> Message:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await receive()
+
+        if scope["method"] != "POST":
+            await self.app(scope, replay, send)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        has_answered = False
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            if not has_answered:
+                asking.error = "Gone"
+                task.cancel()
+
+        async def tell(message: Message) -> None:
+            nonlocal has_answered
+            has_answered = True
+            await send(message)
+
+        watcher = asyncio.create_task(watch())
+        try:
+            await self.app(scope, replay, tell)
+        except asyncio.CancelledError:
+            if asking.error != "Gone":
+                raise
+            task.uncancel()
+        finally:
+            watcher.cancel()
+
+    def _note(self, scope: Scope, asking: Asking, status: int) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        seconds = time.monotonic() - asking.started
+        if asking.error is None and status >= 400:
+            asking.error = "Validation" if status < 500 else "Internal"
+        metrics = self._metrics()
+        metrics.request(route, seconds, asking.error)
+        if asking.rows:
+            times = (asking.tokenising, asking.queueing, asking.computing)
+            metrics.work(
+                asking.verb, asking.rows, asking.characters, times, ok=asking.error is None
+            )
+        LOG.log(
+            logging.DEBUG if route in OPEN or route == "/metrics" else logging.INFO,
+            "%s",
+            log_line(
+                "request",
+                id=asking.id,
+                method=scope["method"],
+                route=route,
+                status=status,
+                error=asking.error,
+                client=asking.client,
+                model=asking.model,
+                texts=asking.rows,
+                tokens=asking.tokens,
+                milliseconds=round(1000 * seconds, 1),
+            ),
+        )
+
+
+def log_line(event: str, **values: Any) -> str:
+    """A line of the log: JSON, without what is None."""
+    known = {name: value for name, value in values.items() if value is not None}
+    return json.dumps({"time": round(time.time(), 3), "event": event, **known})
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    return dict(scope["headers"])
+
+
+def _id_of(headers: MutableMapping[bytes, bytes]) -> str:
+    """The id that a request brings, or a new one."""
+    given = headers.get(b"x-request-id", b"")
+    return given.decode() if _ID.fullmatch(given) else secrets.token_hex(8)
+
+
+def _key_of(headers: MutableMapping[bytes, bytes]) -> str:
+    scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    if scheme.lower() == "bearer":
+        return key.strip()
+    return headers.get(b"x-api-key", b"").decode("latin-1")
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(
+        413, "Body", f"the body has more than {limit:,} bytes", headers={"connection": "close"}
+    )

@@ -1,0 +1,326 @@
+"""The models that a server has: by name, loaded early or late, and how their verbs are run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from ..api import Model, load
+from ..checkpoints.locate import locate
+from ..checkpoints.weights import read_json
+from ..errors import BertworksError, SettingsError, nearest
+from ..inference.engine import EngineSettings
+from ..inference.generate import GenerationSettings
+from ..tasks.answering.task import AnsweringTask
+from ..tasks.classification.task import ClassificationTask
+from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from ..tasks.regression import RegressionTask
+from ..tasks.tagging.task import TaggingTask
+from ..tasks.task import Network, Task
+from ..tasks.texts import TextTask
+from .runners import (
+    WHOLE,
+    AnswerRunner,
+    EmbedRunner,
+    GenerateRunner,
+    MaskedRunner,
+    TaskRunner,
+    TokenStatesRunner,
+)
+
+RunnerT = TypeVar("RunnerT")
+
+_MOST_RUNNERS = 32
+"""Of a model, for different settings; the least recently used are made anew."""
+
+
+class UnknownModelError(BertworksError):
+    """A request names a model that is not served."""
+
+
+class WrongModelError(BertworksError):
+    """A model was not trained for what a request asks."""
+
+
+class Prompts(NamedTuple):
+    """What a sentence encoder's files say that is put before texts.
+
+    Attributes:
+        texts: by name.
+        default: the name of the one that is put where a request names none.
+        dimensions: of vectors that may be cut (Matryoshka); empty if the files say of none.
+        any_dimensions: whether they may be cut anywhere.
+    """
+
+    texts: Mapping[str, str]
+    default: str | None
+    dimensions: frozenset[int]
+    any_dimensions: bool
+
+    @classmethod
+    def read(cls, directory: Path) -> Prompts:
+        """From `config_sentence_transformers.json` and `config.json`."""
+        said = directory / "config_sentence_transformers.json"
+        sentence = read_json(said) if said.is_file() else {}
+        config = read_json(directory / "config.json")
+        widths = config.get("matryoshka_dimensions") or sentence.get("matryoshka_dimensions") or ()
+        return cls(
+            {name: text for name, text in (sentence.get("prompts") or {}).items() if text},
+            sentence.get("default_prompt_name"),
+            frozenset(widths),
+            bool(config.get("is_matryoshka")) and not widths,
+        )
+
+
+class Served:
+    """A model that is loaded.
+
+    Args:
+        name: what requests call it.
+        source: its directory, or name on the hub.
+        model: itself.
+        prompts: what its files say of texts.
+        precision: what it computes in.
+    """
+
+    def __init__(
+        self, name: str, source: str, model: Model, prompts: Prompts, precision: str
+    ) -> None:
+        self.name, self.source, self.model, self.prompts = name, source, model, prompts
+        self.precision = precision
+        self.loaded_at = int(time.time())
+        self.bytes = sum(
+            weight.numel() * weight.element_size() for weight in model.network.parameters()
+        )
+        self._runners: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def task(self) -> Task[Any] | None:
+        """What it was trained for."""
+        return self.model.task
+
+    @property
+    def can_score_pairs(self) -> bool:
+        """Whether it gives pairs of texts one number each."""
+        task = self.task
+        if isinstance(task, ClassificationTask) and len(task.labels) > 1:
+            return False
+        return isinstance(task, ClassificationTask | RegressionTask) and (
+            task.settings.takes_either or task.settings.columns.pair is not None
+        )
+
+    @property
+    def verbs(self) -> frozenset[str]:
+        """What it can be asked, by the task that it was trained for."""
+        task = self.task
+        found = {"embed"}
+        if isinstance(task, PretrainingTask):
+            found.add("generate" if task.causal else "fill-mask")
+            if task.instances.next_sentence:
+                found.add("next-sentence")
+        elif task is not None:
+            found.add("predict-rows")
+        if isinstance(task, TextTask):
+            found |= {"classify"} | ({"rerank"} if self.can_score_pairs else set())
+        if isinstance(task, TaggingTask):
+            found.add("tag")
+        if isinstance(task, AnsweringTask):
+            found.add("answer")
+        return frozenset(found)
+
+    def check(self, verb: str) -> None:
+        """See that the model can be asked.
+
+        Raises:
+            WrongModelError: it cannot.
+        """
+        if verb not in self.verbs:
+            trained = "nothing but vectors" if self.task is None else self.task.name
+            raise WrongModelError(
+                f"the model {self.name!r} was trained for {trained}, not for {verb}",
+                fix=f"It can be asked: {', '.join(sorted(self.verbs))}.",
+            )
+
+    def engine(self, precision: str | None = None) -> EngineSettings:
+        """How it is run.
+
+        Raises:
+            SettingsError: there is no such precision.
+        """
+        return EngineSettings.parse({"precision": precision or self.precision})
+
+    def embed(self, precision: str | None = None, **settings: Any) -> EmbedRunner:
+        """Texts to vectors; `settings` are those of `Model.embed`, lists as tuples."""
+        return self._embedding(EmbedRunner, precision, settings)
+
+    def embed_tokens(self, precision: str | None = None, **settings: Any) -> EmbedRunner:
+        """Texts to a vector for each token."""
+        return self._embedding(TokenStatesRunner, precision, settings)
+
+    def _embedding(
+        self, kind: type[EmbedRunner], precision: str | None, settings: Mapping[str, Any]
+    ) -> EmbedRunner:
+        def make() -> EmbedRunner:
+            engine = self.engine(precision).with_values(batch_tokens=WHOLE)
+            return kind(self.model.embedder(engine.model_dump(), normalize=False, **settings))
+
+        return self._runner((kind, precision, *sorted(settings.items())), make)
+
+    def rows(self, verb: str) -> TaskRunner:
+        """Rows of the task to its predictions."""
+        self.check(verb)
+        task, network = self._task_and_network()
+        kind = AnswerRunner if verb == "answer" else TaskRunner
+        return self._runner(kind, lambda: kind(task, network, self.engine()))
+
+    def masked(self, verb: str) -> MaskedRunner:
+        """Texts with masks, or pairs of texts."""
+        self.check(verb)
+        task, network = self._task_and_network()
+        assert isinstance(task, PretrainingTask)
+        return self._runner(MaskedRunner, lambda: MaskedRunner(task, network, self.engine()))
+
+    def generate(self, settings: GenerationSettings) -> GenerateRunner:
+        """Prompts to what comes next."""
+        self.check("generate")
+        network = self.model.network
+        assert isinstance(network, PretrainingNetwork)
+        return self._runner(
+            settings,
+            lambda: GenerateRunner(network, self.model.tokenizer, settings, self.engine()),
+        )
+
+    def _task_and_network(self) -> tuple[Task[Any], Network]:
+        network = self.model.network
+        assert self.task is not None and isinstance(network, Network)
+        return self.task, network
+
+    def _runner(self, key: Hashable, make: Callable[[], RunnerT]) -> RunnerT:
+        with self._lock:
+            if key not in self._runners:
+                self._runners[key] = make()
+            self._runners.move_to_end(key)
+            while len(self._runners) > _MOST_RUNNERS:
+                self._runners.popitem(last=False)
+            found: RunnerT = self._runners[key]
+            return found
+
+
+class Models:
+    """The models of a server, the first of which is the default.
+
+    Args:
+        sources: each model's directory or name on the hub, by the name that requests use.
+        device, precision: where they run, and in what.
+        max_memory: bytes of weights; beyond it, the least recently used model is unloaded.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
+        max_memory: int | None = None,
+    ) -> None:
+        self.sources = dict(sources)
+        self.default = next(iter(sources))
+        self._device, self._precision, self._max_memory = device, precision, max_memory
+        self._loaded: OrderedDict[str, Served] = OrderedDict()
+        self._loading = {name: threading.Lock() for name in sources}
+        self._lock = threading.Lock()
+
+    def name(self, name: str | None) -> str:
+        """The name of a model that is served.
+
+        Raises:
+            UnknownModelError: there is none of that name.
+        """
+        name = name or self.default
+        if name not in self.sources:
+            raise UnknownModelError(
+                f"no model is called {name[:100]!r}", fix=f"{nearest(name, self.sources)}."
+            )
+        return name
+
+    def loaded(self, name: str | None = None) -> Served | None:
+        """A model, if it is loaded; it was used just now."""
+        with self._lock:
+            found = self._loaded.get(self.name(name))
+            if found is not None:
+                self._loaded.move_to_end(found.name)
+            return found
+
+    def all_loaded(self) -> list[Served]:
+        """Those that are loaded, in the order in which they are served."""
+        with self._lock:
+            return [self._loaded[name] for name in self.sources if name in self._loaded]
+
+    def get(self, name: str | None = None) -> Served:
+        """A model; it is loaded if it was not.
+
+        Raises:
+            UnknownModelError: there is none of that name.
+            CheckpointError: it cannot be loaded.
+        """
+        name = self.name(name)
+        with self._loading[name]:
+            return self.loaded(name) or self._load(name)
+
+    def reload(self) -> list[str]:
+        """Load all loaded models anew, from what their files hold by now; their names.
+
+        A model that cannot be loaded stays as it was, and its error is raised at the end.
+        """
+        names = [served.name for served in self.all_loaded()]
+        errors: list[BertworksError] = []
+        for name in names:
+            with self._loading[name]:
+                try:
+                    self._load(name)
+                except BertworksError as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+        return names
+
+    def _load(self, name: str) -> Served:
+        directory = locate(self.sources[name])
+        model = load(directory, device=self._device)
+        served = Served(name, self.sources[name], model, Prompts.read(directory), self._precision)
+        with self._lock:
+            self._loaded[name] = served
+            self._loaded.move_to_end(name)
+            while self._max_memory is not None and len(self._loaded) > 1:
+                if sum(one.bytes for one in self._loaded.values()) <= self._max_memory:
+                    break
+                self._loaded.popitem(last=False)
+        return served
+
+
+def named_sources(models: Sequence[str]) -> dict[str, str]:
+    """The models of a command line by name: `NAME=MODEL`, or the last part of its path.
+
+    A model of the hub keeps its whole name.
+
+    Raises:
+        SettingsError: two have the same name, or there are none.
+    """
+    found: dict[str, str] = {}
+    for given in models:
+        name, is_named, source = given.partition("=")
+        if not is_named or Path(given).exists():
+            name, source = given, given
+            if Path(given).exists():
+                name = Path(given).resolve().name
+        if name in found:
+            raise SettingsError(f"two models are called {name!r}", fix="Name one: NAME=MODEL.")
+        found[name] = source
+    if not found:
+        raise SettingsError("there are no models to serve")
+    return found

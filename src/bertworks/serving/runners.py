@@ -1,0 +1,425 @@
+"""What the queue runs: a model's verbs, each as tokenising and as computing a batch.
+
+Rows of one runner share batches, whoever sent them; what only concerns how a text is tokenised, or
+what is told of its answer, belongs to the row and not to the runner.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import DataError, LengthError
+from ..inference.engine import EngineSettings, check_finite, outputs_of
+from ..inference.features import Embedder, EncodedText
+from ..inference.generate import GenerationSettings, generate
+from ..packed import Batch
+from ..tasks.answering.examples import AnsweringExample
+from ..tasks.answering.spans import Candidate
+from ..tasks.answering.task import AnsweringTask
+from ..tasks.pretraining.source import PretrainingExample
+from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from ..tasks.task import Network, Prediction, Row, Task
+from ..tasks.texts import TextTask, rows_of
+from ..text.encoding import Segment
+from ..text.tokenizer import Tokenizer
+
+WHOLE = 1 << 40
+"""The tokens that the engine takes at once: the queue has made the batch."""
+
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+
+
+class Text(NamedTuple):
+    """A text of a request.
+
+    Attributes:
+        where: what an error calls it: its field.
+        text: itself; or, where they are taken, token ids or words.
+    """
+
+    where: str
+    text: Any
+
+
+class Asked(NamedTuple):
+    """A row of a task, and what an error calls it."""
+
+    where: str
+    row: Row
+
+
+@dataclass
+class Cutting:
+    """What becomes of a request's texts that are too long.
+
+    Attributes:
+        side: where they are cut; None: they are an error.
+        most: the most tokens of all texts together.
+        cut, tokens: how many were cut, and the tokens of all, so far.
+    """
+
+    side: Literal["left", "right"] | None = None
+    most: int | None = None
+    cut: int = 0
+    tokens: int = 0
+
+    def count(self, tokens: int) -> None:
+        """Note the tokens of a text.
+
+        Raises:
+            LengthError: they are too many by now.
+        """
+        self.tokens += tokens
+        if self.most is not None and self.tokens > self.most:
+            raise LengthError(f"the texts have more than {self.most:,} tokens")
+
+
+class EmbedRunner:
+    """Texts, lists of words, or token ids, to a vector each.
+
+    Args:
+        embedder: of the model, for a choice of layers and pooling.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
+        self.tokenizer = embedder.tokenizer
+
+    def prepare(self, items: Sequence[Text], cutting: Cutting | None = None) -> list[EncodedText]:
+        """Tokenise texts, all of one kind.
+
+        Raises:
+            LengthError: a text is too long, and none is to be cut.
+            DataError: a text cannot be tokenised, or an id is none of the vocabulary's.
+        """
+        cutting = cutting or Cutting()
+        where = [item.where for item in items]
+        texts = [item.text for item in items]
+        if texts and isinstance(texts[0], list) and texts[0] and isinstance(texts[0][0], int):
+            segments = self._of_ids(items)
+        else:
+            segments = self.tokenizer.segments(texts, where=where)
+        limit = self.embedder.limit
+        around = self.tokenizer.num_special_tokens(pair=False)
+        made = []
+        for at, segment in enumerate(segments):
+            tokens = len(segment) + around
+            if tokens > limit and cutting.side is None:
+                raise too_long(tokens, limit, where[at])
+            if tokens > limit:
+                cutting.cut += 1
+                room = limit - around
+                segment = segment[:room] if cutting.side == "right" else segment[-room:]  # noqa: PLW2901
+            made.append(EncodedText(at, self.tokenizer.frame(segment)))
+            cutting.count(made[-1].num_tokens)
+        return made
+
+    def _of_ids(self, items: Sequence[Text]) -> list[Segment]:
+        found = []
+        for where, ids in items:
+            if min(ids) < 0 or max(ids) >= self.tokenizer.vocab_size:
+                raise DataError(
+                    f"ids are from 0 to {self.tokenizer.vocab_size - 1}: they are of this model's "
+                    "vocabulary",
+                    where=where,
+                )
+            count = len(ids)
+            zeros = np.zeros((count, 2), np.int32)
+            found.append(Segment(np.array(ids, np.int32), zeros, np.arange(count, dtype=np.int32)))
+        return found
+
+    def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, " width"]]:
+        with _memory_errors():
+            return list(self.embedder.vectors(_numbered(examples)))
+
+
+class TokenStatesRunner(EmbedRunner):
+    """Texts to a vector for each of their tokens: float32 `[tokens, width]`."""
+
+    def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, "tokens width"]]:
+        found: list[Any] = [None] * len(examples)
+        with _memory_errors():
+            for part, packed in self.embedder.batches(_numbered(examples)):
+                states = self.embedder.of_tokens(packed)
+                check_finite(states, lambda _: "a text")
+                edges = packed.cu_seqlens.tolist()
+                vectors = states.cpu().numpy()
+                for at, text in enumerate(part):
+                    found[text.index] = vectors[edges[at] : edges[at + 1]]
+        return found
+
+
+class Scored(NamedTuple):
+    """What a task on texts says of a row: its prediction, and the logits behind it."""
+
+    prediction: Prediction
+    logits: Float[np.ndarray, " labels"]
+
+
+class TaskRunner:
+    """Rows of a task to its predictions; of a task on texts, to `Scored`.
+
+    Args:
+        task: the model's.
+        network: its network.
+        engine: batching and precision.
+    """
+
+    def __init__(self, task: Task[Any], network: Network, engine: EngineSettings) -> None:
+        self.task, self.network = task, network
+        self.engine = engine.with_values(batch_tokens=WHOLE)
+        self._rows = 0
+
+    def prepare(self, items: Sequence[Asked], task: Task[Any] | None = None) -> list[Any]:
+        """Tokenise rows.
+
+        Args:
+            items: the rows.
+            task: another form of the task, that treats long texts in another way.
+
+        Raises:
+            DataError: a row is not one of the task.
+        """
+        first = self._rows
+        self._rows += len(items)
+        return (task or self.task).examples(
+            [item.row for item in items],
+            first,
+            where=[item.where for item in items],
+            labelled=False,
+        )
+
+    def run(self, examples: Sequence[Any]) -> list[Any]:
+        found: dict[int, Any] = {}
+        with _memory_errors():
+            for outputs, batch in outputs_of(self.network, self.task, examples, self.engine):
+                found.update(self.answers(outputs, batch))
+        return [found[_number(example)] for example in examples]
+
+    def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
+        """What is told of each row, by its number."""
+        answers: dict[int, Any] = self.task.decode(outputs, batch)
+        if not isinstance(self.task, TextTask):
+            return answers
+        logits = outputs["logits" if "logits" in outputs else "values"]
+        rows = logits.float().cpu().numpy().reshape(len(answers), -1)
+        told = zip(rows_of(batch), rows, strict=True)
+        return {row: Scored(answers[row], logits) for row, logits in told}
+
+
+class Spans(NamedTuple):
+    """What `AnsweringTask.answer` makes an answer from."""
+
+    example: AnsweringExample
+    candidates: Sequence[Candidate]
+    null: float
+
+
+class AnswerRunner(TaskRunner):
+    """Questions and passages to the best spans, from which each request makes its answer."""
+
+    task: AnsweringTask
+
+    def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Spans]:
+        return {found[0].index: Spans(*found) for found in self.task.spans(outputs, batch)}
+
+
+class Masked(NamedTuple):
+    """A text with masks, or a pair of texts.
+
+    Attributes:
+        where: what an error calls it.
+        text, pair: the texts.
+        top_k: how many pieces are told for each mask.
+        asked: the first mask and the pieces of each candidate: it is asked how likely they are at
+            this mask and those behind it.
+    """
+
+    where: str
+    text: str
+    pair: str | None = None
+    top_k: int = 1
+    asked: Sequence[tuple[int, Sequence[int]]] = ()
+
+
+@dataclass(frozen=True)
+class MaskedExample(PretrainingExample):
+    """A tokenised `Masked`."""
+
+    top_k: int = 1
+    asked: Sequence[tuple[int, Sequence[int]]] = ()
+
+
+class MaskedRunner:
+    """Texts with masks to what `PretrainingTask.decode` tells, with the probabilities `asked`.
+
+    Args:
+        task: pre-training.
+        network: its network.
+        engine: batching and precision.
+    """
+
+    def __init__(self, task: PretrainingTask, network: Network, engine: EngineSettings) -> None:
+        self.task, self.network = task, network
+        self.engine = engine.with_values(batch_tokens=WHOLE)
+        self._rows = 0
+
+    def prepare(self, items: Sequence[Masked]) -> list[MaskedExample]:
+        """Tokenise texts.
+
+        Raises:
+            DataError: a text is too long, or cannot be tokenised.
+        """
+        rows = [{"text": item.text, "pair": item.pair} for item in items]
+        where = [item.where for item in items]
+        made = self.task.examples(rows, self._rows, where=where, labelled=False)
+        self._rows += len(items)
+        return [
+            MaskedExample(**vars(example), top_k=item.top_k, asked=item.asked)
+            for item, example in zip(items, made, strict=True)
+        ]
+
+    def run(self, examples: Sequence[MaskedExample]) -> list[Prediction]:
+        task = copy.copy(self.task)
+        task.top_k = max(example.top_k for example in examples)
+        own = {example.row: example for example in examples}
+        found: dict[int | None, Prediction] = {}
+        with _memory_errors():
+            for outputs, batch in outputs_of(self.network, task, examples, self.engine):
+                for row, told in task.decode(outputs, batch).items():
+                    masks = [pieces[: own[row].top_k] for pieces in told["masks"]]
+                    found[row] = {**told, "masks": masks, "asked": []}
+                if any(example.asked for example in examples):
+                    for row, chances in _chances_of_rows(outputs["mlm_logits"], batch):
+                        found[row]["asked"] = _asked(chances, own[row].asked)
+        return [found[example.row] for example in examples]
+
+
+def _chances_of_rows(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]:
+    """Each row's number, and the probabilities of all pieces at each of its masks."""
+    chances = torch.softmax(logits.float(), -1).cpu()
+    positions = np.asarray(batch.targets["masked_positions"].cpu())
+    edges = np.searchsorted(positions, np.asarray(batch.packed.cu_seqlens.cpu())).tolist()
+    for at, row in enumerate(batch.packed.sequence_row.tolist()):
+        yield row, chances[edges[at] : edges[at + 1]]
+
+
+def _asked(
+    chances: Float[Tensor, "masks vocab_size"], asked: Sequence[tuple[int, Sequence[int]]]
+) -> list[float]:
+    """The probability of each candidate: the product of those of its pieces."""
+    return [
+        float(np.prod([float(chances[mask + at, piece]) for at, piece in enumerate(ids)]))
+        for mask, ids in asked
+    ]
+
+
+class Prompt(NamedTuple):
+    """A tokenised prompt.
+
+    Attributes:
+        ids: its tokens.
+        copy: how often the same prompt was in its request before; its draws are others.
+        num_tokens: with those that may be added.
+    """
+
+    ids: tuple[int, ...]
+    copy: int
+    num_tokens: int
+
+
+class GenerateRunner:
+    """Prompts to what a causal model goes on with.
+
+    Args:
+        network: causal.
+        tokenizer: the model's.
+        settings: how tokens are chosen.
+        engine: the precision.
+    """
+
+    def __init__(
+        self,
+        network: PretrainingNetwork,
+        tokenizer: Tokenizer,
+        settings: GenerationSettings,
+        engine: EngineSettings,
+    ) -> None:
+        self.network, self.tokenizer, self.settings = network, tokenizer, settings
+        self.engine = engine.with_values(batch_tokens=WHOLE)
+
+    def prepare(self, items: Sequence[Text], seen: Counter[Any] | None = None) -> list[Prompt]:
+        """Tokenise prompts; `seen` counts those of a request.
+
+        Raises:
+            LengthError: a prompt leaves no room for a token.
+            DataError: it has none.
+        """
+        seen = Counter() if seen is None else seen
+        made = []
+        limit = self.network.encoder.config.max_seqlen
+        rows = self.tokenizer.piece_ids(
+            [item.text for item in items], where=[item.where for item in items]
+        )
+        for item, row in zip(items, rows, strict=True):
+            ids = tuple(row.tolist())
+            if not ids:
+                raise DataError("the prompt has no tokens", where=item.where)
+            if len(ids) >= limit:
+                raise too_long(len(ids), limit - 1, item.where)
+            tokens = min(limit, len(ids) + self.settings.max_new_tokens)
+            made.append(Prompt(ids, seen[ids], tokens))
+            seen[ids] += 1
+        return made
+
+    def run(self, examples: Sequence[Prompt]) -> list[str]:
+        """What comes next, which is the same whatever other requests ask."""
+        most: dict[tuple[int, ...], int] = {}
+        for prompt in examples:
+            most[prompt.ids] = max(most.get(prompt.ids, 0), prompt.copy + 1)
+        asked = [(ids, copy) for ids, copies in most.items() for copy in range(copies)]
+        with _memory_errors():
+            new = generate(self.network, [ids for ids, _ in asked], self.settings, self.engine)
+        found = dict(zip(asked, map(self.tokenizer.decode, new), strict=True))
+        return [found[prompt.ids, prompt.copy] for prompt in examples]
+
+
+def too_long(tokens: int, limit: int, where: str) -> LengthError:
+    """The error of a text that is too long."""
+    return LengthError(
+        f"{tokens} tokens, but at most {limit} fit",
+        where=where,
+        fix="Shorten the text, or ask for truncate.",
+    )
+
+
+def _number(example: Any) -> int:
+    """The row's number that an example was given."""
+    number: int | None = example.row if isinstance(example, PretrainingExample) else example.index
+    assert number is not None, "it was made from a row"
+    return number
+
+
+def _numbered(examples: Sequence[EncodedText]) -> list[EncodedText]:
+    return [replace(example, index=at) for at, example in enumerate(examples)]
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Have what the libraries say when memory runs out be a `MemoryError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if any(words in str(error) for words in _OUT_OF_MEMORY):
+            raise MemoryError(str(error)) from error
+        raise

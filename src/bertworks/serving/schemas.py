@@ -1,0 +1,344 @@
+"""What requests and answers look like: the source of the OpenAPI page."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..literals import Pooling, Precision
+
+Words = list[str]
+Ids = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
+Side = Literal["Left", "Right", "left", "right"]
+TopK = Annotated[int, Field(ge=1, le=1000)]
+Prompt = Field(None, description="A prompt of the model's, which is put before each text.")
+Truncate = Field(None, description="Cut texts that are too long; else they are an error.")
+
+
+class Compatible(BaseModel):
+    """A request as other servers take it: fields that they have besides are passed over."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class Own(BaseModel):
+    """A request of this server's own: an unknown field is an error."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    model: str | None = Field(None, description="A served model's name; the first, if left out.")
+
+
+# --- OpenAI ---
+
+
+class EmbeddingsRequest(Compatible):
+    """OpenAI's embeddings."""
+
+    model: str
+    input: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+    truncate: bool | None = Truncate
+    prompt_name: str | None = Prompt
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingsAnswer(BaseModel):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class ModelEntry(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[ModelEntry]
+
+
+class Document(BaseModel):
+    text: str
+
+
+class V1RerankRequest(Compatible):
+    """Reranking as Cohere and Jina have it."""
+
+    model: str | None = None
+    query: str
+    documents: list[str | Document]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = False
+    raw_scores: bool = False
+    truncate: bool | None = Truncate
+
+
+class RankedDocument(BaseModel):
+    index: int
+    relevance_score: float
+    document: Document | None = None
+
+
+class V1RerankAnswer(BaseModel):
+    object: Literal["rerank"]
+    id: str
+    model: str
+    results: list[RankedDocument]
+    usage: Usage
+
+
+class OpenAIErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(BaseModel):
+    error: OpenAIErrorBody
+
+
+# --- text-embeddings-inference ---
+
+
+class TEIError(BaseModel):
+    error: str
+    error_type: str
+
+
+class EmbedRequest(Compatible):
+    """Vectors of texts."""
+
+    inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
+    normalize: bool = True
+    dimensions: int | None = None
+    truncate: bool | None = Truncate
+    truncation_direction: Side = "Right"
+    prompt_name: str | None = Prompt
+    model: str | None = None
+
+
+class EmbedAllRequest(Compatible):
+    """A vector of each token."""
+
+    inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
+    truncate: bool | None = Truncate
+    truncation_direction: Side = "Right"
+    prompt_name: str | None = Prompt
+    model: str | None = None
+
+
+class PredictRequest(Compatible):
+    """Labels of texts or pairs of texts; `["a", "b"]` is one pair."""
+
+    inputs: str | list[str] | list[list[str]] = Field(
+        description="A text, a pair of texts, or a list of lists of one or two texts."
+    )
+    raw_scores: bool = Field(False, description="Logits instead of probabilities.")
+    truncate: bool | None = Truncate
+    truncation_direction: Side = "Right"
+    model: str | None = None
+
+
+class LabelScore(BaseModel):
+    label: str
+    score: float
+
+
+class RerankRequest(Compatible):
+    """How well texts answer a query."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool = False
+    return_text: bool = False
+    truncate: bool | None = Truncate
+    truncation_direction: Side = "Right"
+    model: str | None = None
+
+
+class Rank(BaseModel):
+    index: int
+    score: float
+    text: str | None = None
+
+
+class SimilarityInput(Compatible):
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(Compatible):
+    truncate: bool | None = Truncate
+    truncation_direction: Side = "Right"
+    prompt_name: str | None = Prompt
+
+
+class SimilarityRequest(Compatible):
+    """Cosines of one text and others."""
+
+    inputs: SimilarityInput
+    parameters: SimilarityParameters | None = None
+    model: str | None = None
+
+
+class TokenizeRequest(Compatible):
+    """Tokens of texts."""
+
+    inputs: str | list[str]
+    add_special_tokens: bool = True
+    prompt_name: str | None = Prompt
+    model: str | None = None
+
+
+class Token(BaseModel):
+    """A token; `start` and `stop` are bytes of the text."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class DecodeRequest(Compatible):
+    """Texts of token ids."""
+
+    ids: Ids | list[Ids]
+    skip_special_tokens: bool = True
+    model: str | None = None
+
+
+# --- bert-as-service ---
+
+
+class EncodeRequest(Compatible):
+    """Vectors of texts, from layers and by a pooling of one's choice."""
+
+    id: int = 0
+    texts: list[str] | list[Words]
+    is_tokenized: bool = Field(False, description="Each text is a list of words.")
+    pooling: Pooling | None = None
+    layers: list[int] | None = Field(None, description="-1: the last; 0: the embeddings.")
+    combine: Literal["concat", "sum", "mean"] = "concat"
+    normalize: bool | None = Field(None, description="As the model's files say, if left out.")
+    precision: Precision | None = None
+    truncate: bool | None = Truncate
+    model: str | None = None
+
+
+class EncodeAnswer(BaseModel):
+    id: int
+    results: list[list[float]]
+    status: int
+
+
+# --- what a BERT does ---
+
+
+class FillMaskRequest(Own):
+    """The likeliest pieces for each mask of texts, or how likely given candidates are."""
+
+    inputs: str | list[str]
+    top_k: TopK = 5
+    candidates: list[str] | None = Field(
+        None, description="Words whose probability is told; one of n pieces stands in n masks."
+    )
+
+
+class Piece(BaseModel):
+    token: str
+    id: int
+    probability: float
+
+
+class CandidateChance(BaseModel):
+    candidate: str
+    probability: float
+
+
+class FilledMasks(BaseModel):
+    masks: list[list[Piece]]
+    candidates: list[list[CandidateChance]] | None = None
+
+
+class ClassifyRequest(Own):
+    """The label and the probabilities of each text, pair of texts; or the value of a regression."""
+
+    inputs: str | list[str] | list[list[str]] = Field(
+        description="A text, texts, or pairs of texts."
+    )
+    truncate: bool | None = Truncate
+    windows: bool = Field(False, description="Read long texts in windows, whose logits are pooled.")
+
+
+class TagRequest(Own):
+    """The tags of the words of texts, and the entities that they mark."""
+
+    inputs: str | list[str]
+
+
+class Question(Own):
+    model: None = Field(None, exclude=True)
+    question: str
+    context: str
+
+
+class AnswerRequest(Own):
+    """The spans of passages that answer questions."""
+
+    inputs: Question | list[Question]
+    n_best: Annotated[int, Field(ge=1, le=100)] = 5
+    null_threshold: float | None = Field(
+        None, description="No answer is told where it scores better by more; the model's."
+    )
+
+
+class NextSentenceRequest(Own):
+    """The probability that the second text of each pair follows the first."""
+
+    inputs: list[str] | list[list[str]] = Field(description="A pair of texts, or pairs.")
+
+
+class NextSentence(BaseModel):
+    next_sentence_probability: float
+
+
+class GenerateRequest(Own):
+    """What a causal model goes on with."""
+
+    inputs: str | list[str]
+    max_new_tokens: Annotated[int, Field(ge=1)] = 40
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_k: TopK | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    stop_ids: Ids = Field([], max_length=64)
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+
+
+class Generated(BaseModel):
+    generated: str
+
+
+class RowsRequest(Own):
+    """Predictions for rows of any task, users' own included."""
+
+    rows: list[dict[str, Any]] = Field(description="A row's columns are those of the task.")

@@ -1,0 +1,121 @@
+"""Labels, values and ranks: what tasks on texts say, as probabilities or as logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+
+from ..tasks.classification.task import ClassificationTask
+from ..tasks.texts import TextTask
+from .failures import invalid
+from .models import Served
+from .runners import Asked, Scored
+from .service import Service, asking_of
+
+
+async def score_texts(
+    service: Service,
+    request: Request,
+    served: Served,
+    verb: str,
+    rows: Sequence[Sequence[str]],
+    places: Sequence[str],
+    *,
+    truncate: bool | None,
+    windows: bool = False,
+) -> list[Scored]:
+    """What a task on texts says of texts and pairs.
+
+    Args:
+        service, request, served: what serves.
+        verb: what is asked.
+        rows: of one text or two each.
+        places: what an error calls each.
+        truncate: whether long rows are cut; if not, they are an error.
+        windows: whether they are read in windows instead.
+    """
+    runner = served.rows(verb)
+    asking_of(request).verb = "predict"
+    task = runner.task
+    assert isinstance(task, TextTask)
+    own = task.settings
+    way = "windows" if windows or own.truncation == "windows" else "error"
+    if truncate and not windows:
+        way = own.truncation if own.truncation in ("first", "second") else "longest_first"
+    if way == "windows" and own.both_orders:
+        raise invalid("windows", "the model reads pairs in both orders, which windows exclude")
+    if way != own.truncation:
+        changed: dict[str, Any] = {"truncation": way}
+        if way != "windows":
+            changed |= {"stride": None}
+        task = type(task)(task.tokenizer, own.with_values(**changed))
+    items = [Asked(place, task.text_row(*row)) for place, row in zip(places, rows, strict=True)]
+    cutting = asking_of(request).cutting
+
+    def prepare(part: Sequence[Asked]) -> list[Any]:
+        made = runner.prepare(part, task)
+        cutting.cut += sum(example.truncated_tokens > 0 for example in made)
+        return made
+
+    found: list[Scored] = await service.ask(
+        request,
+        runner,
+        items,
+        [" ".join(row) for row in rows],
+        limit=None if way == "windows" else own.max_seq_length,
+        prepare=prepare,
+    )
+    return found
+
+
+async def pair_scores(
+    service: Service,
+    request: Request,
+    served: Served,
+    query: str,
+    texts: Sequence[str],
+    *,
+    field: str,
+    truncate: bool | None,
+    raw: bool,
+) -> list[float]:
+    """How well each text belongs to a query: 0 to 1, or the logit."""
+    service.check_texts(field, texts)
+    service.check_texts("query", [query], single=True)
+    found = await score_texts(
+        service,
+        request,
+        served,
+        "rerank",
+        [(query, text) for text in texts],
+        [f"{field}[{at}]" for at in range(len(texts))],
+        truncate=truncate,
+    )
+    logits = np.array([scored.logits[0] for scored in found], np.float64)
+    scores: list[float] = (logits if raw else _sigmoid(logits)).tolist()
+    return scores
+
+
+def label_scores(served: Served, scored: Scored, *, raw: bool) -> list[dict[str, Any]]:
+    """Each label and its score, the highest first, as text-embeddings-inference tells them."""
+    task = served.task
+    logits = scored.logits.astype(np.float64)
+    labels = task.labels if task is not None and task.labels else ("LABEL_0",)
+    is_multi = isinstance(task, ClassificationTask) and task.settings.multi_label
+    if raw:
+        scores = logits
+    elif len(labels) == 1 or is_multi:
+        scores = _sigmoid(logits)
+    else:
+        shares = np.exp(logits - logits.max())
+        scores = shares / shares.sum()
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [{"score": float(scores[at]), "label": labels[at]} for at in order]
+
+
+def _sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 0.5 * (1 + np.tanh(logits / 2))

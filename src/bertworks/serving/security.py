@@ -1,0 +1,102 @@
+"""Who may ask: API keys, and the hosts that a server without keys listens to."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import SettingsError
+
+ENVIRONMENT = "BERTWORKS_API_KEYS"
+_LEAST = 16
+
+
+class Keys:
+    """Named API keys, of which only digests are held.
+
+    Args:
+        keys: by name.
+    """
+
+    def __init__(self, keys: Mapping[str, str] | None = None) -> None:
+        self._digests = {name: _digest(key) for name, key in (keys or {}).items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def owner(self, key: str) -> str | None:
+        """The name of a key, or None; all are compared, each in constant time."""
+        found = None
+        digest = _digest(key)
+        for name, own in self._digests.items():
+            if hmac.compare_digest(own, digest):
+                found = name
+        return found
+
+
+def read_keys(file: Path | None) -> Keys:
+    """The keys of a file, and of the variable `BERTWORKS_API_KEYS`: `NAME:KEY`, or `KEY` alone.
+
+    Args:
+        file: a key a line; `#` begins a comment. In the variable, commas part them.
+
+    Raises:
+        SettingsError: the file cannot be read; a key is short, or a name is given twice.
+    """
+    lines = os.environ.get(ENVIRONMENT, "").split(",")
+    if file is not None:
+        try:
+            lines += file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
+    found: dict[str, str] = {}
+    for line in map(str.strip, lines):
+        if not line or line.startswith("#"):
+            continue
+        name, is_named, key = line.partition(":")
+        if not is_named:
+            name, key = f"key-{len(found) + 1}", line
+        if len(key) < _LEAST:
+            raise SettingsError(f"the key {name!r} has fewer than {_LEAST} characters")
+        if name in found:
+            raise SettingsError(f"two keys are called {name!r}")
+        found[name] = key
+    return Keys(found)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is that of this machine alone."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_host(host: str, keys: Keys, *, no_auth: bool) -> None:
+    """See that a server that others can reach asks for a key.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    if not is_loopback(host) and not keys and not no_auth:
+        raise SettingsError(
+            f"host={host} is not this machine alone, and there are no API keys",
+            fix=f"Give --api-keys FILE or {ENVIRONMENT}, or --no-auth.",
+        )
+
+
+def host_of(header: str) -> str:
+    """The host of a `Host` header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0] if header.count(":") == 1 else header
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

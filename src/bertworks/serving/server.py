@@ -1,0 +1,166 @@
+"""The process: sockets, signals, threads, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from ..errors import BertworksError
+from .app import make_app
+from .gate import LOG, log_line
+from .models import Models
+from .security import Keys, check_host, is_loopback
+from .service import Service
+from .settings import ServeSettings
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, with signals that lose no request.
+
+    SIGTERM and SIGINT: `/ready` is 503 at once, requests are taken for `drain_delay` seconds, and
+    then all that were taken are answered; a second one ends at once. SIGHUP: models are loaded
+    anew.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        if hasattr(signal, "SIGHUP"):
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
+        yield
+
+    def _stop(self) -> None:
+        if self.service.draining:
+            self.force_exit = self.should_exit = True
+            return
+        self.service.draining = True
+        LOG.info("%s", log_line("draining", seconds=self.service.settings.drain_delay))
+        asyncio.get_running_loop().call_later(self.service.settings.drain_delay, self._exit)
+
+    def _exit(self) -> None:
+        self.should_exit = True
+
+    def _reload(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._reload_models())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reload_models(self) -> None:
+        try:
+            names = await asyncio.to_thread(self.service.models.reload)
+            LOG.info("%s", log_line("reloaded", models=names))
+        except BertworksError as error:
+            LOG.error("%s", log_line("reload failed", reason=str(error)))
+
+
+def serve(
+    models: Models,
+    settings: ServeSettings,
+    keys: Keys,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    no_auth: bool = False,
+    lazy: bool = False,
+    log_level: str = "info",
+    **options: Any,
+) -> None:
+    """Serve models until a signal ends it.
+
+    Args:
+        models: what is served.
+        settings: limits.
+        keys: who may ask.
+        host, port: where to listen.
+        no_auth: listen to other machines without a key.
+        lazy: load a model when it is first asked for.
+        log_level: "debug" also notes health checks.
+        options: more of uvicorn's, such as `ssl_keyfile` and `ssl_certfile`.
+
+    Raises:
+        SettingsError: the host is not this machine alone, and nobody needs a key.
+        BertworksError: the port cannot be listened to, or a model cannot be loaded.
+    """
+    check_host(host, keys, no_auth=no_auth)
+    use_threads()
+    log_to_stderr(log_level)
+    local = is_loopback(host)
+    app = make_app(models, settings, keys, local=local and not no_auth, lazy=lazy)
+    server = Server(_config(app, host, port, options), app.state.service)
+    _run(server, lazy=lazy)
+
+
+def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=2048,
+        timeout_keep_alive=30,
+        **options,
+    )
+
+
+def _run(server: Server, *, lazy: bool) -> None:
+    try:
+        if not lazy:
+            # Before the port is opened: what cannot be loaded is an error of the command.
+            for name in server.service.models.sources:
+                server.service.models.get(name)
+        server.run()
+    except SystemExit:
+        raise BertworksError(
+            f"cannot listen to {server.config.host}:{server.config.port}",
+            fix="Another server may be there; give another --port.",
+        ) from None
+
+
+def log_to_stderr(level: str) -> None:
+    """Have lines of the log, and nothing of uvicorn's below a warning, go to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    LOG.handlers[:] = [handler]
+    LOG.propagate = False
+    LOG.setLevel(level.upper())
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+
+
+def usable_cpus() -> int:
+    """The processors that this process may use: by its affinity, and by its group's quota."""
+    count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(count, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such group, or no limit
+        return count
+
+
+def use_threads() -> None:
+    """Have torch use as many threads as there are processors, unless OMP_NUM_THREADS says."""
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(torch.get_num_threads(), usable_cpus()))

@@ -1,0 +1,273 @@
+"""What all routes share: models, queue and limits, and how a request's rows go through them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .failures import invalid
+from .gate import Asking
+from .metrics import Metrics
+from .models import Models, Served
+from .queue import LateError, Queue, Runner
+from .runners import EmbedRunner, Text
+from .settings import ServeSettings
+
+
+class Service:
+    """A server's inside.
+
+    Args:
+        models: what is served.
+        settings: limits.
+
+    Attributes:
+        draining: whether it takes no new clients, since it is about to stop.
+        ready: whether the models that are not lazy are loaded.
+    """
+
+    def __init__(self, models: Models, settings: ServeSettings) -> None:
+        self.models, self.settings = models, settings
+        self.started_at = int(time.time())
+        self.draining = False
+        self.ready = False
+        self.metrics: Metrics
+        self.queue = Queue(
+            settings.batch_tokens,
+            settings.max_queue_tokens,
+            observe=self._observe,
+        )
+
+    def _observe(self, rows: int, tokens: int, seconds: float) -> None:
+        self.metrics.batch(rows, tokens, seconds)
+
+    async def model(self, request: Request, name: str | None) -> Served:
+        """The model that a request names, loaded.
+
+        Raises:
+            UnknownModelError: there is none of that name.
+        """
+        served = self.models.loaded(name)
+        if served is None:
+            served = await asyncio.to_thread(self.models.get, name)
+        asking_of(request).model = served.name
+        return served
+
+    async def ask(
+        self,
+        request: Request,
+        runner: Runner,
+        items: Sequence[Any],
+        texts: Sequence[str | Sequence[Any]],
+        *,
+        limit: int | None,
+        prepare: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
+    ) -> list[Any]:
+        """Have rows computed; their answers, in order.
+
+        Args:
+            request: whose they are.
+            runner: what computes them.
+            items: the rows, as the runner takes them.
+            texts: what of each is tokenised: a text, words, or token ids.
+            limit: the most tokens that a row has; None where it has as many windows as it takes.
+            prepare: what tokenises the rows, if it is not `runner.prepare`.
+
+        Raises:
+            BertworksError: the first row's that cannot be computed; or the queue is full.
+        """
+        asking = asking_of(request)
+        asking.rows += len(items)
+        asking.characters += sum(map(len, texts))
+        started = time.monotonic()
+        ticket = self.queue.submit(
+            runner,
+            items,
+            [_most_tokens(text) for text in texts],
+            limit=limit,
+            client=asking.client,
+            prepare=prepare,
+            deadline=asking.deadline,
+            stop_at_error=True,
+        )
+        try:
+            return await self._result(ticket.future, asking)
+        finally:
+            asking.tokens += ticket.tokens
+            asking.tokenising += ticket.preparing
+            asking.computing += ticket.running
+            waited = time.monotonic() - started - ticket.preparing - ticket.running
+            asking.queueing += max(0.0, waited)
+
+    async def _result(self, future: Future[list[Any]], asking: Asking) -> list[Any]:
+        left = None if asking.deadline is None else asking.deadline - time.monotonic()
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), left)
+        except TimeoutError:
+            raise LateError("the deadline passed before the request was computed") from None
+
+    async def vectors(
+        self,
+        request: Request,
+        runner: EmbedRunner,
+        items: Sequence[Text],
+        *,
+        normalize: bool,
+        dimensions: int | None = None,
+        prompt: str = "",
+    ) -> list[NDArray[np.float32]]:
+        """The vectors of texts, cut and then brought to length 1 where that is asked.
+
+        Args:
+            request: whose they are.
+            runner: what computes them.
+            items: texts, token ids, or lists of words.
+            normalize: whether vectors have length 1.
+            dimensions: to which they are cut.
+            prompt: what is put before texts.
+        """
+        if prompt:
+            items = [
+                item._replace(text=prompt + item.text) if isinstance(item.text, str) else item
+                for item in items
+            ]
+        found = await self.ask(
+            request,
+            runner,
+            items,
+            [item.text for item in items],
+            limit=runner.embedder.limit,
+            prepare=partial(runner.prepare, cutting=asking_of(request).cutting),
+        )
+        return [finished(vector, normalize=normalize, dimensions=dimensions) for vector in found]
+
+    def check_texts(self, field: str, texts: Sequence[str], *, single: bool = False) -> None:
+        """See that texts are there, and neither too many nor too long.
+
+        Args:
+            field: where in the request they are.
+            texts: themselves.
+            single: whether the field is one text.
+
+        Raises:
+            RequestError: they are not.
+        """
+        own = self.settings
+        if not texts:
+            raise invalid(field, "there must be one text at least", kind="Empty")
+        if len(texts) > own.max_texts:
+            raise invalid(field, f"{len(texts):,} texts, but at most {own.max_texts:,}", 413)
+        for at, text in enumerate(texts):
+            if not text:
+                place = field if single else f"{field}[{at}]"
+                raise invalid(place, "must not be empty", kind="Empty")
+            if len(text) > own.max_characters:
+                place = field if single else f"{field}[{at}]"
+                raise invalid(
+                    place,
+                    f"{len(text):,} characters, but at most {own.max_characters:,}",
+                    413,
+                )
+
+    def prompt(self, served: Served, name: str | None) -> str:
+        """What is put before texts.
+
+        Raises:
+            RequestError: the model has no prompt of that name.
+        """
+        prompts = served.prompts
+        if name is None:
+            default = prompts.default if self.settings.default_prompt else None
+            return prompts.texts.get(default or "", "")
+        if name not in prompts.texts:
+            known = ", ".join(prompts.texts) or "none"
+            raise invalid("prompt_name", f"the model has no such prompt; it has: {known}")
+        return prompts.texts[name]
+
+    def check_dimensions(self, served: Served, width: int, dimensions: int | None) -> None:
+        """See that vectors may be cut to a width.
+
+        Raises:
+            RequestError: they may not.
+        """
+        if dimensions is None:
+            return
+        if not 1 <= dimensions <= width:
+            raise invalid("dimensions", f"must be from 1 to {width}")
+        prompts = served.prompts
+        is_any = self.settings.any_dimensions or prompts.any_dimensions
+        if dimensions != width and not is_any and dimensions not in prompts.dimensions:
+            which = ", ".join(map(str, sorted(prompts.dimensions)))
+            raise invalid(
+                "dimensions",
+                f"the model's vectors may be cut to {which}"
+                if which
+                else "the model was not trained for shorter vectors (Matryoshka); "
+                "the server's --any-dimensions allows them",
+            )
+
+
+def service_of(request: Request) -> Service:
+    """The server's inside."""
+    service: Service = request.app.state.service
+    return service
+
+
+def asking_of(request: Request) -> Asking:
+    """What is known of a request."""
+    asking: Asking = request.state.asking
+    return asking
+
+
+def finished(
+    vector: NDArray[np.float32], *, normalize: bool, dimensions: int | None
+) -> NDArray[np.float32]:
+    """A vector (or several) cut, then brought to length 1; a zero vector stays one."""
+    vector = np.ascontiguousarray(vector[..., :dimensions])
+    if normalize:
+        length = np.linalg.norm(vector, axis=-1, keepdims=True)
+        vector = (vector / np.where(length, length, 1)).astype(np.float32)
+    return vector
+
+
+def reply(request: Request, value: Any) -> Response:
+    """A value as JSON, arrays included, with the headers that say what it took."""
+    asking = asking_of(request)
+    headers = asking.headers("cpu", time.monotonic())
+    body = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(body, 200, headers, "application/json")
+
+
+def truncating(request: Request, truncate: bool | None, direction: str | None = None) -> None:
+    """Note what becomes of texts that are too long."""
+    if truncate:
+        asking_of(request).cutting.side = "left" if direction in ("Left", "left") else "right"
+
+
+def many(value: Any) -> list[Any]:
+    """A list, or a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def placed(field: str, values: Sequence[Any], *, single: bool) -> list[Text]:
+    """Texts with the fields that they came in."""
+    if single:
+        return [Text(field, values[0])]
+    return [Text(f"{field}[{at}]", value) for at, value in enumerate(values)]
+
+
+def _most_tokens(text: str | Sequence[Any]) -> int:
+    """The most tokens that a text may become: its bytes, and two for its ends."""
+    if isinstance(text, str):
+        return (len(text) if text.isascii() else 3 * len(text)) + 2
+    return 2 + sum(_most_tokens(part) if isinstance(part, str) else 1 for part in text)

@@ -1,0 +1,331 @@
+"""What clients of text-embeddings-inference and of bert-as-service ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+
+from .. import __version__
+from ..errors import DataError
+from ..text.tokenizer import Tokenizer
+from .failures import RequestError, invalid
+from .models import Served, WrongModelError
+from .openai_routes import texts_or_ids
+from .runners import Text
+from .schemas import (
+    DecodeRequest,
+    EmbedAllRequest,
+    EmbedRequest,
+    EncodeAnswer,
+    EncodeRequest,
+    LabelScore,
+    PredictRequest,
+    Rank,
+    RerankRequest,
+    SimilarityRequest,
+    Token,
+    TokenizeRequest,
+)
+from .scores import label_scores, pair_scores, score_texts
+from .service import Service, asking_of, many, placed, reply, service_of, truncating
+
+router = APIRouter(tags=["text-embeddings-inference"])
+
+
+@router.post("/embed", responses={200: {"model": list[list[float]]}})
+async def embed(body: EmbedRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    asking_of(request).verb = "embed"
+    values, single = texts_or_ids(service, "inputs", body.inputs)
+    runner = served.embed()
+    service.check_dimensions(served, runner.embedder.width, body.dimensions)
+    truncating(request, body.truncate, body.truncation_direction)
+    found = await service.vectors(
+        request,
+        runner,
+        placed("inputs", values, single=single),
+        normalize=body.normalize,
+        dimensions=body.dimensions,
+        prompt=service.prompt(served, body.prompt_name),
+    )
+    return reply(request, found)
+
+
+@router.post("/embed_all", responses={200: {"model": list[list[list[float]]]}})
+async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    asking_of(request).verb = "embed"
+    values, single = texts_or_ids(service, "inputs", body.inputs)
+    truncating(request, body.truncate, body.truncation_direction)
+    found = await service.vectors(
+        request,
+        served.embed_tokens(),
+        placed("inputs", values, single=single),
+        normalize=False,
+        prompt=service.prompt(served, body.prompt_name),
+    )
+    return reply(request, found)
+
+
+@router.post("/embed_sparse")
+async def embed_sparse(body: EmbedAllRequest, request: Request) -> Response:
+    """Refused: no model here makes sparse vectors."""
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    raise WrongModelError(
+        f"the model {served.name!r} makes no sparse vectors (it has no SPLADE pooling)",
+        fix="Use /embed.",
+    )
+
+
+@router.post("/predict", responses={200: {"model": list[LabelScore] | list[list[LabelScore]]}})
+async def predict(body: PredictRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    served.check("classify")
+    rows, places, single = text_rows(service, body.inputs)
+    refuse_left(body.truncation_direction)
+    found = await score_texts(
+        service, request, served, "classify", rows, places, truncate=body.truncate
+    )
+    told = [label_scores(served, scored, raw=body.raw_scores) for scored in found]
+    return reply(request, told[0] if single else told)
+
+
+@router.post("/rerank", responses={200: {"model": list[Rank]}})
+async def rerank(body: RerankRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    refuse_left(body.truncation_direction)
+    scores = await pair_scores(
+        service,
+        request,
+        served,
+        body.query,
+        body.texts,
+        field="texts",
+        truncate=body.truncate,
+        raw=body.raw_scores,
+    )
+    order = np.argsort([-score for score in scores], kind="stable").tolist()
+    ranks = [
+        {
+            "index": at,
+            "score": scores[at],
+            **({"text": body.texts[at]} if body.return_text else {}),
+        }
+        for at in order
+    ]
+    return reply(request, ranks)
+
+
+@router.post("/similarity", responses={200: {"model": list[float]}})
+async def similarity(body: SimilarityRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    asking_of(request).verb = "embed"
+    own, more = body.inputs, body.parameters
+    service.check_texts("source_sentence", [own.source_sentence], single=True)
+    service.check_texts("sentences", own.sentences)
+    if more is not None:
+        truncating(request, more.truncate, more.truncation_direction)
+    first, *others = await service.vectors(
+        request,
+        served.embed(),
+        [
+            Text("source_sentence", own.source_sentence),
+            *placed("sentences", own.sentences, single=False),
+        ],
+        normalize=True,
+        prompt=service.prompt(served, None if more is None else more.prompt_name),
+    )
+    return reply(request, np.clip(np.stack(others) @ first, -1, 1))
+
+
+@router.post("/tokenize", responses={200: {"model": list[list[Token]]}})
+async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    texts = many(body.inputs)
+    service.check_texts("inputs", texts, single=isinstance(body.inputs, str))
+    prompt = service.prompt(served, body.prompt_name) if body.prompt_name else ""
+    texts = [prompt + text for text in texts]
+    found = await asyncio.to_thread(
+        tokens_of, served.model.tokenizer, texts, special=body.add_special_tokens
+    )
+    return reply(request, found)
+
+
+@router.post("/decode", responses={200: {"model": list[str]}})
+async def decode(body: DecodeRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    ids: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
+    service.check_texts("ids", ["x" * len(row) for row in ids])
+    decode_one = served.model.tokenizer.decode
+    try:
+        told = [decode_one(row, skip_special_tokens=body.skip_special_tokens) for row in ids]
+    except DataError as error:
+        raise invalid("ids", str(error), 422, "Tokenizer") from None
+    return reply(request, told)
+
+
+@router.post("/", include_in_schema=False)
+@router.post("/invocations", include_in_schema=False)
+async def of_kind(request: Request) -> Response:
+    """What the model's kind has for it: vectors, labels or ranks."""
+    service = service_of(request)
+    body = await request.json()
+    if not isinstance(body, dict):
+        raise RequestError(422, "Validation", "the body must be a JSON object")
+    name = body.get("model")
+    served = await service.model(request, name if isinstance(name, str) else None)
+    kind = next(iter(model_type(served)))
+    if kind == "reranker":
+        return await rerank(RerankRequest.model_validate(body), request)
+    if kind == "classifier":
+        return await predict(PredictRequest.model_validate(body), request)
+    return await embed(EmbedRequest.model_validate(body), request)
+
+
+@router.post("/encode", responses={200: {"model": EncodeAnswer}}, tags=["bert-as-service"])
+async def encode(body: EncodeRequest, request: Request) -> Response:
+    service = service_of(request)
+    served = await service.model(request, body.model)
+    asking_of(request).verb = "embed"
+    if any(isinstance(text, list) != body.is_tokenized for text in body.texts):
+        kind = "lists of words" if body.is_tokenized else "texts"
+        raise invalid("texts", f"must be {kind}, with is_tokenized={body.is_tokenized}", 422)
+    joined = ["".join(text) if isinstance(text, list) else text for text in body.texts]
+    service.check_texts("texts", joined)
+    truncating(request, body.truncate)
+    settings: dict[str, Any] = {"combine": body.combine}
+    if body.layers is not None:
+        settings["layers"] = tuple(body.layers)
+    if body.pooling is not None:
+        settings["pooling"] = body.pooling
+    sentence = served.model.sentence
+    normalize = body.normalize
+    if normalize is None:
+        normalize = sentence is not None and sentence.normalize
+    found = await service.vectors(
+        request,
+        served.embed(body.precision, **settings),
+        placed("texts", body.texts, single=False),
+        normalize=normalize,
+    )
+    return reply(request, {"id": body.id, "results": found, "status": 200})
+
+
+def info(service: Service, served: Served) -> dict[str, Any]:
+    """What `/info` says of a model."""
+    own = service.settings
+    parameter = next(served.model.network.parameters())
+    return {
+        "model_id": served.source,
+        "model_sha": None,
+        "model_dtype": str(parameter.dtype).removeprefix("torch."),
+        "served_model_name": served.name,
+        "model_type": model_type(served),
+        "max_concurrent_requests": own.max_concurrent_requests,
+        "max_input_length": served.embed().embedder.limit,
+        "max_batch_tokens": service.queue.batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": own.max_texts,
+        "auto_truncate": False,
+        "tokenization_workers": 1,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+        "task": None if served.task is None else served.task.name,
+        "verbs": sorted(served.verbs),
+        "precision": served.precision,
+        "prompts": dict(served.prompts.texts),
+        "default_prompt_name": served.prompts.default,
+        "models": list(service.models.sources),
+    }
+
+
+def model_type(served: Served) -> dict[str, Any]:
+    """The model's kind, as text-embeddings-inference has them."""
+    labels = served.model.labels or ("LABEL_0",)
+    names = {
+        "id2label": {str(number): name for number, name in enumerate(labels)},
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
+    if "rerank" in served.verbs:
+        return {"reranker": names}
+    if "classify" in served.verbs:
+        return {"classifier": names}
+    pooling = served.embed().embedder.pooling
+    return {"embedding": {"pooling": pooling}}
+
+
+def text_rows(
+    service: Service, given: str | list[str] | list[list[str]]
+) -> tuple[list[Sequence[str]], list[str], bool]:
+    """Rows of one text or two, their places, and whether it is one alone.
+
+    Raises:
+        RequestError: there are none, too many, or a row is neither.
+    """
+    single = isinstance(given, str) or (bool(given) and isinstance(given[0], str))
+    rows: list[Any] = [[given] if isinstance(given, str) else given] if single else list(given)
+    if single and len(rows[0]) == 1 and isinstance(given, list):
+        raise invalid("inputs", "a list of strings is a pair; a batch is a list of lists", 422)
+    places = ["inputs" if single else f"inputs[{at}]" for at in range(len(rows))]
+    for row, place in zip(rows, places, strict=True):
+        if not 1 <= len(row) <= 2:
+            raise invalid(place, f"one text or two, not {len(row)}", 422)
+        service.check_texts(place, row)
+    service.check_texts("inputs", ["x"] * len(rows))
+    return rows, places, single
+
+
+def refuse_left(direction: str) -> None:
+    """See that nothing is to be cut on the left, where rows may be pairs.
+
+    Raises:
+        RequestError: it is.
+    """
+    if direction.lower() == "left":
+        raise invalid("truncation_direction", "rows of labels and ranks are cut on the right")
+
+
+def tokens_of(
+    tokenizer: Tokenizer, texts: Sequence[str], *, special: bool
+) -> list[list[dict[str, Any]]]:
+    """The tokens of texts, with the bytes where they stand."""
+    found = []
+    places = [f"inputs[{at}]" for at in range(len(texts))]
+    for text, encoding in zip(texts, tokenizer.encode_batch(texts, where=places), strict=True):
+        data = [0]
+        if not text.isascii():
+            data = np.cumsum([0, *(len(letter.encode()) for letter in text)]).tolist()
+        own = []
+        for number, (start, end), is_special in zip(
+            encoding.input_ids.tolist(),
+            encoding.offsets.tolist(),
+            encoding.special_tokens_mask.tolist(),
+            strict=True,
+        ):
+            if is_special and not special:
+                continue
+            first, past = (start, end) if text.isascii() else (data[start], data[end])
+            own.append(
+                {
+                    "id": number,
+                    "text": tokenizer.id_to_token(number) if is_special else text[start:end],
+                    "special": is_special,
+                    "start": None if is_special else first,
+                    "stop": None if is_special else past,
+                }
+            )
+        found.append(own)
+    return found
