@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -20,7 +20,7 @@ from ..errors import BertworksError
 from . import bert_routes, openai_routes, tei_routes
 from .examples import runnable
 from .failures import RequestError, error_of
-from .gate import LOG, Gate, log_line
+from .gate import Gate
 from .metrics import Metrics
 from .models import Models
 from .runners import Text
@@ -41,6 +41,43 @@ ERRORS = {
     429: "The server is busy; see Retry-After.",
     503: "The server stops.",
 }
+
+
+operations = APIRouter(tags=["operations"])
+"""Health, readiness, metrics, and what is served."""
+
+
+@operations.get("/", include_in_schema=False)
+@operations.get("/health")
+@operations.get("/ping", include_in_schema=False)
+async def health(request: Request) -> Response:
+    """Whether the server is alive."""
+    if service_of(request).queue.broken is not None:
+        raise RequestError(503, "Unhealthy", "unhealthy")
+    return Response(status_code=200)
+
+
+@operations.get("/ready")
+async def ready(request: Request) -> Response:
+    """Whether requests should be sent here: models are loaded, and it is not about to stop."""
+    service = service_of(request)
+    if not service.ready or service.draining or service.queue.broken is not None:
+        raise RequestError(503, "Unhealthy", "not ready")
+    return Response(status_code=200)
+
+
+@operations.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Metrics for Prometheus."""
+    text = service_of(request).metrics.text()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@operations.get("/info")
+async def info(request: Request, model: str | None = None) -> Response:
+    """A model, and the server's limits."""
+    service = service_of(request)
+    return reply(request, tei_routes.info(service, await service.model(request, model)))
 
 
 def make_app(
@@ -82,14 +119,19 @@ def make_app(
         responses={code: {"description": text} for code, text in ERRORS.items()},
     )
     app.state.service = service
-    for kind in (BertworksError, RequestError, RequestValidationError, HTTPException, Exception):
+    for kind in (
+        BertworksError,
+        RequestError,
+        RequestValidationError,
+        ValidationError,
+        HTTPException,
+    ):
         app.add_exception_handler(kind, _answer_error)
-    for routes in (openai_routes, tei_routes, bert_routes):
-        app.include_router(routes.router)
-    _add_operations(app)
-    routes_of_app = [route for route in _routes(app.router) if isinstance(route, Route)]
+    routers = (openai_routes.router, tei_routes.router, bert_routes.router, operations)
+    for router in routers:
+        app.include_router(router)
     service.metrics = Metrics(
-        {route.path for route in routes_of_app},
+        sorted({route.path for one in routers for route in one.routes if isinstance(route, Route)}),
         lambda: service.queue.load.requests,
         lambda: service.queue.load.tokens,
     )
@@ -105,57 +147,10 @@ def make_app(
     return app
 
 
-def _add_operations(app: FastAPI) -> None:
-    """Health, readiness, metrics, and what is served."""
-
-    @app.get("/", include_in_schema=False)
-    @app.get("/health", tags=["operations"])
-    @app.get("/ping", include_in_schema=False)
-    async def health(request: Request) -> Response:
-        """Whether the server is alive."""
-        if service_of(request).queue.broken is not None:
-            raise RequestError(503, "Unhealthy", "unhealthy")
-        return Response(status_code=200)
-
-    @app.get("/ready", tags=["operations"])
-    async def ready(request: Request) -> Response:
-        """Whether requests should be sent here: models are loaded, and it is not about to stop."""
-        service = service_of(request)
-        if not service.ready or service.draining or service.queue.broken is not None:
-            raise RequestError(503, "Unhealthy", "not ready")
-        return Response(status_code=200)
-
-    @app.get("/metrics", tags=["operations"])
-    async def metrics(request: Request) -> Response:
-        """Metrics for Prometheus."""
-        text = service_of(request).metrics.text()
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    @app.get("/info", tags=["operations"])
-    async def info(request: Request, model: str | None = None) -> Response:
-        """A model, and the server's limits."""
-        service = service_of(request)
-        return reply(request, tei_routes.info(service, await service.model(request, model)))
-
-
 async def _answer_error(request: Request, error: Exception) -> Response:
-    """The response of an error; a fault is logged with its traceback, but not its message.
-
-    A message may hold what a user has sent.
-    """
+    """The response of an error."""
     failure = error_of(error)
     asking_of(request).error = failure.kind
-    if failure.status == 500:
-        fault = error.with_traceback(error.__traceback__)
-        frames = []
-        at = fault.__traceback__
-        while at is not None:
-            frames.append(f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}")
-            at = at.tb_next
-        line = log_line(
-            "fault", id=asking_of(request).id, kind=type(error).__name__, frames=frames[-12:]
-        )
-        LOG.log(logging.ERROR, "%s", line)
     return failure.response(request.url.path)
 
 
@@ -209,12 +204,3 @@ def _describe(operation: dict[str, Any], path: str, *, with_keys: bool) -> None:
             operation["responses"][code] = {"description": ERRORS[int(code)], "content": content}
     if with_keys and path not in ("/health", "/ready"):
         operation["security"] = [{"key": []}]
-
-
-def _routes(router: Any) -> list[Any]:
-    """All routes of a router and those that were included in it."""
-    found: list[Any] = []
-    for route in router.routes:
-        nested = getattr(route, "routes", None)
-        found += _routes(route) if nested else [route]
-    return found

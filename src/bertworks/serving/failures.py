@@ -23,6 +23,7 @@ from typing import Any
 
 import orjson
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -32,7 +33,6 @@ from ..errors import (
     DataError,
     LengthError,
     SettingsError,
-    nearest,
 )
 from .models import UnknownModelError, WrongModelError
 from .queue import ClosedError, LateError, OverloadedError, TooLargeError
@@ -117,7 +117,7 @@ def error_of(error: Exception) -> RequestError:
     """What an exception is to the client."""
     if isinstance(error, RequestError):
         return error
-    if isinstance(error, RequestValidationError):
+    if isinstance(error, RequestValidationError | ValidationError):
         return _of_validation(error)
     if isinstance(error, HTTPException):
         message = {404: "no such route", 405: "no such method here"}.get(
@@ -128,7 +128,7 @@ def error_of(error: Exception) -> RequestError:
         for kind, status, name in _KINDS:
             if isinstance(error, kind):
                 return _of_error(error, status, name)
-    return RequestError(500, "Internal", "a fault of the server; its log has the request's id")
+    return RequestError(500, "Internal", "a fault of the server; its log has this request's id")
 
 
 def _of_error(error: BertworksError, status: int, kind: str) -> RequestError:
@@ -144,10 +144,11 @@ def _of_error(error: BertworksError, status: int, kind: str) -> RequestError:
         code = "model_not_found"
     elif isinstance(error, LengthError):
         code = "context_length_exceeded"
-    return RequestError(status, kind, str(error), error.where, code, headers)
+    field = "model" if isinstance(error, UnknownModelError) else error.where
+    return RequestError(status, kind, str(error), field, code, headers)
 
 
-def _of_validation(error: RequestValidationError) -> RequestError:
+def _of_validation(error: RequestValidationError | ValidationError) -> RequestError:
     """The first thing that is wrong with a body, by its field."""
     found = error.errors()
     first = found[0]
@@ -155,15 +156,13 @@ def _of_validation(error: RequestValidationError) -> RequestError:
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return RequestError(400, "Validation", f"the body is not valid JSON: {reason}")
+    if first["type"] == "unknown_field":
+        return invalid(_path([*place, str(first["ctx"]["field"])[:100]]), first["msg"], 422)
     if not place or isinstance(place[0], int):
         return RequestError(422, "Validation", "the body must be a JSON object")
     field = str(place[0])
     if first["type"] == "missing":
         return invalid(_path(place), "must be given", 422)
-    if first["type"] == "extra_forbidden":
-        known = first.get("ctx", {}).get("known", ())
-        fix = f". {nearest(str(place[-1]), known)}" if known else ""
-        return invalid(_path(place), f"no such field{fix}", 422)
     if len({one["loc"][:2] for one in found}) == 1 and len(found) > 1:  # one of several types
         return invalid(field, "is of none of the types that it may be", 422)
     message = str(first["msg"]).removeprefix("Value error, ")

@@ -15,13 +15,14 @@ import logging
 import re
 import secrets
 import time
+import traceback
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .failures import RequestError
+from .failures import RequestError, error_of
 from .metrics import Metrics
 from .runners import Cutting
 from .security import Keys, host_of, is_loopback
@@ -142,6 +143,10 @@ class Gate:
         except RequestError as error:
             asking.error = error.kind
             await error.response(scope["path"])(scope, receive, answer)
+        except Exception as error:
+            _log_fault(asking, error)
+            if not status:
+                await error_of(error).response(scope["path"])(scope, receive, answer)
         finally:
             self._open -= 1
             self._note(scope, asking, status)
@@ -290,6 +295,16 @@ def log_line(event: str, **values: Any) -> str:
     """A line of the log: JSON, without what is None."""
     known = {name: value for name, value in values.items() if value is not None}
     return json.dumps({"time": round(time.time(), 3), "event": event, **known})
+
+
+def _log_fault(asking: Asking, error: Exception) -> None:
+    """Say where a fault is, but not its message: that may hold what a user has sent."""
+    asking.error = "Internal"
+    frames = [
+        f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    line = log_line("fault", id=asking.id, kind=type(error).__name__, frames=frames[-12:])
+    LOG.error("%s", line)
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:

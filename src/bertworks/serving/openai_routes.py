@@ -19,7 +19,7 @@ from .schemas import (
 from .scores import pair_scores
 from .service import Service, asking_of, placed, reply, service_of, truncating
 
-_MOST_TOKENS = 300_000
+MOST_TOKENS = 300_000
 _IDS = (
     "token ids are of another model's tokenizer unless you know better (in LangChain: "
     "check_embedding_ctx_length=False sends texts); the server's --token-ids allows them"
@@ -40,7 +40,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     runner = served.embed()
     service.check_dimensions(served, runner.embedder.width, body.dimensions)
     truncating(request, body.truncate)
-    asking.cutting.most = _MOST_TOKENS
+    asking.cutting.most = MOST_TOKENS
     found = await service.vectors(
         request,
         runner,

@@ -10,7 +10,7 @@ import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -285,7 +285,7 @@ class MaskedRunner:
         made = self.task.examples(rows, self._rows, where=where, labelled=False)
         self._rows += len(items)
         return [
-            MaskedExample(**vars(example), top_k=item.top_k, asked=item.asked)
+            MaskedExample(**_values(example), top_k=item.top_k, asked=item.asked)
             for item, example in zip(items, made, strict=True)
         ]
 
@@ -303,6 +303,10 @@ class MaskedRunner:
                     for row, chances in _chances_of_rows(outputs["mlm_logits"], batch):
                         found[row]["asked"] = _asked(chances, own[row].asked)
         return [found[example.row] for example in examples]
+
+
+def _values(example: PretrainingExample) -> dict[str, Any]:
+    return {own.name: getattr(example, own.name) for own in fields(PretrainingExample)}
 
 
 def _chances_of_rows(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
+from ..errors import nearest
 from ..literals import Pooling, Precision
 
 Words = list[str]
@@ -28,6 +30,17 @@ class Own(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     model: str | None = Field(None, description="A served model's name; the first, if left out.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fields_are_known(cls, values: Any) -> Any:
+        for name in values if isinstance(values, dict) else ():
+            if name not in cls.model_fields:
+                fix = nearest(name, cls.model_fields)
+                raise PydanticCustomError(
+                    "unknown_field", "no such field. {fix}", {"fix": fix, "field": name}
+                )
+        return values
 
 
 # --- OpenAI ---

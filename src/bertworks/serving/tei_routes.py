@@ -181,7 +181,10 @@ async def decode(body: DecodeRequest, request: Request) -> Response:
 async def of_kind(request: Request) -> Response:
     """What the model's kind has for it: vectors, labels or ranks."""
     service = service_of(request)
-    body = await request.json()
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError):
+        raise RequestError(400, "Validation", "the body is not valid JSON") from None
     if not isinstance(body, dict):
         raise RequestError(422, "Validation", "the body must be a JSON object")
     name = body.get("model")

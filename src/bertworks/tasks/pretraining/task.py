@@ -278,7 +278,13 @@ class PretrainingTask(Task[PretrainingExample]):
         text, pair = row.get("text"), row.get("pair")
         if not isinstance(text, str) or not isinstance(pair, str | None):
             raise DataError("the row has no text", where=where, fix="Give it as 'text'.")
-        encoding = self.tokenizer.encode(text, pair, max_length=self.max_length, typed_mask=True)
+        (encoding,) = self.tokenizer.encode_batch(
+            [text],
+            None if pair is None else [pair],
+            max_length=self.max_length,
+            typed_mask=True,
+            where=[where or "text"],
+        )
         types = encoding.token_type_ids
         return PretrainingExample(
             encoding.input_ids, first_segment=int((types == 0).sum()), row=index

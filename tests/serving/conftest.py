@@ -1,0 +1,197 @@
+"""Small models of every task, saved, and servers of them on a port of this machine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+import uvicorn
+
+import bertworks as bw
+from bertworks.api import BareEncoder, Model
+from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.files import write_json
+from bertworks.model.config import EncoderConfig
+from bertworks.serving.app import make_app
+from bertworks.serving.models import Models
+from bertworks.serving.security import Keys
+from bertworks.serving.service import Service
+from bertworks.serving.settings import ServeSettings
+from bertworks.tasks.answering.settings import AnsweringSettings
+from bertworks.tasks.answering.task import AnsweringTask
+from bertworks.tasks.choice.settings import ChoiceSettings
+from bertworks.tasks.choice.task import ChoiceTask
+from bertworks.tasks.classification.settings import ClassificationSettings
+from bertworks.tasks.classification.task import ClassificationTask
+from bertworks.tasks.columns import Columns
+from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.task import PretrainingTask
+from bertworks.tasks.regression import RegressionTask
+from bertworks.tasks.tagging.columns import WordColumns
+from bertworks.tasks.tagging.settings import TaggingSettings
+from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.tasks.task import Task
+from bertworks.tasks.texts import TextSettings
+from bertworks.text.tokenizer import Tokenizer
+
+WORDS = ("the", "door", "was", "open", "river", "deep", "in", "london", "a", "é", "日")
+PIECES = (
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *WORDS,
+    *"bcdefghijklmnopqrstuvwxyz.,?!",
+    *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"),
+)
+LIMIT = 48
+
+
+def config(**values: Any) -> EncoderConfig:
+    geometry = {
+        "vocab_size": len(PIECES),
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": LIMIT,
+        "initializer_range": 0.4,
+    }
+    return EncoderConfig.parse({**geometry, **values})
+
+
+def tasks(tokenizer: Tokenizer) -> dict[str, Task[Any] | None]:
+    single = Columns(text="text", label="label")
+    pairs = Columns(text="text", pair="pair", label="label")
+    limit = {"max_seq_length": LIMIT}
+    full = InstanceSettings(format="full-sentences")
+    labels = ("no", "so", "yes")
+    return {
+        "encoder": None,
+        "pretrained": PretrainingTask(tokenizer, max_length=LIMIT),
+        "causal": PretrainingTask(tokenizer, full, causal=True, max_length=LIMIT),
+        "classifier": ClassificationTask(
+            tokenizer, ClassificationSettings(labels=labels, columns=single, **limit)
+        ),
+        "topics": ClassificationTask(
+            tokenizer,
+            ClassificationSettings(labels=labels, columns=single, multi_label=True, **limit),
+        ),
+        "reranker": RegressionTask(tokenizer, TextSettings(columns=pairs, **limit)),
+        "tagger": TaggingTask(
+            tokenizer,
+            TaggingSettings(
+                labels=("O", "B-LOC", "I-LOC"),
+                spans=True,
+                columns=WordColumns(word="words", tag="tags"),
+                max_seq_length=16,
+                stride=4,
+            ),
+        ),
+        "answering": AnsweringTask(
+            tokenizer, AnsweringSettings(max_seq_length=24, stride=8, unanswerable=True)
+        ),
+        "choice": ChoiceTask(tokenizer, ChoiceSettings(max_seq_length=LIMIT)),
+    }
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Directories of models, by the names of `tasks`."""
+    root = tmp_path_factory.mktemp("models")
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    found = {}
+    for seed, (name, task) in enumerate(tasks(tokenizer).items()):
+        torch.manual_seed(seed)
+        own = config(**({"attention": "causal"} if name == "causal" else {}))
+        network = BareEncoder(own, pooler=True) if task is None else task.network(own)
+        sentence = SentenceSettings(normalize=True, max_seq_length=32) if task is None else None
+        Model(tokenizer, task, network.eval(), sentence=sentence).save(root / name)
+        found[name] = str(root / name)
+    write_json(
+        root / "encoder" / "config_sentence_transformers.json",
+        {"prompts": {"query": "the door ", "document": ""}, "default_prompt_name": None},
+    )
+    return found
+
+
+@pytest.fixture(scope="session")
+def loaded(saved: dict[str, str]) -> Callable[[str], Model]:
+    """The same models in this process."""
+    models: dict[str, Model] = {}
+
+    def get(name: str) -> Model:
+        if name not in models:
+            models[name] = bw.load(saved[name], device="cpu")
+        return models[name]
+
+    return get
+
+
+@dataclass
+class Running:
+    """A server in a thread."""
+
+    url: str
+    service: Service
+    http: httpx.Client
+
+    def post(self, path: str, body: Any, **more: Any) -> httpx.Response:
+        return self.http.post(path, json=body, **more)
+
+    def ask(self, path: str, body: Any, **more: Any) -> Any:
+        """What is answered, which is no error."""
+        answer = self.post(path, body, **more)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@contextmanager
+def running(
+    sources: dict[str, str],
+    settings: ServeSettings | None = None,
+    keys: Keys | None = None,
+    *,
+    local: bool = True,
+    lazy: bool = True,
+    max_memory: int | None = None,
+) -> Iterator[Running]:
+    models = Models(sources, device="cpu", max_memory=max_memory)
+    app = make_app(models, settings, keys, local=local, lazy=lazy)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.005)
+    (socket,) = server.servers[0].sockets
+    url = f"http://127.0.0.1:{socket.getsockname()[1]}"
+    try:
+        with httpx.Client(base_url=url, timeout=30) as http:
+            yield Running(url, app.state.service, http)
+    finally:
+        server.should_exit = True
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., AbstractContextManager[Running]]:
+    return running
+
+
+@pytest.fixture(scope="session")
+def server(saved: dict[str, str]) -> Iterator[Running]:
+    """A server of all models; the encoder is the default."""
+    with running(saved) as started:
+        yield started
+
+
+@pytest.fixture
+def directory(saved: dict[str, str]) -> Callable[[str], Path]:
+    return lambda name: Path(saved[name])

@@ -1,0 +1,225 @@
+"""What a BERT does, over HTTP: the same as the library, whatever it is batched with."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from bertworks.packed import Packed
+from tests.serving.conftest import Running
+
+TEXT = "the door was [MASK] in [MASK]"
+
+
+def close(one: object, other: object) -> bool:
+    """Whether two answers are the same, but for the last digits of their numbers."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(close, one, other))
+    if isinstance(one, float):
+        return one == pytest.approx(other, abs=1e-5)
+    return one == other
+
+
+def test_fill_mask_is_as_the_library_has_it(server: Running, loaded) -> None:
+    (told,) = server.ask("/fill-mask", {"inputs": TEXT, "top_k": 3, "model": "pretrained"})
+    assert close(told, {"masks": loaded("pretrained").fill_mask(TEXT, top_k=3)})
+    both = server.ask("/fill-mask", {"inputs": [TEXT, "a [MASK]"], "model": "pretrained"})
+    assert [len(one["masks"]) for one in both] == [2, 1]
+    assert [len(mask) for mask in both[0]["masks"]] == [5, 5]
+
+
+def test_candidates_have_the_product_of_their_pieces_probabilities(server: Running, loaded) -> None:
+    words = ["open", "deep", "london", "nu", "xyz"]  # the last two have two and three pieces
+    body = {"inputs": TEXT, "candidates": words, "model": "pretrained"}
+    (told,) = server.ask("/fill-mask", body)
+    assert [len(own) for own in told["candidates"]] == [5, 5]
+    model = loaded("pretrained")
+    tokenizer = model.tokenizer
+    pieces = {
+        word: ids.tolist() for word, ids in zip(words, tokenizer.piece_ids(words), strict=True)
+    }
+    assert [len(pieces[word]) for word in words] == [1, 1, 1, 2, 3]
+    for at, own in enumerate(told["candidates"]):
+        chances = [entry["probability"] for entry in own]
+        assert chances == sorted(chances, reverse=True)
+        for entry in own:
+            expected = _probability(model, TEXT, at, pieces[entry["candidate"]])
+            assert entry["probability"] == pytest.approx(expected, rel=1e-4)
+
+
+def _probability(model, text: str, mask: int, ids: list[int]) -> float:
+    """By the bare module, piece by piece."""
+    parts = text.split("[MASK]")
+    masks = ["[MASK]"] * (len(parts) - 1)
+    masks[mask] = "[MASK] " * len(ids)
+    joined = "".join(part + more for part, more in zip(parts, [*masks, ""], strict=True))
+    encoding = model.tokenizer.encode(joined, typed_mask=True)
+    places = np.flatnonzero(encoding.input_ids == model.tokenizer.mask_id)[mask:][: len(ids)]
+    with torch.inference_mode():
+        hidden = model.encoder(Packed.from_arrays([encoding.input_ids]).to("cpu"))
+        shares = torch.softmax(model.network.mlm_head(hidden), -1)
+    return float(
+        np.prod([float(shares[place, piece]) for place, piece in zip(places, ids, strict=True)])
+    )
+
+
+def test_next_sentence(server: Running, loaded) -> None:
+    pairs = [["the door was open", "a river"], ["a", "b"]]
+    told = server.ask("/next-sentence", {"inputs": pairs, "model": "pretrained"})
+    expected = [loaded("pretrained").next_sentence(*pair) for pair in pairs]
+    assert [one["next_sentence_probability"] for one in told] == pytest.approx(expected, abs=1e-5)
+    one = server.ask("/next-sentence", {"inputs": pairs[0], "model": "pretrained"})
+    assert close(one, told[:1])
+    wrong = server.post("/next-sentence", {"inputs": [["a"]], "model": "pretrained"})
+    assert wrong.status_code == 422
+
+
+def test_classify_takes_texts_and_pairs(server: Running, loaded) -> None:
+    texts = ["the door", "a deep river"]
+    for name in ("classifier", "topics"):
+        told = server.ask("/classify", {"inputs": texts, "model": name})
+        assert close(told, loaded(name).predict(texts))
+        one = server.ask("/classify", {"inputs": texts[0], "model": name})
+        assert close(one, told[:1])
+    pairs = [["the door", "a river"], ["deep", "open"]]
+    told = server.ask("/classify", {"inputs": pairs, "model": "reranker"})
+    assert close(told, loaded("reranker").predict(pairs))
+
+
+def test_long_rows_are_an_error_cut_or_read_in_windows(server: Running, loaded) -> None:
+    long = "door open river deep " * 30
+    body = {"inputs": long, "model": "classifier"}
+    refused = server.post("/classify", body)
+    assert refused.status_code == 413
+    assert refused.json()["error"].startswith("inputs: 122 tokens, but at most 48 fit")
+    cut = server.post("/classify", {**body, "truncate": True})
+    assert cut.headers["x-truncated-texts"] == "1"
+    with pytest.warns(match="too long"):
+        assert close(cut.json(), loaded("classifier").predict([long]))
+    model = loaded("classifier")
+    whole = server.ask("/classify", {**body, "windows": True})
+    task = model.task
+    windowed = type(task)(task.tokenizer, task.settings.with_values(truncation="windows"))
+    expected = type(model)(model.tokenizer, windowed, model.network).predict([long])
+    assert close(whole, expected)
+
+
+def test_tag(server: Running, loaded) -> None:
+    texts = ["the door was open in london.", "a " * 40]
+    told = server.ask("/tag", {"inputs": texts, "model": "tagger"})
+    assert close(told, loaded("tagger").predict(texts))
+    assert len(told[1]["words"]) == 40, "windows, and nothing is cut"
+
+
+def test_answer(server: Running, loaded) -> None:
+    rows = [
+        {"question": "was it deep", "context": "the door was open in london. a river was deep"},
+        {"question": "what", "context": "a " * 60},
+    ]
+    told = server.ask("/answer", {"inputs": rows, "n_best": 100, "model": "answering"})
+    pairs = [(row["question"], row["context"]) for row in rows]
+    assert close(told, loaded("answering").predict(pairs))
+    (few,) = server.ask("/answer", {"inputs": rows[0], "n_best": 2, "model": "answering"})
+    assert close(few["alternatives"], told[0]["alternatives"][:2])
+    for threshold, is_none in ((-1e9, True), (1e9, False)):
+        body = {"inputs": rows[0], "null_threshold": threshold, "model": "answering"}
+        assert (server.ask("/answer", body)[0]["answer"] == "") is is_none
+
+
+def test_generate_is_the_same_whoever_else_asks(server: Running, loaded) -> None:
+    drawn = {"temperature": 1.0, "seed": 3, "max_new_tokens": 6}
+    prompts = ["the door", "a river", "the door"]
+    body = {"inputs": prompts, "model": "causal", **drawn}
+    expected = loaded("causal").generate(prompts, **drawn)
+    assert expected[0] != expected[2], "a prompt that comes again is gone on with in another way"
+    with ThreadPoolExecutor(8) as pool:
+        for told in pool.map(lambda _: server.ask("/generate", body), range(8)):
+            assert [one["generated"] for one in told] == expected
+    wrong = server.post("/generate", {**body, "max_new_tokens": 513})
+    assert wrong.json()["error"] == "max_new_tokens: at most 512"
+    assert server.post("/generate", {**body, "temperature": 0, "top_k": 2}).status_code == 400
+    long = server.post("/generate", {"inputs": "door " * 60, "model": "causal"})
+    assert long.status_code == 413
+
+
+def test_rows_of_any_task(server: Running, loaded) -> None:
+    for name, row in (
+        ("choice", {"prompt": "the door", "choices": ["was open", "river"]}),
+        ("classifier", {"text": "the door"}),
+        ("tagger", {"words": ["the", "door"]}),
+    ):
+        told = server.post("/predict-rows", {"rows": [row, row], "model": name})
+        assert told.status_code == 200, told.text
+        assert close(told.json(), loaded(name).predict([row, row]))
+    wrong = server.post("/predict-rows", {"rows": [{"words": ["a"]}], "model": "classifier"})
+    assert (wrong.status_code, wrong.json()["error_type"]) == (422, "Tokenizer")
+    assert "rows[0]" in wrong.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/fill-mask", {"inputs": TEXT}, "fill-mask"),
+        ("/next-sentence", {"inputs": ["a", "b"]}, "next-sentence"),
+        ("/classify", {"inputs": "a"}, "classify"),
+        ("/tag", {"inputs": "a"}, "tag"),
+        ("/answer", {"inputs": {"question": "a", "context": "b"}}, "answer"),
+        ("/generate", {"inputs": "a"}, "generate"),
+        ("/predict-rows", {"rows": [{"text": "a"}]}, "predict-rows"),
+    ],
+)
+def test_a_model_is_asked_what_it_was_trained_for_alone(
+    server: Running, path: str, body: dict, name: str
+) -> None:
+    answer = server.post(path, {**body, "model": "encoder"})
+    assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
+    message = answer.json()["error"]
+    assert f"was trained for nothing but vectors, not for {name}" in message
+    assert "It can be asked: embed." in message
+
+
+def test_an_unknown_field_is_named_with_the_nearest(server: Running) -> None:
+    answer = server.post("/fill-mask", {"inputs": TEXT, "topk": 3, "model": "pretrained"})
+    assert answer.status_code == 422
+    assert answer.json()["error"] == "topk: no such field. The nearest valid name is 'top_k'"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"inputs": "the door"}, "inputs: there is no [MASK] in the text"),
+        ({"inputs": [TEXT, "a"]}, "inputs[1]: there is no [MASK] in the text"),
+        ({"inputs": TEXT, "top_k": 0}, "top_k: input should be greater than or equal to 1"),
+        ({"inputs": TEXT, "candidates": []}, "candidates: from 1 to 1000 words"),
+        ({"inputs": TEXT, "candidates": ["a", "Ж"]}, "candidates[1]: the vocabulary has no pieces"),
+        ({"inputs": "[MASK] " * 60}, "inputs: 62 tokens, but at most 48 fit"),
+    ],
+)
+def test_what_cannot_be_filled(server: Running, body: dict, message: str) -> None:
+    answer = server.post("/fill-mask", {**body, "model": "pretrained"})
+    assert 400 <= answer.status_code < 500
+    assert answer.json()["error"].startswith(message)
+
+
+def test_all_models_are_asked_at_once(server: Running, loaded) -> None:
+    """Callers, models and tasks mixed: everyone gets their own."""
+    texts = ["the door", "a river was deep in london", "open"]
+    asked = [
+        ("/embed", {"inputs": texts}, loaded("encoder").embed(texts).tolist()),
+        (
+            "/classify",
+            {"inputs": texts, "model": "classifier"},
+            loaded("classifier").predict(texts),
+        ),
+        ("/tag", {"inputs": texts, "model": "tagger"}, loaded("tagger").predict(texts)),
+        ("/classify", {"inputs": texts, "model": "topics"}, loaded("topics").predict(texts)),
+    ]
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda at: server.ask(*asked[at % 4][:2]), range(64)))
+    for at, answer in enumerate(answers):
+        assert close(answer, asked[at % 4][2])

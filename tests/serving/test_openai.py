@@ -1,0 +1,193 @@
+"""The contract of OpenAI's `/v1`, through the real client and line by line."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+
+import numpy as np
+import openai
+import pytest
+
+from bertworks.serving.queue import OverloadedError
+from bertworks.serving.settings import ServeSettings
+from tests.serving.conftest import Running
+
+TEXTS = ["the door was open", "a river", "deep in london"]
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as made:
+        yield made
+
+
+def test_the_real_client_gets_whole_vectors(client: openai.OpenAI, loaded) -> None:
+    """It asks for base64 unless it is told otherwise, and unpacks it."""
+    expected = loaded("encoder").embed(TEXTS)
+    for more in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
+        answer = client.embeddings.create(model="encoder", input=TEXTS, **more)
+        assert [entry.index for entry in answer.data] == [0, 1, 2]
+        vectors = [entry.embedding for entry in answer.data]
+        if more.get("encoding_format") == "base64":
+            vectors = [np.frombuffer(base64.b64decode(v), "<f4") for v in vectors]
+        np.testing.assert_allclose(vectors, expected, atol=1e-6)
+        assert answer.model == "encoder"
+        assert answer.usage.prompt_tokens == answer.usage.total_tokens == 6 + 4 + 5
+    one = client.embeddings.create(model="encoder", input=TEXTS[0])
+    np.testing.assert_allclose(one.data[0].embedding, expected[0], atol=1e-6)
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    found = client.models.list().data
+    assert {"encoder", "tagger"} <= {model.id for model in found}
+    assert all(model.object == "model" and model.owned_by and model.created for model in found)
+    assert client.models.retrieve("tagger").id == "tagger"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("none")
+
+
+def test_an_unknown_model_is_404(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.embeddings.create(model="text-embedding-3-small", input="a")
+    assert refused.value.code == "model_not_found"
+    assert refused.value.param == "model"
+    assert refused.value.request_id
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "input: there must be one text at least"),
+        ("", "input: must not be empty"),
+        (["a", ""], "input[1]: must not be empty"),
+        (["a"] * 2049, "input: 2,049 texts, but at most 2,048"),
+        ("door " * 60, "input: 62 tokens, but at most 32 fit."),
+        ([[5, 6]], "check_embedding_ctx_length=False"),
+        ([5, 6], "input: token ids are of another model's tokenizer"),
+        ([1.5], "input: is of none of the types"),
+    ],
+)
+def test_bad_input_is_400_with_all_four_keys(server: Running, given: object, message: str) -> None:
+    answer = server.post("/v1/embeddings", {"model": "encoder", "input": given})
+    assert answer.status_code == 400
+    assert set(answer.json()) == {"error"}
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert message in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert str(error["param"]).startswith("input")
+
+
+def test_what_is_required_is_named(server: Running) -> None:
+    for body, field in (({"input": "a"}, "model"), ({"model": "encoder"}, "input")):
+        error = server.post("/v1/embeddings", body).json()["error"]
+        assert error["message"] == f"{field}: must be given"
+        assert error["param"] == field
+
+
+def test_fields_of_other_servers_are_passed_over(server: Running) -> None:
+    body = {"model": "encoder", "input": "a", "user": "u", "input_type": "query"}
+    assert server.post("/v1/embeddings", body).status_code == 200
+
+
+def test_texts_are_cut_where_it_is_asked(server: Running) -> None:
+    body = {"model": "encoder", "input": "door " * 60, "truncate": True}
+    assert server.ask("/v1/embeddings", body)["usage"]["prompt_tokens"] == 32
+
+
+def test_dimensions_are_cut_and_brought_to_length_1(saved, start, loaded) -> None:
+    sources = {"encoder": saved["encoder"]}
+    body = {"model": "encoder", "input": TEXTS[0], "dimensions": 6}
+    with start(sources) as server:
+        refused = server.post("/v1/embeddings", body)
+        assert refused.status_code == 400
+        assert "Matryoshka" in refused.json()["error"]["message"]
+        assert refused.json()["error"]["param"] == "dimensions"
+        full = server.ask("/v1/embeddings", {**body, "dimensions": 16})
+        assert len(full["data"][0]["embedding"]) == 16
+    with start(sources, ServeSettings(any_dimensions=True, token_ids=True)) as server:
+        cut = np.array(server.ask("/v1/embeddings", body)["data"][0]["embedding"])
+        whole = loaded("encoder").embed([TEXTS[0]])[0, :6]
+        np.testing.assert_allclose(cut, whole / np.linalg.norm(whole), atol=1e-6)
+        assert server.post("/v1/embeddings", {**body, "dimensions": 17}).status_code == 400
+        tei = server.ask("/embed", {"inputs": TEXTS[0], "dimensions": 6})
+        np.testing.assert_allclose(tei[0], cut, atol=1e-6)
+        # Ids where the server takes them.
+        ids = loaded("encoder").tokenizer.piece_ids([TEXTS[0]])[0].tolist()
+        for given in (ids, [ids]):
+            found = server.ask("/v1/embeddings", {**body, "input": given})
+            np.testing.assert_allclose(found["data"][0]["embedding"], cut, atol=1e-6)
+        wrong = server.post("/v1/embeddings", {**body, "input": [[99999]]})
+        assert wrong.status_code == 400
+        assert "this model's vocabulary" in wrong.json()["error"]["message"]
+
+
+def test_a_declared_matryoshka_model_may_be_cut(saved, start, tmp_path) -> None:
+    import json
+    import shutil
+
+    copy = tmp_path / "nested"
+    shutil.copytree(saved["encoder"], copy)
+    settings = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**settings, "matryoshka_dimensions": [4, 8]}))
+    with start({"nested": str(copy)}) as server:
+        body = {"model": "nested", "input": "a"}
+        assert len(server.ask("/v1/embeddings", {**body, "dimensions": 8})["data"]) == 1
+        refused = server.post("/v1/embeddings", {**body, "dimensions": 6}).json()["error"]
+        assert refused["message"] == "dimensions: the model's vectors may be cut to 4, 8"
+
+
+def test_a_request_has_300_000_tokens_at_most(server: Running, monkeypatch) -> None:
+    monkeypatch.setattr("bertworks.serving.openai_routes.MOST_TOKENS", 20)
+    body = {"model": "encoder", "input": TEXTS}
+    assert server.post("/v1/embeddings", body).status_code == 200
+    refused = server.post("/v1/embeddings", {**body, "input": TEXTS * 2})
+    assert refused.status_code == 400
+    assert "more than 20 tokens" in refused.json()["error"]["message"]
+
+
+def test_the_client_comes_again_when_the_server_is_busy(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, refusals = server.service.queue.submit, []
+
+    def busy(*given, **more):
+        if len(refusals) < 2:
+            refusals.append(1)
+            error = OverloadedError("the server is busy")
+            error.retry_after = 0.02
+            raise error
+        return usual(*given, **more)
+
+    monkeypatch.setattr(server.service.queue, "submit", busy)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused") as client:
+        assert len(client.embeddings.create(model="encoder", input="a").data) == 1
+    refusals.clear()
+    refused = server.post("/v1/embeddings", {"model": "encoder", "input": "a"})
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "1"
+    assert refused.headers["retry-after-ms"] == "20"
+    assert refused.json()["error"]["type"] == "rate_limit_error"
+
+
+def test_rerank_as_cohere_and_jina_have_it(server: Running) -> None:
+    documents = ["a river", {"text": "the door was open"}, "deep"]
+    body = {"model": "reranker", "query": TEXTS[0], "documents": documents}
+    answer = server.ask("/v1/rerank", {**body, "top_n": 2, "return_documents": True})
+    assert answer["model"] == "reranker"
+    assert len(answer["results"]) == 2
+    ranks = server.ask(
+        "/rerank",
+        {"model": "reranker", "query": TEXTS[0], "texts": ["a river", "the door was open", "deep"]},
+    )
+    assert [one["index"] for one in answer["results"]] == [one["index"] for one in ranks[:2]]
+    for one, rank in zip(answer["results"], ranks, strict=False):
+        assert one["relevance_score"] == pytest.approx(rank["score"], abs=1e-6)
+        given = documents[one["index"]]
+        assert one["document"]["text"] == (given if isinstance(given, str) else given["text"])
+    assert answer["usage"]["total_tokens"] > 0
+    bare = server.ask("/v1/rerank", body)["results"]
+    assert [set(one) for one in bare] == [{"index", "relevance_score"}] * 3
+    wrong = server.post("/v1/rerank", {**body, "model": "classifier"})
+    assert wrong.status_code == 424

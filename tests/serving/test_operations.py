@@ -1,0 +1,464 @@
+"""Keys, hosts, limits, health, metrics, logs, deadlines, clients that vanish, several models."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bertworks.errors import SettingsError
+from bertworks.serving.models import Models, named_sources
+from bertworks.serving.queue import Queue
+from bertworks.serving.security import Keys, check_host, host_of, is_loopback, read_keys
+from bertworks.serving.server import usable_cpus
+from bertworks.serving.settings import ServeSettings
+from tests.serving.conftest import Running
+
+TEXT = "the door was open"
+KEY = "a-key-of-sixteen-characters"
+
+
+def metrics(server: Running) -> dict[tuple[str, frozenset], float]:
+    text = server.http.get("/metrics").text
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+# --- who may ask ---
+
+
+def test_without_a_key_no_route_but_health_answers(saved, start) -> None:
+    keys = Keys({"ada": KEY, "bob": "b" * 20})
+    with start({"encoder": saved["encoder"]}, keys=keys, local=False) as server:
+        for path in ("/health", "/ready", "/ping", "/"):
+            assert server.http.get(path).status_code == 200, path
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {KEY}"}):
+            for path in ("/metrics", "/info", "/openapi.json", "/nowhere"):
+                assert server.http.get(path, headers=headers).status_code == 401, path
+            refused = server.post("/embed", {"inputs": TEXT}, headers=headers)
+            assert (refused.status_code, refused.content) == (401, b"")
+            openai = server.post("/v1/embeddings", {"model": "m", "input": "a"}, headers=headers)
+            assert openai.status_code == 401
+            assert openai.json()["error"]["code"] == "invalid_api_key"
+        for headers in ({"authorization": f"Bearer {KEY}"}, {"x-api-key": "b" * 20}):
+            assert server.post("/embed", {"inputs": TEXT}, headers=headers).status_code == 200
+            assert server.http.get("/metrics", headers=headers).status_code == 200
+
+
+def test_metrics_need_no_key_on_this_machine_alone(saved, start) -> None:
+    with start({"encoder": saved["encoder"]}, keys=Keys({"ada": KEY})) as server:
+        assert server.http.get("/metrics").status_code == 200
+        assert server.http.get("/info").status_code == 401
+
+
+def test_a_page_of_another_host_is_refused(server: Running) -> None:
+    """A name that some web page has pointed at this machine."""
+    for host in ("evil.example", "evil.example:8080", "127.0.0.1.evil.example", ""):
+        refused = server.post("/embed", {"inputs": TEXT}, headers={"host": host})
+        assert refused.status_code in (400, 403), host
+    for host in ("localhost", "localhost:1234", "[::1]:80", "127.0.0.1"):
+        assert server.post("/embed", {"inputs": TEXT}, headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("localhost", True),
+        ("LOCALHOST.", True),
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.0.1", False),
+        ("example.com", False),
+        ("", False),
+    ],
+)
+def test_what_is_this_machine(host: str, local: bool) -> None:
+    assert is_loopback(host) is local
+    if local:
+        check_host(host, Keys(), no_auth=False)
+        return
+    check_host(host, Keys({"a": KEY}), no_auth=False)
+    check_host(host, Keys(), no_auth=True)
+    with pytest.raises(SettingsError, match="there are no API keys"):
+        check_host(host, Keys(), no_auth=False)
+
+
+def test_hosts_without_their_ports() -> None:
+    assert [host_of(host) for host in ("a:1", "a", "[::1]:2", "::1", "")] == [
+        *("a", "a", "::1", "::1", ""),
+    ]
+
+
+def test_keys_are_read_from_a_file_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# ours\nada:{KEY}\n\n{'c' * 30}\n")
+    monkeypatch.setenv("BERTWORKS_API_KEYS", f"bob:{'b' * 16}")
+    keys = read_keys(file)
+    assert keys.owner(KEY) == "ada"
+    assert keys.owner("b" * 16) == "bob"
+    assert keys.owner("c" * 30) == "key-3"
+    assert keys.owner("") is keys.owner(KEY + " ") is keys.owner("é") is None
+    assert KEY not in repr(vars(keys)), "only digests are held"
+    monkeypatch.setenv("BERTWORKS_API_KEYS", "short")
+    with pytest.raises(SettingsError, match="fewer than 16"):
+        read_keys(None)
+    monkeypatch.delenv("BERTWORKS_API_KEYS")
+    assert not read_keys(None)
+    file.write_text(f"a:{KEY}\na:{KEY}\n")
+    with pytest.raises(SettingsError, match="two keys are called 'a'"):
+        read_keys(file)
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_keys(tmp_path / "none")
+
+
+def test_other_origins_get_no_permission(server: Running) -> None:
+    answer = server.post("/embed", {"inputs": TEXT}, headers={"origin": "https://evil.example"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    asked = server.http.options(
+        "/embed",
+        headers={"origin": "https://e.example", "access-control-request-method": "POST"},
+    )
+    assert asked.status_code == 405
+
+
+# --- how much ---
+
+
+def test_a_body_is_bounded_whether_it_says_its_length_or_not(saved, start) -> None:
+    settings = ServeSettings(max_body_bytes=2000)
+    with start({"encoder": saved["encoder"]}, settings) as server:
+        said = server.post("/embed", {"inputs": "a" * 3000})
+        parts = (b"x" * 500 for _ in range(9))
+        unsaid = server.http.post("/embed", content=parts)
+        for answer in (said, unsaid):
+            assert answer.status_code == 413
+            assert answer.json()["error"] == "the body has more than 2,000 bytes"
+        assert server.post("/v1/embeddings", {"input": "a" * 3000}).status_code == 413
+        assert server.post("/embed", {"inputs": "a"}).status_code == 200
+
+
+def test_a_body_that_does_not_arrive_is_408(saved, start) -> None:
+    settings = ServeSettings(body_seconds=0.1)
+    with start({"encoder": saved["encoder"]}, settings) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as slow:
+            slow.sendall(b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{")
+            assert b"408" in slow.recv(100)
+        assert server.post("/embed", {"inputs": "a"}).status_code == 200
+
+
+def test_beyond_the_queue_requests_are_429_before_they_are_tokenised(saved, start) -> None:
+    settings = ServeSettings(max_queue_tokens=58)
+    with start({"encoder": saved["encoder"]}, settings) as server, held(server.service.queue) as go:
+        first = threading.Thread(target=server.post, args=("/embed", {"inputs": "a" * 25}))
+        first.start()
+        until(lambda: server.service.queue.load.requests == 1)
+        refused = server.post("/embed", {"inputs": ["a" * 30] * 2})
+        assert refused.status_code == 413, "it never fits"
+        refused = server.post("/embed", {"inputs": "a" * 35})
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json() == {
+            "error": "the server is busy. Try again later.",
+            "error_type": "Overloaded",
+        }
+        assert server.service.queue.load.requests == 1, "nothing of it was taken"
+        go.set()
+        first.join(10)
+        assert server.post("/embed", {"inputs": "a" * 30}).status_code == 200
+
+
+def test_requests_at_a_time_are_bounded_and_health_is_not(saved, start) -> None:
+    settings = ServeSettings(max_concurrent_requests=2)
+    with start({"encoder": saved["encoder"]}, settings) as server, held(server.service.queue) as go:
+        waiting = [
+            threading.Thread(target=server.post, args=("/embed", {"inputs": "a"})) for _ in range(2)
+        ]
+        for thread in waiting:
+            thread.start()
+        until(lambda: server.service.queue.load.requests == 2)
+        refused = server.post("/embed", {"inputs": "a"})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert server.http.get("/health").status_code == 200
+        go.set()
+        for thread in waiting:
+            thread.join(10)
+
+
+class held:  # noqa: N801
+    """While this block lasts, or until the event is set, no batch is computed."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue, self.go, self.entered = queue, threading.Event(), threading.Event()
+
+    def __enter__(self) -> threading.Event:
+        self.usual = self.queue._run
+
+        def wait(*given: object) -> object:
+            self.entered.set()
+            assert self.go.wait(20)
+            return self.usual(*given)  # type: ignore[arg-type]
+
+        self.queue._run = wait  # type: ignore[assignment, method-assign]
+        return self.go
+
+    def __exit__(self, *_: object) -> None:
+        self.go.set()
+        self.queue._run = self.usual  # type: ignore[method-assign]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that is about to be."""
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+# --- for how long ---
+
+
+def test_a_deadline_that_passed_is_408(server: Running) -> None:
+    answer = server.post("/embed", {"inputs": TEXT}, headers={"x-deadline-ms": "0"})
+    assert answer.status_code == 408
+    assert answer.json()["error"].startswith("the deadline passed")
+    assert answer.headers["x-should-retry"] == "false"
+    assert server.post("/embed", {"inputs": "a"}, headers={"x-deadline-ms": "60000"}).is_success
+    for wrong in ("-1", "soon", "1.5"):
+        refused = server.post("/embed", {"inputs": "a"}, headers={"x-deadline-ms": wrong})
+        assert refused.status_code == 400
+
+
+def test_a_deadline_that_passes_in_the_queue_is_408(saved, start) -> None:
+    with start({"encoder": saved["encoder"]}) as server, held(server.service.queue):
+        answer = server.post("/embed", {"inputs": TEXT}, headers={"x-deadline-ms": "50"})
+        assert answer.status_code == 408
+        until(lambda: server.service.queue.load.requests == 0)
+
+
+def test_what_a_client_that_hung_up_asked_is_dropped(saved, start) -> None:
+    with start({"encoder": saved["encoder"]}) as server, held(server.service.queue) as go:
+        queue = server.service.queue
+        first = threading.Thread(target=server.post, args=("/embed", {"inputs": "a"}))
+        first.start()
+        until(lambda: queue.load.requests == 1)
+        with pytest.raises(httpx.ReadTimeout):
+            server.post("/embed", {"inputs": "gone"}, timeout=0.2)
+        until(lambda: queue.load.requests == 1)
+        go.set()
+        first.join(10)
+        until(lambda: queue.load.requests == 0)
+        counted = metrics(server)
+        assert counted["te_request_failure", frozenset({("err", "Gone")})] == 1
+
+
+def test_health_answers_beside_a_long_text(saved, start) -> None:
+    settings = ServeSettings(max_characters=2_000_000)
+    with start({"encoder": saved["encoder"]}, settings) as server:
+        body = {"inputs": "door " * 100_000, "truncate": True}
+        long = threading.Thread(target=server.post, args=("/embed", body))
+        long.start()
+        until(lambda: server.service.queue.load.requests == 1)
+        asked = 0
+        while long.is_alive():
+            assert server.http.get("/health").status_code == 200
+            asked += 1
+        assert asked > 1
+
+
+# --- what is told ---
+
+
+def test_metrics_are_there_from_the_start_and_count(saved, start) -> None:
+    with start({"encoder": saved["encoder"]}, lazy=False) as server:
+        before = metrics(server)
+        embed = frozenset({("route", "/embed")})
+        assert before["te_request_count", embed] == before["te_request_success", embed] == 0
+        for name in ("te_embed_count", "te_predict_count", "te_queue_size", "te_embed_failure"):
+            assert before[name, frozenset()] == 0
+        for verb in ("request", "embed", "predict"):
+            for part in ("tokenization", "queue", "inference"):
+                assert (f"te_{verb}_{part}_duration_count", frozenset()) in before
+        for name in ("te_batch_next_size", "te_batch_next_tokens", "te_request_input_length"):
+            assert before[f"{name}_count", frozenset()] == 0
+        server.ask("/embed", {"inputs": [TEXT, "a", "b"]})
+        server.post("/embed", {"inputs": []})
+        server.post("/embed", {"inputs": "a", "model": "none"})
+        after = metrics(server)
+        assert after["te_request_count", embed] == 3
+        assert after["te_request_success", embed] == 1
+        assert after["te_request_failure", frozenset({("err", "Empty")})] == 1
+        assert after["te_request_failure", frozenset({("err", "NotFound")})] == 1
+        assert after["te_embed_count", frozenset()] == after["te_embed_success", frozenset()] == 3
+        assert after["te_batch_next_size_sum", frozenset()] == 3
+        assert after["te_batch_next_tokens_sum", frozenset()] == 6 + 3 + 3
+        assert after["te_request_duration_count", embed] == 3
+        assert after["bertworks_queue_tokens", frozenset()] == 0
+        # Routes that do not exist get no label of their own: their number is bounded.
+        for at in range(5):
+            server.http.get(f"/none-{at}")
+        last = metrics(server)
+        assert last["te_request_count", frozenset({("route", "other")})] == 5
+        assert not any("none" in str(labels) for _, labels in last)
+
+
+def test_neither_texts_nor_keys_are_logged(
+    saved, start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="bertworks.serving")
+    secret = "doorsecret"
+    keys = Keys({"ada": KEY})
+    headers = {"authorization": f"Bearer {KEY}", "x-request-id": "mine-1"}
+    with start({"encoder": saved["encoder"]}, keys=keys) as server:
+        answer = server.post("/embed", {"inputs": secret}, headers=headers)
+        assert answer.headers["x-request-id"] == "mine-1"
+        server.post("/embed", {"inputs": [secret, 3]}, headers=headers)
+        server.post(f"/{secret}?{secret}", {"inputs": secret}, headers=headers)
+        server.http.post("/embed", content=b'{"inputs": "\\ud800 doorsecret"}', headers=headers)
+        server.http.get("/info", headers={"authorization": f"Bearer {secret}"})
+
+        def fault(*_: object, **__: object) -> None:
+            raise RuntimeError(secret)
+
+        monkeypatch.setattr(server.service.queue, "submit", fault)
+        broken = server.post("/embed", {"inputs": secret}, headers=headers)
+        assert broken.status_code == 500
+        assert broken.headers["x-request-id"] == "mine-1"
+        assert secret not in broken.text
+        odd = server.http.get("/health", headers={"x-request-id": "a b\n".strip() + '"{}'})
+        assert odd.headers["x-request-id"] != 'a b"{}'
+    lines = [json.loads(record.getMessage()) for record in caplog.records]
+    assert len(lines) == 8
+    assert secret not in caplog.text
+    assert KEY not in caplog.text
+    first = lines[0]
+    assert first["id"] == "mine-1"
+    assert (first["route"], first["status"], first["client"]) == ("/embed", 200, "ada")
+    assert (first["texts"], first["model"]) == (1, "encoder")
+    fault_line = next(line for line in lines if line["event"] == "fault")
+    assert fault_line["kind"] == "RuntimeError"
+
+
+def test_ready_is_not_health(saved, start) -> None:
+    with start({"encoder": saved["encoder"]}) as server:
+        assert server.http.get("/ready").status_code == 200
+        server.service.draining = True
+        draining = server.http.get("/ready")
+        assert (draining.status_code, draining.json()["error_type"]) == (503, "Unhealthy")
+        assert draining.headers["connection"] == "close"
+        assert server.http.get("/health").status_code == 200
+        assert server.post("/embed", {"inputs": "a"}).status_code == 200, "still taken"
+        server.service.draining = False
+        server.service.queue.broken = RuntimeError()
+        assert server.http.get("/health").status_code == 503
+
+
+# --- several models ---
+
+
+def test_models_are_loaded_when_they_are_asked_and_the_oldest_goes(saved, start) -> None:
+    names = ("encoder", "classifier", "tagger")
+    sources = {name: saved[name] for name in names}
+    size = Models({"encoder": saved["encoder"]}, device="cpu").get().bytes
+    with start(sources, lazy=True, max_memory=int(2.5 * size)) as server:
+        models = server.service.models
+        assert models.all_loaded() == []
+        for name in (*names, "encoder"):
+            server.ask("/encode", {"texts": [TEXT], "model": name})
+        assert [one.name for one in models.all_loaded()] == ["encoder", "tagger"]
+
+
+def test_models_are_loaded_anew(saved, start, tmp_path: Path) -> None:
+    import shutil
+
+    place = tmp_path / "model"
+    shutil.copytree(saved["classifier"], place)
+    with start({"m": str(place)}) as server:
+        before = server.ask("/classify", {"inputs": TEXT})
+        shutil.rmtree(place)
+        shutil.copytree(saved["topics"], place)
+        assert server.ask("/classify", {"inputs": TEXT}) == before
+        assert server.service.models.reload() == ["m"]
+        assert "labels" in server.ask("/classify", {"inputs": TEXT})[0]
+        (place / "config.json").write_text("{")
+        with pytest.raises(Exception, match="config"):
+            server.service.models.reload()
+        assert "labels" in server.ask("/classify", {"inputs": TEXT})[0], "it stays as it was"
+
+
+def test_models_have_names(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "a=b").mkdir(parents=True)
+    here = tmp_path / "runs"
+    assert named_sources([str(here), "x=owner/model", "owner/other", str(here / "a=b")]) == {
+        "runs": str(here),
+        "x": "owner/model",
+        "owner/other": "owner/other",
+        "a=b": str(here / "a=b"),
+    }
+    with pytest.raises(SettingsError, match="two models are called 'runs'"):
+        named_sources([str(here), f"runs={here}"])
+    with pytest.raises(SettingsError, match="no models"):
+        named_sources([])
+
+
+def test_a_default_prompt_is_put_before_texts(saved, start, tmp_path: Path, loaded) -> None:
+    import shutil
+
+    place = tmp_path / "model"
+    shutil.copytree(saved["encoder"], place)
+    settings = {"prompts": {"query": "the door "}, "default_prompt_name": "query"}
+    (place / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    expected = pytest.approx(loaded("encoder").embed([TEXT])[0].tolist(), abs=1e-6)
+    with start({"m": str(place)}) as server:
+        assert server.ask("/embed", {"inputs": "was open"})[0] == expected
+    with start({"m": str(place)}, ServeSettings(default_prompt=False)) as server:
+        assert server.ask("/embed", {"inputs": TEXT})[0] == expected
+
+
+# --- the description ---
+
+
+def test_each_route_has_an_example_that_runs(server: Running) -> None:
+    for name in server.service.models.sources:
+        server.service.models.get(name)
+    described = server.http.get("/openapi.json").json()
+    ran = set()
+    for path, verbs in described["paths"].items():
+        if "post" not in verbs:
+            continue
+        body = verbs["post"]["requestBody"]["content"]["application/json"]["example"]
+        answer = server.post(path, body)
+        expected = 424 if path == "/embed_sparse" else 200
+        assert answer.status_code == expected, (path, answer.text)
+        ran.add(path)
+    assert {"/fill-mask", "/tag", "/answer", "/generate", "/predict-rows", "/v1/rerank"} <= ran
+
+
+def test_routes_follow_from_the_task(saved, start) -> None:
+    with start({"tagger": saved["tagger"]}, lazy=False) as server:
+        paths = server.http.get("/openapi.json").json()["paths"]
+        assert {"/tag", "/embed", "/predict-rows"} <= paths.keys()
+        assert not {"/fill-mask", "/generate", "/answer", "/rerank", "/classify"} & paths.keys()
+
+
+def test_threads_are_no_more_than_processors() -> None:
+    import os
+
+    assert 1 <= usable_cpus() <= (os.cpu_count() or 1)

@@ -1,0 +1,302 @@
+"""The contract of text-embeddings-inference, line by line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.serving.conftest import LIMIT, Running
+
+TEXT = "the door was open"
+LONG = "door " * 60
+
+
+def test_embed_is_nested_normalised_and_as_the_library_has_it(server: Running, loaded) -> None:
+    expected = loaded("encoder").embed([TEXT, "a river"])
+    for inputs, rows in ((TEXT, 1), ([TEXT], 1), ([TEXT, "a river"], 2)):
+        found = np.array(server.ask("/embed", {"inputs": inputs}), np.float32)
+        assert found.shape == (rows, 16)
+        np.testing.assert_allclose(found, expected[:rows], atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    plain = np.array(server.ask("/embed", {"inputs": TEXT, "normalize": False}))
+    np.testing.assert_allclose(plain, loaded("encoder").embed([TEXT], normalize=False), atol=1e-5)
+
+
+def test_embed_says_what_it_took(server: Running) -> None:
+    answer = server.post("/embed", {"inputs": [TEXT, LONG], "truncate": True})
+    assert answer.status_code == 200
+    assert answer.headers["x-compute-type"] == "cpu"
+    assert answer.headers["x-compute-characters"] == str(len(TEXT) + len(LONG))
+    assert answer.headers["x-compute-tokens"] == str(6 + 32)
+    assert answer.headers["x-truncated-texts"] == "1"
+    for name in ("compute", "total", "tokenization", "queue", "inference"):
+        assert int(answer.headers[f"x-{name}-time"]) >= 0
+
+
+def test_long_texts_are_an_error_that_says_how_long_unless_they_are_cut(
+    server: Running, loaded
+) -> None:
+    for asked in ({}, {"truncate": None}, {"truncate": False}):
+        answer = server.post("/embed", {"inputs": [TEXT, LONG], **asked})
+        assert answer.status_code == 413
+        assert answer.json() == {
+            "error": "inputs[1]: 62 tokens, but at most 32 fit. Shorten the text, or ask for "
+            "truncate.",
+            "error_type": "Validation",
+        }
+    both = LONG + "river " * 60
+    cut = {side: server.ask("/embed", {**_cut(side), "inputs": both}) for side in ("Left", "Right")}
+    for side, word in (("Right", "door"), ("Left", "river")):
+        expected = loaded("encoder").embed([f"{word} " * 30])
+        np.testing.assert_allclose(cut[side], expected, atol=1e-6)
+
+
+def _cut(side: str) -> dict[str, object]:
+    return {"truncate": True, "truncation_direction": side}
+
+
+def test_prompts_are_put_before_texts(server: Running, loaded) -> None:
+    asked = server.ask("/embed", {"inputs": "was open", "prompt_name": "query"})
+    np.testing.assert_allclose(asked, loaded("encoder").embed([TEXT]), atol=1e-6)
+    refused = server.post("/embed", {"inputs": TEXT, "prompt_name": "q"})
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith("prompt_name: the model has no such prompt")
+    assert [
+        token["text"]
+        for token in server.ask("/tokenize", {"inputs": "was", "prompt_name": "query"})[0]
+    ] == ["[CLS]", "the", "door", "was", "[SEP]"]
+
+
+def test_embed_all_gives_each_token_its_vector(server: Running, loaded) -> None:
+    found = server.ask("/embed_all", {"inputs": [TEXT, "a"]})
+    assert [np.shape(rows) for rows in found] == [(6, 16), (3, 16)]
+    mean = np.mean(found[0], axis=0)
+    expected = loaded("encoder").embed([TEXT], pooling="mean", normalize=False)[0]
+    np.testing.assert_allclose(mean, expected, atol=1e-5)
+
+
+def test_sparse_vectors_are_refused(server: Running) -> None:
+    answer = server.post("/embed_sparse", {"inputs": TEXT})
+    assert answer.status_code == 424
+    assert "no sparse vectors" in answer.json()["error"]
+
+
+def test_predict_takes_a_text_a_pair_and_batches(server: Running, loaded) -> None:
+    one = server.ask("/predict", {"inputs": TEXT, "model": "classifier"})
+    batch = server.ask("/predict", {"inputs": [[TEXT], ["a river"]], "model": "classifier"})
+    assert _same(batch[0], one)
+    assert [entry["score"] for entry in one] == sorted((e["score"] for e in one), reverse=True)
+    expected = loaded("classifier").predict([TEXT])[0]["probabilities"]
+    assert {e["label"]: e["score"] for e in one} == pytest.approx(expected, abs=1e-5)
+    pair = server.ask("/predict", {"inputs": [TEXT, "a river"], "model": "reranker"})
+    value = loaded("reranker").predict([(TEXT, "a river")])[0]["value"]
+    assert pair == [
+        {"label": "LABEL_0", "score": pytest.approx(1 / (1 + np.exp(-value)), abs=1e-5)}
+    ]
+    raw = server.ask("/predict", {"inputs": [TEXT, "a river"], "model": "reranker", **_raw()})
+    assert raw[0]["score"] == pytest.approx(value, abs=1e-5)
+    wrong = server.post("/predict", {"inputs": [TEXT, "a river"], "model": "classifier"})
+    assert wrong.status_code == 422, "it is one pair, and the model takes single texts"
+
+
+def _raw() -> dict[str, bool]:
+    return {"raw_scores": True}
+
+
+def _same(one: list, other: list) -> bool:
+    return all(
+        a["label"] == b["label"] and abs(a["score"] - b["score"]) < 1e-5
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_a_class_of_several_has_a_sigmoid_each(server: Running, loaded) -> None:
+    told = server.ask("/predict", {"inputs": TEXT, "model": "topics"})
+    expected = loaded("topics").predict([TEXT])[0]["probabilities"]
+    assert {e["label"]: e["score"] for e in told} == pytest.approx(expected, abs=1e-5)
+
+
+def test_raw_scores_are_logits(server: Running) -> None:
+    raw = server.ask("/predict", {"inputs": TEXT, "model": "classifier", "raw_scores": True})
+    chances = server.ask("/predict", {"inputs": TEXT, "model": "classifier"})
+    logits = np.array([entry["score"] for entry in raw])
+    shares = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose(shares, [entry["score"] for entry in chances], atol=1e-5)
+
+
+def test_rerank_is_sorted_and_keeps_the_index(server: Running, loaded) -> None:
+    texts = ["a river", "the door was open", "deep", "london"]
+    body = {"query": TEXT, "texts": texts, "model": "reranker"}
+    ranks = server.ask("/rerank", body)
+    values = [a["value"] for a in loaded("reranker").predict([(TEXT, text) for text in texts])]
+    assert [rank["index"] for rank in ranks] == np.argsort(values)[::-1].tolist()
+    assert all(0 < rank["score"] < 1 and "text" not in rank for rank in ranks)
+    full = server.ask("/rerank", {**body, "return_text": True, "raw_scores": True})
+    assert [rank["text"] for rank in full] == [texts[rank["index"]] for rank in full]
+    assert [rank["score"] for rank in full] == pytest.approx(sorted(values)[::-1], abs=1e-5)
+
+
+def test_similarity_is_the_cosine(server: Running, loaded) -> None:
+    inputs = {"source_sentence": TEXT, "sentences": [TEXT, "a river", "deep"]}
+    found = server.ask("/similarity", {"inputs": inputs, "parameters": {"truncate": True}})
+    np.testing.assert_allclose(
+        found, loaded("encoder").similarity([TEXT], inputs["sentences"])[0], atol=1e-5
+    )
+
+
+def test_tokens_have_bytes_and_special_ones_none(server: Running) -> None:
+    text = "日 the é ünot"
+    (tokens,) = server.ask("/tokenize", {"inputs": text})
+    assert [token["text"] for token in (tokens[0], tokens[-1])] == ["[CLS]", "[SEP]"]
+    assert all(t["special"] and t["start"] is t["stop"] is None for t in (tokens[0], tokens[-1]))
+    for token in tokens[1:-1]:
+        assert text.encode()[token["start"] : token["stop"]].decode() == token["text"]
+    (bare,) = server.ask("/tokenize", {"inputs": [text], "add_special_tokens": False})
+    assert bare == tokens[1:-1]
+    assert len(server.ask("/tokenize", {"inputs": ["a", "river"]})) == 2
+
+
+def test_decode_is_the_other_way_round(server: Running) -> None:
+    (tokens,) = server.ask("/tokenize", {"inputs": TEXT})
+    ids = [token["id"] for token in tokens]
+    assert server.ask("/decode", {"ids": ids}) == [TEXT]
+    assert server.ask("/decode", {"ids": [ids, ids[:3]]}) == [TEXT, "the door"]
+    whole = server.ask("/decode", {"ids": [ids], "skip_special_tokens": False})
+    assert whole == [f"[CLS] {TEXT} [SEP]"]
+    wrong = server.post("/decode", {"ids": [[9999]]})
+    assert (wrong.status_code, wrong.json()["error_type"]) == (422, "Tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind"),
+    [
+        ("/embed", {"inputs": []}, 400, "Empty"),
+        ("/embed", {"inputs": ""}, 400, "Empty"),
+        ("/embed", {"inputs": ["a", ""]}, 400, "Empty"),
+        ("/embed", {"inputs": "\ud800"}, 422, "Tokenizer"),
+        ("/embed", {"inputs": ["a"] * 2049}, 413, "Validation"),
+        ("/embed", {"inputs": "a" * 200_001}, 413, "Validation"),
+        ("/embed", {"inputs": {"a": 1}}, 422, "Validation"),
+        ("/embed", {}, 422, "Validation"),
+        ("/embed", [1], 422, "Validation"),
+        ("/embed", {"inputs": [5, 6]}, 400, "Validation"),
+        ("/embed", {"inputs": "a", "dimensions": 8}, 400, "Validation"),
+        ("/embed", {"inputs": "a", "dimensions": 0}, 400, "Validation"),
+        ("/embed", {"inputs": "a", "normalize": "yes"}, 422, "Validation"),
+        ("/embed", {"inputs": "a", "model": "other"}, 404, "NotFound"),
+        ("/predict", {"inputs": TEXT}, 424, "Backend"),
+        ("/predict", {"inputs": [["a", "b", "c"]], "model": "classifier"}, 422, "Validation"),
+        ("/predict", {"inputs": LONG, "model": "classifier"}, 413, "Validation"),
+        ("/rerank", {"query": "a", "texts": ["a"], "model": "classifier"}, 424, "Backend"),
+        ("/rerank", {"query": "", "texts": ["a"], "model": "reranker"}, 400, "Empty"),
+        ("/rerank", {"query": "a", "texts": [], "model": "reranker"}, 400, "Empty"),
+        ("/nowhere", {"inputs": "a"}, 404, "NotFound"),
+    ],
+)
+def test_errors_are_one_line_of_a_kind(
+    server: Running, path: str, body: object, status: int, kind: str
+) -> None:
+    answer = server.http.post(path, content=_json(body), headers=_JSON)
+    assert (answer.status_code, answer.json()["error_type"]) == (status, kind), answer.text
+    assert set(answer.json()) == {"error", "error_type"}
+    assert "\n" not in answer.json()["error"]
+    assert len(answer.json()["error"]) < 400
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def _json(body: object) -> bytes:
+    import json
+
+    return json.dumps(body).encode()
+
+
+def test_errors_name_the_field(server: Running) -> None:
+    said = {
+        "inputs[1]: must not be empty": {"inputs": ["a", ""]},
+        "inputs: 2,049 texts, but at most 2,048": {"inputs": ["a"] * 2049},
+        "inputs[1]: 200,001 characters, but at most 200,000": {"inputs": ["a", "a" * 200_001]},
+        "inputs: must be given": {},
+    }
+    for message, body in said.items():
+        assert server.post("/embed", body).json()["error"] == message
+
+
+def test_what_is_no_json_is_400(server: Running) -> None:
+    for content in (b"", b"{", b'{"inputs": NaN}', b"\xff\xfe", b'{"inputs": "\xff"}'):
+        answer = server.http.post("/embed", content=content, headers=_JSON)
+        assert answer.status_code in (400, 422), content
+        assert "\n" not in answer.json()["error"]
+
+
+def test_info_has_all_that_their_description_requires(server: Running) -> None:
+    info = server.http.get("/info").json()
+    assert info["model_type"] == {"embedding": {"pooling": "mean"}}
+    assert info["max_input_length"] == 32, "the model's own limit"
+    assert info["auto_truncate"] is False
+    assert info["served_model_name"] == "encoder"
+    needed = (
+        *("model_id", "model_sha", "model_dtype", "max_concurrent_requests", "max_batch_tokens"),
+        *("max_batch_requests", "max_client_batch_size", "tokenization_workers", "version"),
+        *("sha", "docker_label"),
+    )
+    assert set(needed) <= info.keys()
+    reranker = server.http.get("/info", params={"model": "reranker"}).json()["model_type"]
+    assert set(reranker) == {"reranker"}
+    kinds = server.http.get("/info", params={"model": "classifier"}).json()["model_type"]
+    assert kinds == {
+        "classifier": {
+            "id2label": {"0": "no", "1": "so", "2": "yes"},
+            "label2id": {"no": 0, "so": 1, "yes": 2},
+        }
+    }
+
+
+def test_the_root_is_health_and_takes_what_the_model_is_for(server: Running) -> None:
+    for path in ("/", "/ping", "/health", "/ready"):
+        assert server.http.get(path).status_code == 200
+    embedded = server.ask("/embed", {"inputs": TEXT})
+    for path in ("/", "/invocations"):
+        assert np.allclose(server.ask(path, {"inputs": TEXT}), embedded, atol=1e-6)
+        labels = server.ask(path, {"inputs": TEXT, "model": "classifier"})
+        assert {entry["label"] for entry in labels} == {"no", "so", "yes"}
+        ranks = server.ask(path, {"query": TEXT, "texts": ["a"], "model": "reranker"})
+        assert [rank["index"] for rank in ranks] == [0]
+        assert server.post(path, {"query": TEXT}).status_code == 422
+        assert server.post(path, ["a"]).status_code == 422
+
+
+def test_embeddings_is_an_alias_of_openais(server: Running) -> None:
+    found = server.ask("/embeddings", {"input": TEXT, "model": "encoder"})
+    assert len(found["data"][0]["embedding"]) == 16
+
+
+def test_large_requests_are_split(server: Running, loaded) -> None:
+    texts = [f"{'door ' * (at % 25)} open" for at in range(700)]
+    found = np.array(server.ask("/embed", {"inputs": texts}), np.float32)
+    np.testing.assert_allclose(found, loaded("encoder").embed(texts), atol=1e-5)
+
+
+def test_encode_is_that_of_bert_as_service(server: Running, loaded) -> None:
+    answer = server.ask("/encode", {"id": 7, "texts": [TEXT, "a"], "is_tokenized": False})
+    assert (answer["id"], answer["status"]) == (7, 200)
+    np.testing.assert_allclose(answer["results"], loaded("encoder").embed([TEXT, "a"]), atol=1e-6)
+    chosen = {"pooling": "max", "layers": [-1, 0], "normalize": False}
+    own = server.ask("/encode", {"texts": [TEXT], **chosen})["results"]
+    np.testing.assert_allclose(own, loaded("encoder").embed([TEXT], **chosen), atol=1e-5)
+    words = server.ask("/encode", {"texts": [TEXT.split()], "is_tokenized": True})["results"]
+    np.testing.assert_allclose(words, loaded("encoder").embed([TEXT]), atol=1e-6)
+    for body in ({"texts": [TEXT], "is_tokenized": True}, {"texts": [["a"]]}):
+        assert server.post("/encode", body).status_code == 422
+    assert server.post("/encode", {"texts": [TEXT], "layers": [9]}).status_code == 400
+    assert server.post("/encode", {"texts": [TEXT], "pooling": "first"}).status_code == 422
+
+
+def test_the_limit_of_a_classifier_is_its_own(server: Running) -> None:
+    fits = "door " * (LIMIT - 2)
+    assert server.post("/predict", {"inputs": fits, "model": "classifier"}).status_code == 200
+    cut = server.post("/predict", {"inputs": LONG, "model": "classifier", "truncate": True})
+    assert cut.headers["x-truncated-texts"] == "1"
+    left = {"inputs": LONG, "model": "classifier", **_cut("Left")}
+    assert server.post("/predict", left).status_code == 400
