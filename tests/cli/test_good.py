@@ -18,11 +18,11 @@ from .conftest import CPU, SMALL, Bertworks, World
 
 def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None:
     overview = bertworks("--help").stdout
-    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:24]]
+    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:25]]
     assert verbs == [
         *("demo", "vocab", "prepare", "pretrain", "finetune", "glue", "probe", "ablate"),
         *("evaluate", "score", "predict", "fill-mask", "next-sentence", "generate", "embed"),
-        *("features", "search"),
+        *("features", "search", "serve"),
         *("tokenize", "inspect", "convert", "add-tokens", "shrink", "extend", "settings"),
     ]
     for verb in verbs:
@@ -47,6 +47,7 @@ def test_options_of_the_examples_exist(bertworks: Bertworks) -> None:
         "predict",
         "embed",
         "search",
+        "serve",
         "generate",
     ):
         heading, _, examples = bertworks(verb, "--help").stdout.partition("  Example")
