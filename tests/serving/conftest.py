@@ -158,11 +158,10 @@ def running(
     keys: Keys | None = None,
     *,
     local: bool = True,
-    lazy: bool = True,
     max_memory: int | None = None,
 ) -> Iterator[Running]:
     models = Models(sources, device="cpu", max_memory=max_memory)
-    app = make_app(models, settings, keys, local=local, lazy=lazy)
+    app = make_app(models, settings or ServeSettings(lazy=True), keys, local=local)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run)
     thread.start()

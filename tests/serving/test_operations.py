@@ -287,7 +287,7 @@ def test_health_answers_beside_a_long_text(saved, start) -> None:
 
 
 def test_metrics_are_there_from_the_start_and_count(saved, start) -> None:
-    with start({"encoder": saved["encoder"]}, lazy=False) as server:
+    with start({"encoder": saved["encoder"]}, ServeSettings()) as server:
         before = metrics(server)
         embed = frozenset({("route", "/embed")})
         assert before["te_request_count", embed] == before["te_request_success", embed] == 0
@@ -377,7 +377,7 @@ def test_models_are_loaded_when_they_are_asked_and_the_oldest_goes(saved, start)
     names = ("encoder", "classifier", "tagger")
     sources = {name: saved[name] for name in names}
     size = Models({"encoder": saved["encoder"]}, device="cpu").get().bytes
-    with start(sources, lazy=True, max_memory=int(2.5 * size)) as server:
+    with start(sources, max_memory=int(2.5 * size)) as server:
         models = server.service.models
         assert models.all_loaded() == []
         for name in (*names, "encoder"):
@@ -452,7 +452,7 @@ def test_each_route_has_an_example_that_runs(server: Running) -> None:
 
 
 def test_routes_follow_from_the_task(saved, start) -> None:
-    with start({"tagger": saved["tagger"]}, lazy=False) as server:
+    with start({"tagger": saved["tagger"]}, ServeSettings()) as server:
         paths = server.http.get("/openapi.json").json()["paths"]
         assert {"/tag", "/embed", "/predict-rows"} <= paths.keys()
         assert not {"/fill-mask", "/generate", "/answer", "/rerank", "/classify"} & paths.keys()

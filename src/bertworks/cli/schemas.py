@@ -28,6 +28,7 @@ _CLASSES = {
     "embed": "inference.settings:EmbeddingSettings",
     "features": "inference.settings:FeatureSettings",
     "search": "inference.settings:EngineSettings",
+    "serve": "serving.settings:ServeSettings",
 }
 VERBS = tuple(_CLASSES)
 """The verbs that take settings."""

@@ -86,7 +86,6 @@ def make_app(
     keys: Keys | None = None,
     *,
     local: bool = True,
-    lazy: bool = False,
 ) -> FastAPI:
     """The application of some models.
 
@@ -95,7 +94,6 @@ def make_app(
         settings: limits.
         keys: who may ask; everybody, if left out.
         local: whether it listens to this machine alone.
-        lazy: load a model when it is first asked for.
     """
     service = Service(models, settings or ServeSettings())
     keys = keys or Keys()
@@ -103,7 +101,7 @@ def make_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.queue.start()
-        if not lazy:
+        if not service.settings.lazy:
             await asyncio.to_thread(_load_all, service)
         service.ready = True
         gc.freeze()  # what is there for good is not looked at again

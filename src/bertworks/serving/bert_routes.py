@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ..inference.generate import GenerationSettings
+from ..inference.settings import GenerationSettings
 from ..tasks.answering.task import AnsweringTask
 from ..text.tokenizer import Tokenizer
 from .failures import invalid

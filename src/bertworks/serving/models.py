@@ -13,8 +13,7 @@ from ..api import Model, load
 from ..checkpoints.locate import locate
 from ..checkpoints.weights import read_json
 from ..errors import BertworksError, SettingsError, nearest
-from ..inference.engine import EngineSettings
-from ..inference.generate import GenerationSettings
+from ..inference.settings import EngineSettings, GenerationSettings
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification.task import ClassificationTask
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
@@ -167,7 +166,7 @@ class Served:
     ) -> EmbedRunner:
         def make() -> EmbedRunner:
             engine = self.engine(precision).with_values(batch_tokens=WHOLE)
-            return kind(self.model.embedder(engine.model_dump(), normalize=False, **settings))
+            return kind(self.model.embedder(**engine.model_dump(), normalize=False, **settings))
 
         return self._runner((kind, precision, *sorted(settings.items())), make)
 

@@ -19,9 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import DataError, LengthError
-from ..inference.engine import EngineSettings, check_finite, outputs_of
+from ..inference.engine import check_finite, outputs_of
 from ..inference.features import Embedder, EncodedText
-from ..inference.generate import GenerationSettings, generate
+from ..inference.generate import generate
+from ..inference.settings import EngineSettings, GenerationSettings
 from ..packed import Batch
 from ..tasks.answering.examples import AnsweringExample
 from ..tasks.answering.spans import Candidate

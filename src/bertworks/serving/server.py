@@ -79,7 +79,6 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8080,
     no_auth: bool = False,
-    lazy: bool = False,
     log_level: str = "info",
     **options: Any,
 ) -> None:
@@ -91,7 +90,6 @@ def serve(
         keys: who may ask.
         host, port: where to listen.
         no_auth: listen to other machines without a key.
-        lazy: load a model when it is first asked for.
         log_level: "debug" also notes health checks.
         options: more of uvicorn's, such as `ssl_keyfile` and `ssl_certfile`.
 
@@ -103,9 +101,9 @@ def serve(
     use_threads()
     log_to_stderr(log_level)
     local = is_loopback(host)
-    app = make_app(models, settings, keys, local=local and not no_auth, lazy=lazy)
+    app = make_app(models, settings, keys, local=local and not no_auth)
     server = Server(_config(app, host, port, options), app.state.service)
-    _run(server, lazy=lazy)
+    _run(server)
 
 
 def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvicorn.Config:
@@ -122,9 +120,9 @@ def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvic
     )
 
 
-def _run(server: Server, *, lazy: bool) -> None:
+def _run(server: Server) -> None:
     try:
-        if not lazy:
+        if not server.service.settings.lazy:
             # Before the port is opened: what cannot be loaded is an error of the command.
             for name in server.service.models.sources:
                 server.service.models.get(name)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from ..literals import Precision
 from ..settings import Settings
 
 
 class ServeSettings(Settings):
     """Limits and conduct of a server."""
 
+    precision: Precision = Field("fp32", description="what the encoder computes in")
+    lazy: bool = Field(False, description="a model is loaded when it is first asked for")
+    max_memory: int | None = Field(
+        None, ge=1, description="MB of weights; beyond, the least recently used model is unloaded"
+    )
     max_texts: int = Field(2048, ge=1, description="texts of a request")
     max_characters: int = Field(200_000, ge=1, description="characters of a text")
     max_body_bytes: int = Field(8 << 20, ge=1, description="bytes of a request's body")
