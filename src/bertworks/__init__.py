@@ -6,7 +6,32 @@ Names are loaded when they are first used, so that `import bertworks` is cheap a
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors and type checkers
+    from .ablations.features import ablate_features as ablate_features
+    from .api import Model as Model
+    from .api import load as load
+    from .corpus.prepare import prepare as prepare
+    from .corpus.readers import read_documents as read_documents
+    from .corpus.shards import Corpus as Corpus
+    from .errors import BertworksError as BertworksError
+    from .inspection import inspect as inspect
+    from .model.config import EncoderConfig as EncoderConfig
+    from .model.encoder import Encoder as Encoder
+    from .packed import Batch as Batch
+    from .packed import Packed as Packed
+    from .packed import Padded as Padded
+    from .probing import probe as probe
+    from .scoring import score as score
+    from .search import Index as Index
+    from .tasks.task import Task as Task
+    from .text.tokenizer import Tokenizer as Tokenizer
+    from .text.vocabulary import train_vocabulary as train_vocabulary
+    from .training.finetune import finetune as finetune
+    from .training.glue import glue as glue
+    from .training.grid import finetune_grid as finetune_grid
+    from .training.pretrain import pretrain as pretrain
 
 __version__ = "0.1.0"
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, Unpack
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from .inference.settings import (
 )
 from .inference.token_features import TokenFeatures
 from .inference.vectors import WrittenVectors, fingerprint, write_vectors
+from .keywords import EmbedKeywords, FeatureKeywords, GenerateKeywords, RowKeywords
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
 from .model.device import pick_device, without_weights
@@ -128,7 +129,11 @@ class Model:
         return () if self.task is None else self.task.labels
 
     def predict(
-        self, rows: Inputs | None = None, *, data: Table | None = None, **settings: Any
+        self,
+        rows: Inputs | None = None,
+        *,
+        data: Table | None = None,
+        **settings: Unpack[RowKeywords],
     ) -> list[Prediction]:
         """The task's prediction for each row, in the order of the rows.
 
@@ -146,7 +151,11 @@ class Model:
         return [answer for _, answer in self.stream(rows, data=data, **settings)]
 
     def predict_proba(
-        self, rows: Inputs | None = None, *, data: Table | None = None, **settings: Any
+        self,
+        rows: Inputs | None = None,
+        *,
+        data: Table | None = None,
+        **settings: Unpack[RowKeywords],
     ) -> NDArray[np.float64]:
         """The probability of each label for each row, as scikit-learn's classifiers give them.
 
@@ -177,7 +186,7 @@ class Model:
         rows: Inputs | None = None,
         *,
         data: Table | None = None,
-        **settings: Any,
+        **settings: Unpack[RowKeywords],
     ) -> Iterator[tuple[Row, Prediction]]:
         """Each row, as `predict` takes them, with its prediction, as they are read.
 
@@ -195,8 +204,8 @@ class Model:
                 "the model was only pre-trained, and has no labels or values to predict",
                 fix=f"Use {', '.join(verbs)} or embed; or train it with finetune.",
             )
-        options, settings = TableOptions.split(settings)
-        engine_settings = EngineSettings.parse(settings)
+        options, others = TableOptions.split(settings)
+        engine_settings = EngineSettings.parse(others)
         given = _one_of(rows, data)
         if data is None:
             filled = not_empty(self._rows(as_texts(given)))
@@ -207,7 +216,7 @@ class Model:
         task = task.for_table(table, labelled=False)
         return engine.predict(network, task, table, engine_settings)
 
-    def evaluate(self, table: Table, **settings: Any) -> Evaluation:
+    def evaluate(self, table: Table, **settings: Unpack[RowKeywords]) -> Evaluation:
         """The task's metrics on rows whose labels are known.
 
         Args:
@@ -220,12 +229,12 @@ class Model:
             BertworksError: the model has no task, or its metrics need another package.
         """
         task, network = self._task_and_network()
-        options, settings = TableOptions.split(settings)
+        options, others = TableOptions.split(settings)
         rows = read_rows(table, columns=task.column_names, **options)
         task = task.for_table(rows, labelled=True)
         cuts = engine.Cuts()
         examples = cuts.add(engine.labelled_examples(task, rows))
-        found = evaluate(network, task, examples, EngineSettings.parse(settings))
+        found = evaluate(network, task, examples, EngineSettings.parse(others))
         return replace(found, remarks=[*found.remarks, *cuts.remarks()])
 
     def embed(
@@ -234,7 +243,7 @@ class Model:
         *,
         data: Table | Texts | None = None,
         column: str | None = None,
-        **settings: Any,
+        **settings: Unpack[EmbedKeywords],
     ) -> NDArray[np.float32]:
         """A vector of each text, in the order of the texts.
 
@@ -257,8 +266,8 @@ class Model:
             DataError: a text cannot be tokenised.
             SettingsError: a setting is unknown or impossible.
         """
-        options, settings = TableOptions.split(settings)
-        embedder = self.embedder(**settings)
+        options, others = TableOptions.split(settings)
+        embedder = self.embedder(**others)
         given = _one_of(texts, data)
         if data is None:
             given = not_empty(as_texts(given))
@@ -271,7 +280,7 @@ class Model:
         self,
         texts: str | Iterable[str] | NDArray[np.floating[Any]],
         others: str | Iterable[str] | NDArray[np.floating[Any]],
-        **settings: Any,
+        **settings: Unpack[EmbedKeywords],
     ) -> NDArray[np.float32]:
         """The cosine of each text's vector with each of the other texts' vectors.
 
@@ -306,7 +315,7 @@ class Model:
         *,
         column: str | None = None,
         progress: Callable[[int, int], None] | None = None,
-        **settings: Any,
+        **settings: Unpack[EmbedKeywords],
     ) -> WrittenVectors:
         """Write a vector of each text to a file, in bounded memory; again, it goes on.
 
@@ -322,9 +331,9 @@ class Model:
                 vector is made), or the file is of other texts, settings or another model.
             SettingsError: a setting is unknown or impossible.
         """
-        options, settings = TableOptions.split(settings)
+        options, others = TableOptions.split(settings)
         texts = read_texts(data, column=column, **options)
-        return self._write(out, [data], texts, self.embedder(**settings), progress)
+        return self._write(out, [data], texts, self.embedder(**others), progress)
 
     def features_to(
         self,
@@ -333,7 +342,7 @@ class Model:
         *,
         column: str | None = None,
         progress: Callable[[int, int], None] | None = None,
-        **settings: Any,
+        **settings: Unpack[FeatureKeywords],
     ) -> WrittenVectors:
         """Write a vector of each token, or of each word, of texts; see `embed_to`.
 
@@ -348,8 +357,8 @@ class Model:
             DataError: as `embed_to` does.
             SettingsError: a setting is unknown or impossible.
         """
-        options, settings = TableOptions.split(settings)
-        how = FeatureSettings.resolve(**settings)
+        options, others = TableOptions.split(settings)
+        how = FeatureSettings.resolve(**others)
         made = TokenFeatures(self.network, self.tokenizer, how, how)
         texts = read_texts(data, column=column, **options)
         return self._write(out, [data], texts, made, progress)
@@ -373,7 +382,7 @@ class Model:
         tell = None if progress is None else lambda rows: progress(rows, total)
         return write_vectors(out, texts, made, made_with=made_with, inputs=inputs, progress=tell)
 
-    def embedder(self, **settings: Any) -> Embedder:
+    def embedder(self, **settings: Unpack[EmbedKeywords]) -> Embedder:
         """What `embed` makes vectors with; its arguments are those of `embed`.
 
         Raises:
@@ -402,7 +411,9 @@ class Model:
         found: list[list[dict[str, Any]]] = masks
         return found
 
-    def generate(self, prompts: str | Iterable[str], **settings: Any) -> list[str]:
+    def generate(
+        self, prompts: str | Iterable[str], **settings: Unpack[GenerateKeywords]
+    ) -> list[str]:
         """What the model goes on each text with.
 
         Args:

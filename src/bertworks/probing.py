@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ import torch
 from .api import Model, load
 from .errors import DataError, need
 from .inference.settings import TextProbeSettings
+from .keywords import ProbeKeywords
 from .tasks.classification.settings import ClassificationOptions
 from .tasks.classification.task import ClassificationTask
 from .tasks.placed import Rows, text_of
@@ -47,7 +48,7 @@ def probe(
     train: Table,
     dev: Table,
     device: torch.device | str = "cpu",
-    **settings: Any,
+    **settings: Unpack[ProbeKeywords],
 ) -> TextProbe:
     """Learn the classes of texts from a frozen encoder's vectors, by logistic regression.
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from .api import Model
 from .errors import BertworksError, DataError, SettingsError
 from .inference.approximate import open_cells
 from .inference.settings import EngineSettings
+from .keywords import EngineKeywords, RowKeywords
 from .locks import check_inputs, claim
 from .tasks.classification.task import ClassificationTask
 from .tasks.plain import Texts, read_texts
@@ -78,7 +79,7 @@ class Index:
         *,
         cells: Path | None = None,
         cut: int = 0,
-        **settings: Any,
+        **settings: Unpack[EngineKeywords],
     ) -> None:
         self.model, self.vectors, self.cut = model, vectors, cut
         self._texts, self._cells = texts, cells
@@ -93,7 +94,7 @@ class Index:
         *,
         column: str | None = None,
         progress: Callable[[int, int], None] | None = None,
-        **settings: Any,
+        **settings: Unpack[RowKeywords],
     ) -> Self:
         """Make vectors of texts, or take those that are in the directory.
 
@@ -115,8 +116,8 @@ class Index:
             OutputError: the directory cannot be written, is being written by another process, or
                 is, contains or lies in an input.
         """
-        options, settings = TableOptions.split(settings)
-        engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
+        options, others = TableOptions.split(settings)
+        engine = EngineSettings.resolve(**others).model_dump(exclude_unset=True)
         if isinstance(data, str) and data == "-":
             raise DataError(
                 "texts to search cannot be read from standard input", fix="Give a file."

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, Self, Unpack, cast
 
 import torch
 from pydantic import Field, NonNegativeInt, model_validator
@@ -31,6 +31,7 @@ from ..checkpoints.locate import local_directory
 from ..inference.frozen import frozen_states
 from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
+from ..keywords import AblationKeywords
 from ..literals import Precision
 from ..model.device import pick_device
 from ..tasks.labelled import check_length
@@ -118,7 +119,7 @@ def ablate_features(
     out: str | Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    **settings: Any,
+    **settings: Unpack[AblationKeywords],
 ) -> Results:
     """Measure probes of six choices of layers, and fine-tuning; called again, it goes on.
 

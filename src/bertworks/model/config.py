@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self, Unpack
 
 from pydantic import Field, model_validator
 
 from ..errors import SettingsError, nearest
+from ..keywords import EncoderKeywords
 from ..settings import Settings
 
 Activation = Literal["gelu", "gelu_new", "relu", "silu", "tanh"]
@@ -262,7 +263,7 @@ class EncoderConfig(Settings):
         return self.window(layer) is not None
 
     @classmethod
-    def of_size(cls, size: str, **values: Any) -> Self:
+    def of_size(cls, size: str, **values: Unpack[EncoderKeywords]) -> Self:
         """One of the released sizes: tiny, mini, small, medium, base, large.
 
         Args:

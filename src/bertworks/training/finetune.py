@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -22,6 +22,7 @@ from ..errors import DataError, SettingsError
 from ..inference.evaluate import Evaluation, evaluate
 from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
+from ..keywords import TaskKeywords
 from ..literals import Precision
 from ..tasks import labelled_task
 from ..tasks.breakdown import Breakdown
@@ -89,7 +90,7 @@ def finetune(
     out: str | Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    **settings: Any,
+    **settings: Unpack[TaskKeywords],
 ) -> FinetuneResult:
     """Train a model for a task, from labelled rows; called again, it goes on where it stopped.
 
@@ -105,7 +106,8 @@ def finetune(
         out: the run directory.
         device: where to compute.
         progress: shows how it goes.
-        settings: those of `FinetuneSettings`, and of the task's options (see `settings_of`).
+        settings: those of `FinetuneSettings`, and of the task's options (see `settings_of`);
+            those of a task of your own, which type checkers do not know, as `**dictionary`.
 
     Raises:
         DataError: a table or a row of it is not what it should be.

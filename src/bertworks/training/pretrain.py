@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from ..corpus.shards import Corpus
 from ..errors import TrainingError
 from ..inference.evaluate import evaluate
 from ..inference.settings import EngineSettings
+from ..keywords import PretrainKeywords
 from ..tasks.pretraining.source import PretrainingSource, describe, split_held_out
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
@@ -73,7 +74,7 @@ def pretrain(
     out: str | Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    **values: Any,
+    **values: Unpack[PretrainKeywords],
 ) -> PretrainResult:
     """Pre-train a BERT; called again with the same settings, go on where it stopped.
 

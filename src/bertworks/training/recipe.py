@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from pydantic import Field, field_serializer, model_validator
 
 from ..errors import SettingsError, nearest
+from ..keywords import PretrainKeywords
 from ..model.config import HEAD_DROPOUTS, EncoderConfig
 from ..settings import Settings
 from ..tasks.pretraining.masking import MaskingSettings
@@ -237,7 +238,7 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def read_recipe(
-    recipe: str | Path | None, overrides: Sequence[str] = (), **values: Any
+    recipe: str | Path | None, overrides: Sequence[str] = (), **values: Unpack[PretrainKeywords]
 ) -> PretrainSettings:
     """Settings from a recipe, then keyword values, then `key=value` words.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -21,6 +21,7 @@ from ...api import Model, load
 from ...checkpoints.locate import local_directory
 from ...errors import DataError, SettingsError, TrainingError
 from ...files import write, write_json
+from ...keywords import TaskKeywords
 from ...locks import claim
 from ...tasks import labelled_task
 from ...wording import markdown
@@ -124,7 +125,7 @@ def glue(
     jobs: int | None = None,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    **settings: Any,
+    **settings: Unpack[TaskKeywords],
 ) -> GlueResult:
     """Fine-tune a model for the tasks of GLUE; called again, it goes on.
 

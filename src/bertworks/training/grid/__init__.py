@@ -19,7 +19,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -27,6 +27,7 @@ from ...api import Model, load
 from ...checkpoints.locate import local_directory
 from ...errors import SettingsError
 from ...inference.vectors import fingerprint
+from ...keywords import TaskKeywords
 from ...model.device import pick_device
 from ...tasks import labelled_task
 from ...tasks.labelled import LabelledTask
@@ -57,7 +58,7 @@ def finetune_grid(
     jobs: int | None = None,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    **settings: Any,
+    **settings: Unpack[TaskKeywords],
 ) -> GridResult:
     """Fine-tune once for each point of a grid and each seed; called again, it goes on.
 

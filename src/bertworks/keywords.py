@@ -1,0 +1,343 @@
+"""The settings of public functions as keywords, for editors and type checkers.
+
+Written by `python -m tests.keywords` from the settings' fields; a test sees that it is up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+
+class TableKeywords(TypedDict, total=False):
+    """What a table's file is."""
+
+    header: bool | None
+    format: Literal[
+        "auto", "tsv", "csv", "jsonl", "json", "parquet", "conll", "conllu", "label-text", "text"
+    ]
+    encoding: str
+    max_line_bytes: int
+
+
+class EngineKeywords(TypedDict, total=False):
+    """How rows are run through a network."""
+
+    batch_tokens: int
+    window_rows: int
+    precision: Literal["auto", "fp32", "bf16"]
+
+
+class RowKeywords(TableKeywords, EngineKeywords, total=False):
+    """Of `predict` and `evaluate`."""
+
+
+class EmbedKeywords(RowKeywords, total=False):
+    """Of `embed`."""
+
+    layers: Sequence[int]
+    combine: Literal["concat", "sum", "mean"]
+    max_seq_length: int | None
+    truncation: Literal["cut", "error"]
+    pooling: Literal[
+        "mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"
+    ]
+    normalize: bool
+
+
+class FeatureKeywords(RowKeywords, total=False):
+    """Of `features_to`."""
+
+    layers: Sequence[int]
+    combine: Literal["concat", "sum", "mean"]
+    max_seq_length: int | None
+    truncation: Literal["cut", "error"]
+    of: Literal["tokens", "words"]
+    pieces: Literal["first", "mean"]
+
+
+class GenerateKeywords(EngineKeywords, total=False):
+    """Of `generate`."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    stop_ids: Sequence[int]
+    seed: int
+
+
+class ProbeKeywords(TableKeywords, total=False):
+    """Of `probe`."""
+
+    layers: Sequence[int]
+    combine: Literal["concat", "sum", "mean"]
+    max_seq_length: int | None
+    truncation: Literal["cut", "error"]
+    pooling: Literal[
+        "mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"
+    ]
+    normalize: bool
+    text_column: str | None
+    label_column: str | None
+    precision: Literal["auto", "fp32", "bf16"]
+    inverse_regularization: float
+    max_iterations: int
+
+
+class EncoderKeywords(TypedDict, total=False):
+    """The geometry of an encoder."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    hidden_act: Literal["gelu", "gelu_new", "relu", "silu", "tanh"]
+    hidden_dropout_prob: float
+    attention_probs_dropout_prob: float
+    max_position_embeddings: int
+    type_vocab_size: int
+    initializer_range: float
+    layer_norm_eps: float
+    family: str
+    embedding_size: int | None
+    num_hidden_groups: int | None
+    positions: Literal["learned", "rotary"]
+    position_offset: int
+    task_type_vocab_size: int
+    attention: Literal["bidirectional", "causal"]
+    local_attention: int | None
+    global_attention_every: int
+    rope_theta: float
+    local_rope_theta: float
+    norm_first: bool
+    embedding_norm: bool
+    use_bias: bool
+    norm_bias: bool
+    gated: bool
+    classifier: Literal["pooler", "tanh", "relu", "gelu", "norm", "none"]
+    classifier_pooling: Literal["cls", "mean", "last"]
+    classifier_dropout: float | None
+    tagging_dropout: float | None
+    answering_dropout: float | None
+    mlm_transform: bool
+    mlm_act: Literal["gelu", "gelu_new", "relu", "silu", "tanh"] | None
+    mlm_bias: bool
+    tie_word_embeddings: bool
+
+
+class TrainingKeywords(TypedDict, total=False):
+    """Of all that trains."""
+
+    freeze_embeddings: bool
+    freeze_layers: int
+    unfreeze_every: int | None
+    optimizer: Literal["adamw", "lamb"]
+    learning_rate: float
+    warmup: float
+    schedule: Literal[
+        "linear", "linear-from-peak", "constant", "slanted-triangular", "warmup-stable-decay"
+    ]
+    decay_share: float | None
+    weight_decay: float
+    layer_decay: float
+    betas: Sequence[float]
+    eps: float
+    bias_correction: bool
+    max_grad_norm: float
+    seed: int
+    batch_size: int | None
+    micro_batch_size: int | None
+    micro_batch_tokens: int | None
+    precision: Literal["auto", "fp32", "bf16"]
+    gradient_checkpointing: bool
+    ema: float | None
+    log_every: int
+    eval_every: int | None
+    checkpoint_every: int | None
+    keep_checkpoints: int
+    deterministic: bool
+    tensorboard: bool
+
+
+class ModelKeywords(EncoderKeywords, total=False):
+    """Of the group `model`."""
+
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None
+
+
+class PhaseKeywords(TypedDict, total=False):
+    """Of the group `phases`."""
+
+    max_seq_length: int
+    share: float
+    batch_size: int | None
+    batch_tokens: int | None
+
+
+class InstanceKeywords(TypedDict, total=False):
+    """Of the group `instances`."""
+
+    format: Literal[
+        "segment-pair", "sentence-pair", "sentence-order", "full-sentences", "doc-sentences"
+    ]
+    max_seq_length: int
+    short_seq_prob: float
+    next_sentence_balance: Literal["original", "exact"]
+
+
+class MaskingKeywords(TypedDict, total=False):
+    """Of the group `masking`."""
+
+    mlm_probability: float
+    mask_ratio: float
+    random_ratio: float
+    max_predictions_per_sequence: int | None
+    unit: Literal["token", "whole-word", "span", "knowledge"]
+    span_lengths: Literal["harmonic", "geometric"]
+    max_span_words: int
+    span_geometric_p: float
+    replace: Literal["token", "span"]
+    static: bool
+    dupe_factor: int
+
+
+class HeldOutKeywords(TypedDict, total=False):
+    """Of the group `held_out`."""
+
+    documents: int | float
+    sequences: int
+    seed: int | None
+
+
+class DistillationKeywords(TypedDict, total=False):
+    """Of the group `distillation`."""
+
+    teacher: str
+    temperature: float
+    soft_weight: float
+    mlm_weight: float
+    cosine_weight: float
+    initialize: bool
+
+
+class ReplacedTokensKeywords(TypedDict, total=False):
+    """Of the group `replaced_tokens`."""
+
+    weight: float
+    generator_share: float
+    generator_layers: float
+
+
+class PretrainKeywords(TrainingKeywords, total=False):
+    """Of `pretrain`."""
+
+    batch_tokens: int | None
+    eval_first: bool
+    loader_workers: int
+    data: str
+    model: ModelKeywords
+    init_checkpoint: str | None
+    init_generator: str | None
+    steps: int
+    phases: Sequence[PhaseKeywords]
+    instances: InstanceKeywords
+    masking: MaskingKeywords
+    held_out: HeldOutKeywords
+    distillation: DistillationKeywords | None
+    replaced_tokens: ReplacedTokensKeywords | None
+
+
+class FinetuneKeywords(TrainingKeywords, total=False):
+    """Of `finetune`, for any task."""
+
+    lora_rank: int | None
+    lora_alpha: float | None
+    lora_dropout: float
+    lora_targets: Sequence[str]
+    epochs: float
+    unfreeze_epochs: float | None
+    bucket_batches: int
+    best_metric: str | None
+    early_stopping: int | None
+    dev_seed: int
+    teacher: str | None
+    temperature: float
+    reinitialize: bool
+    reinitialize_layers: int
+
+
+class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
+    """Of the package's tasks."""
+
+    max_seq_length: int
+    dropout: float | None
+    truncation: Literal["longest_first", "first", "second", "error", "windows", "cut"]
+    stride: int | None
+    window_pooling: Literal["mean", "max"]
+    classifier_pooling: Literal["cls", "mean", "last"] | None
+    both_orders: bool
+    text_column: str | None
+    pair_column: str | None
+    label_column: str | None
+    positive_label: str | None
+    multi_label: bool
+    label_separator: str
+    label_smoothing: float
+    lm_weight: float
+    balance_classes: bool
+    word_column: str | None
+    tag_column: str | None
+    scheme: Literal["bio", "bioes"]
+    labelled_piece: Literal["first", "last", "all"]
+    decoding: Literal["constrained", "free"]
+    document_context: bool
+    document_column: str | None
+    max_question_tokens: int
+    max_answer_tokens: int
+    n_best: int
+    span_loss: Literal["mean", "sum"]
+    softmax: Literal["sequence", "passage"]
+    question_column: str | None
+    context_column: str | None
+    answers_column: str | None
+    prompt_column: str | None
+    choice_columns: str | None
+    first_number: Literal[0, 1] | None
+    scale: float
+    symmetric: bool
+    margin: float
+    score_range: Sequence[float] | None
+    chunk_tokens: int | None
+    query_column: str | None
+    passage_column: str | None
+    negative_columns: str | None
+    score_column: str | None
+    loss: Literal["in-batch", "triplet", "cosine"] | None
+    pooling: Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"] | None
+
+
+class AblationKeywords(TypedDict, total=False):
+    """Of `ablate_features`."""
+
+    header: bool | None
+    format: Literal[
+        "auto", "tsv", "csv", "jsonl", "json", "parquet", "conll", "conllu", "label-text", "text"
+    ]
+    encoding: str
+    max_line_bytes: int
+    max_seq_length: int
+    dropout: float | None
+    word_column: str | None
+    tag_column: str | None
+    scheme: Literal["bio", "bioes"]
+    labelled_piece: Literal["first", "last", "all"]
+    decoding: Literal["constrained", "free"]
+    stride: int | None
+    document_context: bool
+    document_column: str | None
+    seeds: Sequence[int]
+    precision: Literal["auto", "fp32", "bf16"]
+    probe: ProbeKeywords
+    finetune: FinetuneKeywords | None

@@ -1,0 +1,150 @@
+"""Writes `bertworks/keywords.py` from the settings' fields: `python -m tests.keywords`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from unittest.mock import Mock
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+if __name__ == "__main__":  # the module may lack what others import from it until it is written
+    sys.modules["bertworks.keywords"] = Mock()
+
+import bertworks
+from bertworks.ablations.features import FeatureAblationSettings
+from bertworks.inference import settings as inference
+from bertworks.model.config import EncoderConfig
+from bertworks.tasks import LABELLED, labelled_task
+from bertworks.tasks.table_options import TableOptions
+from bertworks.training.finetune_settings import FinetuneSettings
+from bertworks.training.recipe import PretrainSettings
+from bertworks.training.settings import TrainingSettings
+
+FILE = Path(bertworks.__file__).parent / "keywords.py"
+HEAD = '''"""The settings of public functions as keywords, for editors and type checkers.
+
+Written by `python -m tests.keywords` from the settings' fields; a test sees that it is up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+'''
+TASKS = [labelled_task(task).options for task in LABELLED]
+KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
+    "TableKeywords": ("What a table's file is.", (), [TableOptions]),
+    "EngineKeywords": ("How rows are run through a network.", (), [inference.EngineSettings]),
+    "RowKeywords": ("Of `predict` and `evaluate`.", ("TableKeywords", "EngineKeywords"), []),
+    "EmbedKeywords": ("Of `embed`.", ("RowKeywords",), [inference.EmbeddingSettings]),
+    "FeatureKeywords": ("Of `features_to`.", ("RowKeywords",), [inference.FeatureSettings]),
+    "GenerateKeywords": ("Of `generate`.", ("EngineKeywords",), [inference.GenerateSettings]),
+    "ProbeKeywords": ("Of `probe`.", ("TableKeywords",), [inference.TextProbeSettings]),
+    "EncoderKeywords": ("The geometry of an encoder.", (), [EncoderConfig]),
+    "TrainingKeywords": ("Of all that trains.", (), [TrainingSettings]),
+    "PretrainKeywords": ("Of `pretrain`.", ("TrainingKeywords",), [PretrainSettings]),
+    "FinetuneKeywords": ("Of `finetune`, for any task.", ("TrainingKeywords",), [FinetuneSettings]),
+    "TaskKeywords": ("Of the package's tasks.", ("FinetuneKeywords", "TableKeywords"), TASKS),
+    "AblationKeywords": ("Of `ablate_features`.", (), [FeatureAblationSettings]),
+}
+"""Each dictionary: its docstring, its bases, and the settings that it has beside theirs."""
+
+
+def written() -> str:
+    """The text of the module."""
+    known: dict[str, dict[str, str]] = {}
+    parts = [HEAD]
+    for name, (title, bases, classes) in KEYWORDS.items():
+        parts += _declared(name, title, bases, _fields(classes), known)
+    return "\n\n".join(parts)
+
+
+def _declared(
+    name: str,
+    title: str,
+    bases: tuple[str, ...],
+    fields: list[tuple[str, FieldInfo]],
+    known: dict[str, dict[str, str]],
+) -> Iterator[str]:
+    """The class of a dictionary, after those that its values are of."""
+    inherited = {key: kind for base in bases for key, kind in known[base].items()}
+    kinds: dict[str, list[str]] = {}
+    for key, info in fields:
+        for inner in _groups(info.annotation):
+            if (group := _name(inner)) not in known:
+                inner_fields = list(inner.model_fields.items())
+                bases_of = ("EncoderKeywords",) if issubclass(inner, EncoderConfig) else ()
+                title_of = f"Of the group `{key}`."
+                yield from _declared(group, title_of, bases_of, inner_fields, known)
+        if key not in inherited:
+            kinds.setdefault(key, []).append(_kind(info.annotation))
+    own = {key: _joined(each) for key, each in kinds.items()}
+    known[name] = inherited | own
+    lines = [
+        f"class {name}({', '.join(bases or ('TypedDict',))}, total=False):",
+        f'    """{title}"""',
+    ]
+    lines += ["", *(_line(key, kind) for key, kind in own.items())] if own else []
+    yield "\n".join(lines) + "\n"
+
+
+def _line(key: str, kind: str) -> str:
+    """A field, in two more lines where it is long."""
+    line = f"    {key}: {kind}"
+    if len(line) <= 100:
+        return line
+    words, bracket, rest = kind.removeprefix("Literal[").partition("]")
+    return f"    {key}: Literal[\n        {words}\n    {bracket}{rest}"
+
+
+def _fields(classes: Iterable[type[BaseModel]]) -> list[tuple[str, FieldInfo]]:
+    return [item for each in classes for item in each.model_fields.items()]
+
+
+def _joined(kinds: list[str]) -> str:
+    """The types of a setting that several classes have: either."""
+    parts = dict.fromkeys(part for kind in kinds for part in kind.split(" | "))
+    literals = [part[8:-1] for part in parts if part.startswith("Literal[")]
+    words = dict.fromkeys(word for text in literals for word in text.split(", "))
+    others = [part for part in parts if not part.startswith("Literal[")]
+    return " | ".join([*([f"Literal[{', '.join(words)}]"] if words else []), *others])
+
+
+def _name(group: type[BaseModel]) -> str:
+    name = group.__name__.removesuffix("Settings").removesuffix("Options")
+    return f"{name}Keywords"
+
+
+def _groups(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) is not Literal:
+        for part in get_args(annotation):
+            yield from _groups(part)
+
+
+def _kind(annotation: Any) -> str:
+    """A type as a caller may give it: a sequence where a tuple is kept."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(inner[0])
+    if origin is Literal:
+        words = (f'"{word}"' if isinstance(word, str) else repr(word) for word in inner)
+        return f"Literal[{', '.join(words)}]"
+    if origin in (Union, UnionType):
+        return " | ".join(map(_kind, inner))
+    if origin is tuple:
+        return f"Sequence[{_kind(inner[0])}]"
+    if annotation is NoneType:
+        return "None"
+    groups = list(_groups(annotation))
+    return _name(groups[0]) if groups else str(annotation.__name__)
+
+
+if __name__ == "__main__":
+    FILE.write_text(written(), encoding="utf-8")
