@@ -51,6 +51,8 @@ _HOMES = {
     "Model": "api",
     "load": "api",
     "Index": "search",
+    "Client": "serving.client",
+    "AsyncClient": "serving.client",
     "inspect": "inspection",
     "score": "scoring",
     "pretrain": "training.pretrain",

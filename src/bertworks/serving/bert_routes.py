@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from ..inference.settings import GenerationSettings
 from ..tasks.answering.task import AnsweringTask
+from ..tasks.task import Row, Task
 from ..text.tokenizer import Tokenizer
 from .failures import invalid
 from .runners import Asked, Masked, Spans
@@ -184,15 +185,30 @@ async def predict_rows(body: RowsRequest, request: Request) -> Response:
     served = await service.model(request, body.model)
     runner = served.rows("predict-rows")
     asking_of(request).verb = "predict"
+    rows = [_row(runner.task, row, f"rows[{at}]") for at, row in enumerate(body.rows)]
     texts = [
-        " ".join(value for value in row.values() if isinstance(value, str)) or "x"
-        for row in body.rows
+        " ".join(value for value in row.values() if isinstance(value, str)) or "x" for row in rows
     ]
     service.check_texts("rows", texts)
-    items = [Asked(f"rows[{at}]", row) for at, row in enumerate(body.rows)]
+    items = [Asked(f"rows[{at}]", row) for at, row in enumerate(rows)]
     found = await service.ask(request, runner, items, texts, limit=None)
     told = [getattr(answer, "prediction", answer) for answer in found]
     return reply(request, told)
+
+
+def _row(task: Task[Any], given: str | list[str] | dict[str, Any], place: str) -> Row:
+    """A row of a task, of what stands for one.
+
+    Raises:
+        RequestError: it is neither a text nor a pair of texts.
+        DataError: the task takes no texts.
+    """
+    if isinstance(given, dict):
+        return given
+    texts = [given] if isinstance(given, str) else given
+    if not 1 <= len(texts) <= 2:
+        raise invalid(place, f"one text or two, not {len(texts)}", 422)
+    return task.text_row(*texts)
 
 
 def _texts_or_pairs(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
@@ -17,7 +15,7 @@ from .schemas import (
     V1RerankRequest,
 )
 from .scores import pair_scores
-from .service import Service, asking_of, placed, reply, service_of, truncating
+from .service import Service, asking_of, encoded, placed, reply, service_of, truncating
 
 MOST_TOKENS = 300_000
 _IDS = (
@@ -53,9 +51,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
         {
             "object": "embedding",
             "index": at,
-            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode()
-            if body.encoding_format == "base64"
-            else vector,
+            "embedding": encoded(vector, body.encoding_format),
         }
         for at, vector in enumerate(found)
     ]

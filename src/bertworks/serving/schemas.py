@@ -254,13 +254,14 @@ class EncodeRequest(Compatible):
     combine: Literal["concat", "sum", "mean"] = "concat"
     normalize: bool | None = Field(None, description="As the model's files say, if left out.")
     precision: Precision | None = None
+    encoding_format: Literal["float", "base64"] = "float"
     truncate: bool | None = Truncate
     model: str | None = None
 
 
 class EncodeAnswer(BaseModel):
     id: int
-    results: list[list[float]]
+    results: list[list[float] | str]
     status: int
 
 
@@ -354,4 +355,6 @@ class Generated(BaseModel):
 class RowsRequest(Own):
     """Predictions for rows of any task, users' own included."""
 
-    rows: list[dict[str, Any]] = Field(description="A row's columns are those of the task.")
+    rows: list[str | list[str] | dict[str, Any]] = Field(
+        description="A row's columns are those of the task; or a text, or a pair of texts."
+    )

@@ -24,6 +24,8 @@ from .security import Keys, check_host, is_loopback
 from .service import Service
 from .settings import ServeSettings
 
+_LAST_SECONDS = 0.25
+
 
 class Server(uvicorn.Server):
     """uvicorn's, with signals that lose no request.
@@ -56,6 +58,12 @@ class Server(uvicorn.Server):
         asyncio.get_running_loop().call_later(self.service.settings.drain_delay, self._exit)
 
     def _exit(self) -> None:
+        """Take no more connections; those that stand may still have a request on its way."""
+        for listening in self.servers:
+            listening.close()
+        asyncio.get_running_loop().call_later(_LAST_SECONDS, self._finish)
+
+    def _finish(self) -> None:
         self.should_exit = True
 
     def _reload(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -238,6 +239,13 @@ def finished(
         length = np.linalg.norm(vector, axis=-1, keepdims=True)
         vector = (vector / np.where(length, length, 1)).astype(np.float32)
     return vector
+
+
+def encoded(vector: NDArray[np.float32], form: str) -> NDArray[np.float32] | str:
+    """A vector as an answer has it: numbers, or their little-endian float32 in base64."""
+    if form == "float":
+        return vector
+    return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
 
 
 def reply(request: Request, value: Any) -> Response:

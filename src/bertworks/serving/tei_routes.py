@@ -31,7 +31,7 @@ from .schemas import (
     TokenizeRequest,
 )
 from .scores import label_scores, pair_scores, score_texts
-from .service import Service, asking_of, many, placed, reply, service_of, truncating
+from .service import Service, asking_of, encoded, many, placed, reply, service_of, truncating
 
 router = APIRouter(tags=["text-embeddings-inference"])
 
@@ -223,7 +223,8 @@ async def encode(body: EncodeRequest, request: Request) -> Response:
         placed("texts", body.texts, single=False),
         normalize=normalize,
     )
-    return reply(request, {"id": body.id, "results": found, "status": 200})
+    results = [encoded(vector, body.encoding_format) for vector in found]
+    return reply(request, {"id": body.id, "results": results, "status": 200})
 
 
 def info(service: Service, served: Served) -> dict[str, Any]:

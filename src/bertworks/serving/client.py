@@ -1,0 +1,352 @@
+"""A client of `bertworks serve`, with the verbs of `Model`; `AsyncClient` is the same, awaited.
+
+client = bw.Client("http://127.0.0.1:8080", key="…")
+client.embed(["a text", "another"])          # numpy [2, hidden_size], as Model.embed
+client.fill_mask("The door was [MASK].")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BertworksError, DataError, need
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+Rows = str | Iterable[Any]
+"""A text; or texts, pairs of texts or rows."""
+
+_PART = 512
+"""Texts of a request; more are sent in several."""
+
+_MOST_WAIT = 60.0
+
+
+class ServerError(BertworksError):
+    """A server cannot be reached, or answers with an error; `status` is HTTP's, 0 for none."""
+
+    status: int = 0
+
+
+@dataclass(frozen=True)
+class _Call(Generic[T]):
+    """What a verb asks: requests, and what becomes of their answers."""
+
+    path: str
+    bodies: Sequence[Mapping[str, Any]]
+    read: Callable[[list[Any]], T]
+
+
+class _Verbs:
+    """What both clients have.
+
+    Args:
+        url: the server's.
+        key: an API key.
+        model: a served model's name; the server's first, if left out.
+        timeout: seconds for an answer; a connection has to stand after five.
+        retries: how often a request is sent again when the server is busy (429), waiting as long as
+            it says and a random while more.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        key: str | None = None,
+        *,
+        model: str | None = None,
+        timeout: float = 300.0,
+        retries: int = 8,
+    ) -> None:
+        need("httpx", "serve", "the client")
+        self.url, self.model, self.retries = url.rstrip("/"), model, retries
+        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._timeout = timeout
+
+    def _options(self) -> dict[str, Any]:
+        import httpx
+
+        timeout = httpx.Timeout(self._timeout, connect=5.0)
+        return {"base_url": self.url, "headers": self._headers, "timeout": timeout}
+
+    def _body(self, **values: Any) -> dict[str, Any]:
+        """A request, without what is left out."""
+        given = {"model": self.model, **values}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _embed(self, texts: str | Iterable[str], **settings: Any) -> _Call[NDArray[np.float32]]:
+        bodies = [
+            self._body(texts=part, encoding_format="base64", **settings) for part in _parts(texts)
+        ]
+
+        def read(answers: list[Any]) -> NDArray[np.float32]:
+            coded = [row for answer in answers for row in answer["results"]]
+            rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in coded]
+            return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+        return _Call("/encode", bodies, read)
+
+    def _predict(self, rows: Rows) -> _Call[list[dict[str, Any]]]:
+        given = [rows] if isinstance(rows, str | Mapping) else rows
+        bodies = [self._body(rows=part) for part in _parts(given)]
+        return _Call("/predict-rows", bodies, _joined)
+
+    def _fill_mask(
+        self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
+    ) -> _Call[list[list[dict[str, Any]]]]:
+        words = None if candidates is None else list(candidates)
+        body = self._body(inputs=text, top_k=top_k, candidates=words)
+        field = "masks" if candidates is None else "candidates"
+        return _Call("/fill-mask", [body], lambda answers: answers[0][0][field])
+
+    def _next_sentence(self, first: str, second: str) -> _Call[float]:
+        body = self._body(inputs=[first, second])
+        name = "next_sentence_probability"
+        return _Call("/next-sentence", [body], lambda answers: float(answers[0][0][name]))
+
+    def _generate(self, prompts: str | Iterable[str], **settings: Any) -> _Call[list[str]]:
+        bodies = [self._body(inputs=part, **settings) for part in _parts(prompts)]
+        return _Call("/generate", bodies, lambda all: [one["generated"] for one in _joined(all)])
+
+    def _rerank(
+        self, query: str, texts: Iterable[str], *, truncate: bool = False
+    ) -> _Call[list[tuple[int, float]]]:
+        body = self._body(query=query, texts=list(texts), truncate=truncate)
+        return _Call(
+            "/rerank", [body], lambda all: [(one["index"], one["score"]) for one in all[0]]
+        )
+
+    def _tokenize(self, texts: str | Iterable[str]) -> _Call[list[list[dict[str, Any]]]]:
+        return _Call("/tokenize", [self._body(inputs=part) for part in _parts(texts)], _joined)
+
+    def _checked(self, answer: httpx.Response) -> Any:
+        """The value of an answer.
+
+        Raises:
+            ServerError: it is an error.
+        """
+        if answer.is_success:
+            return answer.json()
+        try:
+            said = answer.json().get("error", "")
+            message = said.get("message", "") if isinstance(said, dict) else str(said)
+        except ValueError:
+            message = ""
+        if answer.status_code == 401:
+            message = "the API key is missing or wrong"
+        error = ServerError(message or f"status {answer.status_code}", where=self.url)
+        error.status = answer.status_code
+        raise error
+
+    def _failure(self, error: Exception) -> ServerError:
+        import httpx
+
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return ServerError("cannot be reached", where=self.url, fix="Is the server running?")
+        if isinstance(error, httpx.TimeoutException):
+            return ServerError(f"no answer in {self._timeout:g} seconds", where=self.url)
+        return ServerError(f"the connection broke ({type(error).__name__})", where=self.url)
+
+
+class Client(_Verbs):
+    """A client that waits for answers; see `_Verbs` for its arguments, and the module.
+
+    Raises:
+        BertworksError: httpx is not installed.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        import httpx
+
+        self._http = httpx.Client(**self._options())
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def embed(self, texts: str | Iterable[str], **settings: Any) -> NDArray[np.float32]:
+        """A vector of each text: float32 `[texts, width]`, as `Model.embed`.
+
+        Args:
+            texts: one or any number.
+            settings: `pooling`, `layers`, `combine`, `normalize`, `precision`; and `truncate=True`
+                cuts texts that are too long, which are an error otherwise.
+
+        Raises:
+            ServerError: here and below: the server cannot be reached, or answers with an error.
+        """
+        return self._send(self._embed(texts, **settings))
+
+    def predict(self, rows: Rows) -> list[dict[str, Any]]:
+        """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
+        return self._send(self._predict(rows))
+
+    def fill_mask(
+        self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
+    ) -> list[list[dict[str, Any]]]:
+        """The likeliest pieces for each mask, or the probabilities of candidates."""
+        return self._send(self._fill_mask(text, top_k=top_k, candidates=candidates))
+
+    def next_sentence(self, first: str, second: str) -> float:
+        """The probability that the second text follows the first."""
+        return self._send(self._next_sentence(first, second))
+
+    def generate(self, prompts: str | Iterable[str], **settings: Any) -> list[str]:
+        """What a causal model goes on each prompt with, as `Model.generate`."""
+        return self._send(self._generate(prompts, **settings))
+
+    def rerank(
+        self, query: str, texts: Iterable[str], *, truncate: bool = False
+    ) -> list[tuple[int, float]]:
+        """Each text's number and score, the best first."""
+        return self._send(self._rerank(query, texts, truncate=truncate))
+
+    def tokenize(self, texts: str | Iterable[str]) -> list[list[dict[str, Any]]]:
+        """The tokens of each text, with the bytes where they stand."""
+        return self._send(self._tokenize(texts))
+
+    def info(self) -> dict[str, Any]:
+        """The model, and the server's limits."""
+        import httpx
+
+        try:
+            asked = {} if self.model is None else {"model": self.model}
+            found: dict[str, Any] = self._checked(self._http.get("/info", params=asked))
+        except httpx.HTTPError as error:
+            raise self._failure(error) from None
+        return found
+
+    def _send(self, call: _Call[T]) -> T:
+        return call.read([self._post(call.path, body) for body in call.bodies])
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        import httpx
+
+        for number in range(self.retries + 1):
+            try:
+                answer = self._http.post(path, json=body)
+            except httpx.HTTPError as error:
+                raise self._failure(error) from None
+            if answer.status_code != 429 or number == self.retries:
+                return self._checked(answer)
+            time.sleep(_wait(answer, number))
+        raise AssertionError("the last try returns")
+
+
+class AsyncClient(_Verbs):
+    """A client whose verbs are awaited; its arguments and verbs are those of `Client`.
+
+    Raises:
+        BertworksError: httpx is not installed.
+    """
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        import httpx
+
+        self._http = httpx.AsyncClient(**self._options())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def embed(self, texts: str | Iterable[str], **settings: Any) -> NDArray[np.float32]:
+        """See `Client.embed`."""
+        return await self._send(self._embed(texts, **settings))
+
+    async def predict(self, rows: Rows) -> list[dict[str, Any]]:
+        """See `Client.predict`."""
+        return await self._send(self._predict(rows))
+
+    async def fill_mask(
+        self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
+    ) -> list[list[dict[str, Any]]]:
+        """See `Client.fill_mask`."""
+        return await self._send(self._fill_mask(text, top_k=top_k, candidates=candidates))
+
+    async def next_sentence(self, first: str, second: str) -> float:
+        """See `Client.next_sentence`."""
+        return await self._send(self._next_sentence(first, second))
+
+    async def generate(self, prompts: str | Iterable[str], **settings: Any) -> list[str]:
+        """See `Client.generate`."""
+        return await self._send(self._generate(prompts, **settings))
+
+    async def rerank(
+        self, query: str, texts: Iterable[str], *, truncate: bool = False
+    ) -> list[tuple[int, float]]:
+        """See `Client.rerank`."""
+        return await self._send(self._rerank(query, texts, truncate=truncate))
+
+    async def tokenize(self, texts: str | Iterable[str]) -> list[list[dict[str, Any]]]:
+        """See `Client.tokenize`."""
+        return await self._send(self._tokenize(texts))
+
+    async def _send(self, call: _Call[T]) -> T:
+        return call.read([await self._post(call.path, body) for body in call.bodies])
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        import httpx
+
+        for number in range(self.retries + 1):
+            try:
+                answer = await self._http.post(path, json=body)
+            except httpx.HTTPError as error:
+                raise self._failure(error) from None
+            if answer.status_code != 429 or number == self.retries:
+                return self._checked(answer)
+            await asyncio.sleep(_wait(answer, number))
+        raise AssertionError("the last try returns")
+
+
+def _wait(answer: httpx.Response, number: int) -> float:
+    """Seconds to wait before the next try: what the server says, doubled with each try, and half
+    as much again at random, so that clients that were refused together do not come again so."""
+    try:
+        asked = float(answer.headers["retry-after-ms"]) / 1000
+    except (KeyError, ValueError):
+        asked = 1.0
+    least = min(_MOST_WAIT, asked * (1 << min(number, 6)))
+    return least * random.uniform(1.0, 1.5)
+
+
+def _parts(texts: Any) -> list[list[Any]]:
+    """Texts in lists of as many as a request takes.
+
+    Raises:
+        DataError: it is no text, and no list of such.
+    """
+    if isinstance(texts, str):
+        return [[texts]]
+    if not isinstance(texts, Iterable):
+        raise DataError(f"expected a text, or several, got {type(texts).__name__}")
+    given = list(texts)
+    return [given[at : at + _PART] for at in range(0, len(given), _PART)]
+
+
+def _joined(answers: list[Any]) -> list[Any]:
+    return [one for answer in answers for one in answer]

@@ -1,0 +1,179 @@
+"""The client: the verbs of `Model`, with the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+
+import bertworks as bw
+from bertworks.errors import DataError
+from bertworks.serving.client import AsyncClient, Client, ServerError
+from tests.serving.conftest import Running
+from tests.serving.test_bert import close
+
+TEXTS = ["the door was open", "a river", "deep in london"]
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[Client]:
+    with bw.Client(server.url) as made:
+        yield made
+
+
+def test_the_verbs_are_those_of_a_model(server: Running, loaded) -> None:
+    clients = ExitStack()
+
+    def of(name: str) -> tuple[Client, bw.Model]:
+        return clients.enter_context(Client(server.url, model=name)), loaded(name)
+
+    theirs, model = of("encoder")
+    for settings in ({}, {"pooling": "max", "layers": [0, -1]}, {"normalize": False}):
+        found = theirs.embed(TEXTS, **settings)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, model.embed(TEXTS, **settings), atol=1e-5)
+    assert theirs.embed("a").shape == (1, 16)
+    assert len(theirs.embed([])) == 0
+    assert theirs.embed(["door " * 60], truncate=True).shape == (1, 16)
+    assert theirs.info()["served_model_name"] == "encoder"
+    assert theirs.tokenize("the door")[0][1]["text"] == "the"
+    for name, rows in (
+        ("classifier", TEXTS),
+        ("tagger", TEXTS),
+        ("reranker", [(text, "a river") for text in TEXTS]),
+        ("answering", [("was it deep", "a river was deep")]),
+        ("choice", [{"prompt": "the door", "choices": ["was open", "river"]}]),
+    ):
+        theirs, model = of(name)
+        assert close(theirs.predict(rows), model.predict(rows)), name
+    theirs, model = of("pretrained")
+    masked = "the door was [MASK]"
+    assert close(theirs.fill_mask(masked, top_k=2), model.fill_mask(masked, top_k=2))
+    (chances,) = theirs.fill_mask(masked, candidates=["open", "deep"])
+    assert {entry["candidate"] for entry in chances} == {"open", "deep"}
+    assert theirs.next_sentence(*TEXTS[:2]) == pytest.approx(
+        model.next_sentence(*TEXTS[:2]), abs=1e-5
+    )
+    theirs, model = of("causal")
+    assert theirs.generate(TEXTS, max_new_tokens=3) == model.generate(TEXTS, max_new_tokens=3)
+    theirs, model = of("reranker")
+    values = [one["value"] for one in model.predict([("a", text) for text in TEXTS])]
+    assert [at for at, _ in theirs.rerank("a", TEXTS)] == np.argsort(values)[::-1].tolist()
+    clients.close()
+
+
+def test_many_texts_are_sent_in_parts(client: Client, loaded) -> None:
+    texts = [f"{'door ' * (at % 20)} open" for at in range(1100)]
+    np.testing.assert_allclose(client.embed(iter(texts)), loaded("encoder").embed(texts), atol=1e-5)
+
+
+def test_the_same_awaited(server: Running, loaded) -> None:
+    async def ask() -> list[object]:
+        async with AsyncClient(server.url, model="encoder") as client:
+            vectors = client.embed(TEXTS)
+            tokens = client.tokenize(TEXTS)
+            return list(await asyncio.gather(vectors, tokens))
+
+    vectors, tokens = asyncio.run(ask())
+    np.testing.assert_allclose(vectors, loaded("encoder").embed(TEXTS), atol=1e-5)
+    assert len(tokens) == 3
+
+    async def others() -> None:
+        for name, verb, given in (
+            ("classifier", "predict", (TEXTS,)),
+            ("pretrained", "fill_mask", ("a [MASK]",)),
+            ("pretrained", "next_sentence", TEXTS[:2]),
+            ("causal", "generate", (TEXTS,)),
+            ("reranker", "rerank", ("a", TEXTS)),
+        ):
+            async with AsyncClient(server.url, model=name) as client:
+                with Client(server.url, model=name) as waiting:
+                    expected = getattr(waiting, verb)(*given)
+                assert close(await getattr(client, verb)(*given), expected), verb
+
+    asyncio.run(others())
+
+
+def test_errors_say_which_server_and_what(server: Running, client: Client) -> None:
+    with pytest.raises(ServerError, match=rf"^{server.url}: the model 'encoder' was trained for"):
+        client.predict(TEXTS)
+    with pytest.raises(ServerError, match=r"texts\[1\]: 62 tokens, but at most 32 fit") as refused:
+        client.embed(["a", "door " * 60])
+    assert refused.value.status == 413
+    with (
+        Client(server.url, model="none") as wrong,
+        pytest.raises(ServerError, match="no model is called 'none'"),
+    ):
+        wrong.info()
+    with pytest.raises(DataError, match="got int"):
+        client.embed(3)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(ServerError, match=rf"{url}: cannot be reached. Is the server running"):
+            _embedded(url)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(ServerError, match=r"no answer in 0\.2 seconds"),
+    ):
+        _embedded(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
+
+
+def _embedded(url: str, **more: float) -> None:
+    with Client(url, **more) as client:
+        client.embed("a")
+
+
+class Busy(BaseHTTPRequestHandler):
+    """Answers 429 some times, then what it is to."""
+
+    left = 0
+    key: str | None = None
+
+    def do_POST(self) -> None:
+        Busy.key = self.headers.get("authorization")
+        self.rfile.read(int(self.headers["content-length"]))
+        status, body = 200, [[{"id": 1}]]
+        if Busy.left:
+            Busy.left -= 1
+            status, body = 429, {"error": "the server is busy", "error_type": "Overloaded"}
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        if status == 429:
+            self.send_header("retry-after-ms", "10")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_busy_server_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    busy = HTTPServer(("127.0.0.1", 0), Busy)
+    thread = threading.Thread(target=busy.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        client = Client(f"http://127.0.0.1:{busy.server_port}", "secret", retries=3)
+        Busy.left = 3
+        assert client.tokenize("a") == [[{"id": 1}]]
+        assert Busy.key == "Bearer secret"
+        assert all(0.01 * 2**at <= wait <= 0.015 * 2**at for at, wait in enumerate(waited))
+        Busy.left = 4
+        with pytest.raises(ServerError, match="the server is busy") as refused:
+            client.tokenize("a")
+        assert refused.value.status == 429
+        client.close()
+    finally:
+        busy.shutdown()
+        busy.server_close()
+        thread.join()

@@ -1,0 +1,264 @@
+"""The command itself: signals under load, bad requests beside good ones, the description's word."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bertworks.cli import app
+from bertworks.serving.client import Client
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@contextmanager
+def command(*words: object, log: Path, **env: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """`bertworks serve`, once it is ready."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    given = [sys.executable, "-m", "bertworks", "serve", *words, "--port", port, "--device", "cpu"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(list(map(str, given)), stderr=file, env={**os.environ, **env})
+    try:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and process.poll() is None:
+            try:
+                if httpx.get(f"{url}/ready").status_code == 200:
+                    break
+            except httpx.HTTPError:
+                time.sleep(0.02)
+        assert process.poll() is None, log.read_text()
+        yield process, url
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+class Callers:
+    """Threads that ask for vectors until nobody answers.
+
+    Attributes:
+        answered: how many requests were.
+        wrong: answers that are not those.
+        lost: the ids of requests whose connection broke.
+    """
+
+    def __init__(self, url: str, count: int) -> None:
+        self.url = url
+        self.answered, self.wrong, self.lost = 0, list[str](), list[str]()
+        self.threads = [threading.Thread(target=self._ask, args=(at,)) for at in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def _ask(self, seed: int) -> None:
+        draw = random.Random(seed)
+        with httpx.Client(base_url=self.url, timeout=30) as http:
+            while True:
+                texts = ["door " * draw.randint(1, 25)] * draw.randint(1, 20)
+                name = f"{seed}-{draw.getrandbits(60)}"
+                try:
+                    headers = {"x-request-id": name}
+                    answer = http.post("/embed", json={"inputs": texts}, headers=headers)
+                except httpx.ConnectError:
+                    return
+                except httpx.HTTPError:
+                    self.lost.append(name)
+                    return
+                if answer.status_code != 200 or len(answer.json()) != len(texts):
+                    self.wrong.append(answer.text)
+                self.answered += 1
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(30)
+            assert not thread.is_alive(), "a request hangs"
+
+
+def until_answered(callers: Callers, count: int) -> None:
+    end = time.monotonic() + 30
+    while callers.answered < count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.long
+def test_sigterm_under_load_loses_nothing_that_was_accepted(saved, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with command(saved["encoder"], "drain_delay=0.5", log=log) as (process, url):
+        callers = Callers(url, 8)
+        until_answered(callers, 100)
+        at_signal = callers.answered
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        with httpx.Client(base_url=url) as http:
+            assert http.get("/ready").status_code == 503, "first it is not ready"
+            assert http.get("/health").status_code == 200
+            assert http.post("/embed", json={"inputs": "a"}).status_code == 200, "still taken"
+        callers.join()
+        assert process.wait(20) == 0
+    assert callers.wrong == []
+    assert callers.answered > at_signal
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    taken = {one.get("id") for one in events}
+    # What the kernel has connected, but the server not yet taken, ends with the port.
+    assert not taken & set(callers.lost)
+    assert [one["event"] for one in events if one["event"] != "request"] == ["draining"]
+    assert {one["status"] for one in events if one["event"] == "request"} == {200}
+
+
+@pytest.mark.slow
+def test_after_kill_it_starts_again_and_hup_loads_anew(saved, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with command(saved["encoder"], log=log) as (process, url):
+        callers = Callers(url, 2)
+        until_answered(callers, 5)
+        process.kill()
+        callers.join()
+    with command(f"m={saved['encoder']}", log=log) as (process, url), Client(url) as client:
+        before = client.embed("the door")
+        process.send_signal(signal.SIGHUP)
+        end = time.monotonic() + 30
+        while "reloaded" not in log.read_text():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        np.testing.assert_array_equal(client.embed("the door"), before)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["no where"], "error: no where: no such directory"),
+        (["{encoder}", "--host", "0.0.0.0"], "there are no API keys"),
+        (["{encoder}", "max_text=3"], "max_texts"),
+        (["{encoder}", "{encoder}"], "two models are called 'encoder'"),
+        (["{encoder}", "--port", "{port}"], "error: cannot listen to 127.0.0.1:"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(
+    saved, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertworks.serving.server.log_to_stderr", lambda _: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        given = [word.format(port=port, **saved) for word in words]
+        done = CliRunner().invoke(app, ["serve", *given])
+    assert done.exit_code in (1, 2), done.output
+    assert message in done.stderr
+    assert "Traceback" not in done.output
+
+
+BAD: list[tuple[str, bytes, dict[str, str], set[int]]] = [
+    ("/embed", b"{", {}, {400}),
+    ("/embed", b'{"inputs": 3}', {}, {422}),
+    ("/embed", b'{"inputs": []}', {}, {400}),
+    ("/embed", b'{"inputs": "' + b"a" * 250_000 + b'"}', {}, {413}),
+    ("/embed", b'{"inputs": "' + b"a" * 10_000_000 + b'"}', {}, {413}),
+    ("/embed", b'{"inputs": "\\ud800"}', {}, {422}),
+    ("/embed", b'{"inputs": "a"}', {"x-deadline-ms": "0"}, {408}),
+    ("/predict", b'{"inputs": "a"}', {}, {424}),
+    ("/v1/embeddings", b'{"model": "none", "input": "a"}', {}, {404}),
+    ("/v1/embeddings", b'{"model": "encoder", "input": [""]}', {}, {400}),
+    ("/fill-mask", b'{"inputs": "a", "model": "pretrained"}', {}, {400}),
+    ("/none", b"", {}, {404}),
+    ("/tag", b'{"inputs": {}, "model": "tagger"}', {}, {422}),
+]
+
+
+@pytest.mark.long
+def test_bad_requests_beside_good_ones(server: Any, loaded) -> None:
+    """For some seconds: the good ones are right, the bad ones are their 4xx in one line."""
+    expected = loaded("encoder").embed(["the door", "a river was deep"])
+    found: Counter[str] = Counter()
+    end = time.monotonic() + 3
+
+    def good(seed: int) -> None:
+        with Client(server.url, model="encoder") as client:
+            while time.monotonic() < end:
+                vectors = client.embed(["the door", "a river was deep"])
+                right = np.abs(vectors - expected).max() < 1e-5
+                found["right" if right else "wrong"] += 1
+
+    def bad(seed: int) -> None:
+        draw = random.Random(seed)
+        with httpx.Client(base_url=server.url, timeout=30) as http:
+            while time.monotonic() < end:
+                path, content, headers, statuses = draw.choice(BAD)
+                headers = {"content-type": "application/json", **headers}
+                try:
+                    answer = http.post(path, content=content, headers=headers)
+                except httpx.WriteError:  # it was refused before it was all sent
+                    found["refused"] += 1
+                    continue
+                one_line = "\n" not in answer.text and len(answer.text) < 500
+                is_right = answer.status_code in statuses and one_line
+                found["refused" if is_right else answer.text[:200]] += 1
+
+    def vanishing(seed: int) -> None:
+        draw = random.Random(seed)
+        while time.monotonic() < end:
+            try:
+                body = {"inputs": ["door " * 20] * 200}
+                httpx.post(f"{server.url}/embed", json=body, timeout=draw.uniform(0.001, 0.05))
+                found["in time"] += 1
+            except httpx.TimeoutException:
+                found["gone"] += 1
+
+    threads = [
+        threading.Thread(target=target, args=(seed,))
+        for seed, target in enumerate((good, good, bad, bad, bad, vanishing))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert set(found) <= {"right", "refused", "gone", "in time"}, found
+    assert found["right"] > 10
+    assert found["refused"] > 10
+    assert found["gone"]
+    end = time.monotonic() + 10
+    while server.service.queue.load.tokens and time.monotonic() < end:
+        time.sleep(0.01)
+    assert server.service.queue.load == (0, 0)
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_nothing(saved, tmp_path: Path) -> None:
+    """Requests that the description allows, and others, have the answers that it names."""
+    models = [f"{name}={place}" for name, place in saved.items()]
+    with command(*models, log=tmp_path / "log") as (_, url):
+        schemathesis = Path(sys.executable).with_name("schemathesis")
+        done = subprocess.run(
+            [
+                *(schemathesis, "run", f"{url}/openapi.json", "--max-examples=30", "--seed=1"),
+                *("--checks=all", "--exclude-checks=unsupported_method,positive_data_acceptance"),
+                *("--exclude-path=/metrics", "--workers=2", "--no-color"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+    assert done.returncode == 0, done.stdout[-6000:]
