@@ -12,9 +12,8 @@ once. A form whose module has other weights by now is replaced at its next use.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -57,7 +56,7 @@ def frozen_form(network: ModuleT, precision: Precision = "fp32") -> ModuleT:
         forms = _forms.setdefault(network, {})
         form = forms.get(dtype)
         if form is None or not form.is_current():
-            form = forms[dtype] = _Form.of(network, dtype)
+            form = forms[dtype] = _Form(network, dtype)
     assert isinstance(form.network, type(network))
     return form.network
 
@@ -74,70 +73,53 @@ class FrozenLinear(Linear):
     dtype: torch.dtype
     ready: Tensor
     ready_bias: Tensor | None
-    is_packed: bool
+    kernel: Any
     activation: Any
     fused: tuple[str, str]
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         if x.dtype is not self.dtype or not x.numel():  # a head may compute in float32
             result = super().forward(x)
-        elif self.is_packed:
+        elif self.kernel is not None:
             name, algorithm = self.fused
-            packed: Tensor = torch.ops.mkldnn._linear_pointwise(
-                x, self.ready, self.ready_bias, name, [], algorithm
-            )
+            packed: Tensor = self.kernel(x, self.ready, self.ready_bias, name, [], algorithm)
             return packed
         else:
             result = F.linear(x, self.ready, self.ready_bias)
         return result if self.activation is None else self.activation(result)
 
 
-class _Watched(NamedTuple):
-    """A parameter, buffer or submodule as it was, and the table in which its module holds it."""
-
-    table: dict[str, Any]
-    name: str
-    held: Any
-    version: int
-    address: int
-
-
-class _Form(NamedTuple):
+class _Form:
     """A frozen form, and what it was made of."""
 
-    network: nn.Module
-    made_of: list[_Watched]
-
-    @classmethod
-    def of(cls, network: nn.Module, dtype: torch.dtype | None) -> _Form:
-        made_of = list(_watched(network))
+    def __init__(self, network: nn.Module, dtype: torch.dtype | None) -> None:
+        # The tables in which modules hold their parameters, buffers and submodules.
+        self._held = [
+            (table, name, held)
+            for module in network.modules()
+            for table in (module._parameters, module._buffers, module._modules)
+            for name, held in table.items()
+        ]
+        tensors = (held for *_, held in self._held if isinstance(held, Tensor))
+        tracked = (tensor for tensor in tensors if not tensor.is_inference())  # has a version
+        self._tensors = [(tensor, tensor._version, tensor.data_ptr()) for tensor in tracked]
         with torch.no_grad():
-            return cls(_Freezing(network, dtype).twin(network, dtype), made_of)
+            self.network = _Freezing(network, dtype).twin(network, dtype)
 
     def is_current(self) -> bool:
         """Whether the module still holds what the form was made of."""
-        return all(
-            table.get(name) is held and (version, address) == _state(held)
-            for table, name, held, version, address in self.made_of
-        )
+        # Two plain loops: this is done at each call, of a single short text too.
+        for table, name, held in self._held:
+            if table.get(name) is not held:
+                return False
+        for tensor, version, address in self._tensors:  # noqa: SIM110
+            if tensor._version != version or tensor.data_ptr() != address:
+                return False
+        return True
 
 
 _forms: WeakKeyDictionary[nn.Module, dict[torch.dtype | None, _Form]] = WeakKeyDictionary()
 _lock = Lock()
-
-
-def _watched(network: nn.Module) -> Iterator[_Watched]:
-    for module in network.modules():
-        for table in (module._parameters, module._buffers, module._modules):
-            for name, held in table.items():
-                yield _Watched(table, name, held, *_state(held))
-
-
-def _state(held: Any) -> tuple[int, int]:
-    """What changes when a tensor does; nothing of a module, whose tensors are looked at."""
-    if not isinstance(held, Tensor):
-        return 0, 0
-    return 0 if held.is_inference() else held._version, held.data_ptr()
 
 
 class _Freezing:
@@ -185,11 +167,10 @@ class _Freezing:
         assert isinstance(linear, FrozenLinear)
         weight, bias = linear.weight, linear.bias
         linear.dtype = dtype or weight.dtype
-        linear.is_packed = self.packs
-        ready = weight.detach().to(linear.dtype)
-        if linear.is_packed:
-            ready = torch.ops.mkldnn._reorder_linear_weight(ready)
-        linear.ready = ready
+        linear.ready, linear.kernel = weight.detach().to(linear.dtype), None
+        if self.packs:
+            linear.ready = torch.ops.mkldnn._reorder_linear_weight(linear.ready)
+            linear.kernel = torch.ops.mkldnn._linear_pointwise.default
         linear.ready_bias = None if bias is None else bias.detach().to(linear.dtype)
         linear.activation, linear.fused = None, ("none", "")
 

@@ -216,7 +216,7 @@ def _inferred(
 
     PyTorch's fused attention is, forwards, but in bfloat16 at short lengths (docs/decisions.md).
     """
-    result = _empty_like(query, pairs[-1][0])
+    parts = []
     scale = 1 / math.sqrt(query.shape[-1])
     for q_group, k_group in pairs:
         q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
@@ -227,8 +227,12 @@ def _inferred(
         else:
             seen = None if masked is None else masked.logical_not_()
             context = F.scaled_dot_product_attention(q, k, v, seen, scale=scale)
-        _by_head(result, q_group).copy_(context)
-    return result
+        # The fused kernel's result lies token by token, so that this is a view of it.
+        parts.append(context.transpose(1, 2).flatten(0, 1))
+    after = len(query) - pairs[-1][0].tokens.stop
+    if after:
+        parts.append(query.new_zeros(after, *query.shape[1:]))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 # ------------------------------------------------------------------------------------------ dense
