@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from harness import Contestant, Job, in_rounds, machine, matmul_peaks, serve
 
 Encode = Callable[[list[str]], np.ndarray]
@@ -263,7 +264,7 @@ def _version(package: str) -> str | None:
 def table(result: Mapping[str, Any]) -> str:
     """The result for people."""
     lines = [
-        "| | tokens/s (slowest–fastest round) | one text of 13 tokens | worst cosine | peak memory |",
+        "| | tokens/s (slowest–fastest round) | one text | worst cosine | peak memory |",
         "|---|---|---|---|---|",
     ]
     for name, found in result["contestants"].items():

@@ -28,6 +28,12 @@ settings.load_profile("bertworks")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(autouse=True)
+def auto_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`precision=auto` is fp32 on every machine, so that tests compare float32 numbers."""
+    monkeypatch.setattr("bertworks.model.precision.is_fast_at_bfloat16", lambda _: False)
+
+
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As without matplotlib: a report's charts take longer than most of the tests' runs."""

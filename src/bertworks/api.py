@@ -38,7 +38,7 @@ from .inference.settings import (
     GenerateSettings,
 )
 from .inference.token_features import TokenFeatures
-from .inference.vectors import WrittenVectors, fingerprint, write_vectors
+from .inference.vectors import WrittenVectors, begun_with, fingerprint, write_vectors
 from .keywords import EmbedKeywords, FeatureKeywords, GenerateKeywords, RowKeywords
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
@@ -372,12 +372,14 @@ class Model:
         progress: Callable[[int, int], None] | None,
     ) -> WrittenVectors:
         total = sum(1 for _ in texts) if texts.again else 0
-        dtype = dtype_of(made.engine.precision, next(self.network.parameters()).device)
+        if made.engine.precision == "auto":
+            dtype = dtype_of("auto", next(self.network.parameters()).device)
+            precision = begun_with(out).get("precision", "fp32" if dtype is None else "bf16")
+            made.engine = made.engine.with_values(precision=precision)
         made_with = {
             "model": fingerprint(self.encoder, self.tokenizer),
             **made.settings.model_dump(mode="json"),
             **made.engine.model_dump(mode="json"),
-            "precision": "fp32" if dtype is None else "bf16",
         }
         tell = None if progress is None else lambda rows: progress(rows, total)
         return write_vectors(out, texts, made, made_with=made_with, inputs=inputs, progress=tell)

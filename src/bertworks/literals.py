@@ -11,7 +11,7 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 """Where a network runs."""
 
 Precision: TypeAlias = Literal["auto", "fp32", "bf16"]
-"""`auto` is bf16 where the device has instructions for it, else fp32.
+"""`auto` is bf16 where the device is faster at it, else fp32; what was begun is resumed as it was.
 
 In bf16 hidden states are bfloat16; weights and their summed gradients stay float32.
 """

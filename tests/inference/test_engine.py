@@ -150,6 +150,13 @@ def test_evaluation_is_of_all_rows(
         evaluate(network, task, [])
 
 
+def test_an_evaluation_in_bfloat16_says_so(
+    task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
+) -> None:
+    model = Model(task.tokenizer, task, network)
+    assert model.evaluate(rows, precision="bf16").remarks == ["computed in bfloat16"]
+
+
 def test_bad_rows_are_placed(
     task: ClassificationTask, network: ClassificationNetwork, tmp_path: Path
 ) -> None:

@@ -11,11 +11,12 @@ import torch
 from bertworks.model import precision
 from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
+from bertworks.model.precision import is_fast_at_bfloat16  # which all other tests replace
 
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_auto_is_what_the_device_is_fast_at(fast, monkeypatch):
-    monkeypatch.setattr(precision, "has_bfloat16", lambda _: fast)
+    monkeypatch.setattr(precision, "is_fast_at_bfloat16", lambda _: fast)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert precision.dtype_of("fp32", "cpu") is None
@@ -34,8 +35,25 @@ def test_instructions_are_those_that_linux_names():
             flags = next(line for line in file if line.startswith("flags")).split()
     except (OSError, StopIteration):
         pytest.skip("the system does not tell what instructions the processor has")
-    told = "avx512_bf16" in flags or "amx_bf16" in flags
-    assert precision.has_bfloat16("cpu") == told
+    assert precision.has_bfloat16("cpu") == ("avx512_bf16" in flags or "amx_bf16" in flags)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "avx512", "amx", "fast"),
+    [
+        ("AuthenticAMD", True, False, True),
+        ("AuthenticAMD", False, False, False),
+        ("GenuineIntel", True, False, False),
+        ("GenuineIntel", True, True, True),
+        ("", True, False, True),
+    ],
+)
+def test_auto_knows_who_is_slow_at_bfloat16(vendor, avx512, amx, fast, monkeypatch):
+    monkeypatch.setattr(precision.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(precision, "_processor_vendor", lambda: vendor)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert is_fast_at_bfloat16("cpu") == fast
 
 
 def test_an_encoder_is_as_before_after_an_error():

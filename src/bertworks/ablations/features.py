@@ -40,6 +40,7 @@ from ..tasks.tagging.examples import TaggingExample
 from ..tasks.tagging.probe import FrozenStates, LayerChoice, ProbeTask
 from ..tasks.tagging.settings import TaggingOptions
 from ..tasks.tagging.task import TaggingTask
+from ..training.conditions import settled_precision
 from ..training.finetune import finetune
 from ..training.finetune_settings import FinetuneSettings, settings_of
 from ..training.journal import RunDirectory
@@ -59,7 +60,7 @@ class FeatureAblationSettings(TaggingOptions):
     seeds: tuple[NonNegativeInt, ...] = Field(
         (0,), min_length=1, description="each row is their mean"
     )
-    precision: Precision = Field("fp32", description="what the frozen encoder computes in")
+    precision: Precision = Field("auto", description="what the frozen encoder computes in")
     probe: ProbeSettings = ProbeSettings()
     finetune: FinetuneSettings | None = Field(
         FinetuneSettings(), description="of the last row; null leaves it out"
@@ -72,6 +73,14 @@ class FeatureAblationSettings(TaggingOptions):
         if self.finetune is not None and self.finetune.seed != FinetuneSettings().seed:
             raise ValueError(f"finetune.seed={self.finetune.seed}: give seeds=[…] instead")
         return self
+
+    def in_precision_of(self, out: str | Path, device: torch.device) -> Self:
+        """The same, with `precision=auto` settled, as in the run that a directory may hold."""
+        found: dict[str, Any] = {"precision": settled_precision(self.precision, out, device)}
+        if (own := self.finetune) is not None:
+            how = settled_precision(own.precision, out, device, "finetune")
+            found["finetune"] = own.model_copy(update={"precision": how})
+        return self.model_copy(update=found)
 
     def finetuning(self, seed: int = 0) -> FinetuneSettings:
         """The settings of the last row, in which is all that is said of the task."""
@@ -142,6 +151,7 @@ def ablate_features(
     """
     resolved = FeatureAblationSettings.parse(settings)
     held = model if isinstance(model, Model) else load(model, device=device)
+    resolved = resolved.in_precision_of(out, pick_device(device))
     train, dev = replayable(train), replayable(dev)
     check_length(resolved.max_seq_length, held.encoder.config)
     own = resolved.finetuning()

@@ -6,7 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from ..errors import CheckpointError, DataError
+from ..model.precision import dtype_of
 from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
 from ..tasks.task import Example, Network, Task
@@ -56,4 +59,7 @@ def evaluate(
     if not math.isfinite(metrics.get("loss", 0.0)):
         raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
     made_of = evaluator.breakdown() if breakdown else Breakdown()
-    return Evaluation(metrics, rows, evaluator.remarks(), made_of)
+    remarks = evaluator.remarks()
+    if dtype_of(settings.precision, next(network.parameters()).device) is torch.bfloat16:
+        remarks = [*remarks, "computed in bfloat16"]
+    return Evaluation(metrics, rows, remarks, made_of)

@@ -112,7 +112,7 @@ class _Form:
         for table, name, held in self._held:
             if table.get(name) is not held:
                 return False
-        for tensor, version, address in self._tensors:  # noqa: SIM110
+        for tensor, version, address in self._tensors:
             if tensor._version != version or tensor.data_ptr() != address:
                 return False
         return True

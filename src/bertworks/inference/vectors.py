@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from itertools import islice
@@ -108,7 +108,7 @@ def write_vectors(
     check_name(out)
     out = Path(out)
     layout = _layout(out, embedder)
-    beside = out.with_name(f"{out.name}.json")
+    beside = _note_file(out)
     part = out.with_name(f"{out.name}.part")
     check_inputs(out, inputs)
     # What is finished is only read.
@@ -158,6 +158,18 @@ def fingerprint(encoder: Encoder, tokenizer: Tokenizer) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def begun_with(out: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """The model and settings of the vectors that a file holds; empty if it is not there."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found: Mapping[str, Any] = json.loads(_note_file(Path(out)).read_text("utf-8"))["made_with"]
+        return found
+    return {}
+
+
+def _note_file(out: Path) -> Path:
+    return out.with_name(f"{out.name}.json")
 
 
 def _layout(out: Path, embedder: Embedder | TokenFeatures) -> Layout:

@@ -6,7 +6,8 @@ import math
 import platform
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,7 @@ from .encoder import Encoder
 
 
 def has_bfloat16(device: torch.device | str) -> bool:
-    """Whether a device multiplies bfloat16 matrices at least as fast as float32 ones.
-
-    A processor without instructions for bfloat16 is twenty times slower at it.
-    """
+    """Whether a device has instructions for bfloat16; one without is twenty times slower at it."""
     if torch.device(device).type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if torch.device(device).type != "cpu":
@@ -31,9 +29,30 @@ def has_bfloat16(device: torch.device | str) -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
+def is_fast_at_bfloat16(device: torch.device | str) -> bool:
+    """Whether a device multiplies bfloat16 matrices at least as fast as float32 ones.
+
+    Intel's processors without AMX have instructions for it, and are only half as fast at them.
+    """
+    if torch.device(device).type == "cpu" and _processor_vendor() == "GenuineIntel":
+        return torch.cpu._is_amx_tile_supported()
+    return has_bfloat16(device)
+
+
+@cache
+def _processor_vendor() -> str:
+    """What Linux calls the processor's vendor; empty where it does not say."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() == "vendor_id":
+                return value.strip()
+    return ""
+
+
 def dtype_of(precision: Precision, device: torch.device | str) -> torch.dtype | None:
     """The dtype to compute in; None for that of the parameters."""
-    if precision == "fp32" or (precision == "auto" and not has_bfloat16(device)):
+    if precision == "fp32" or (precision == "auto" and not is_fast_at_bfloat16(device)):
         return None
     if not has_bfloat16(device):
         warnings.warn(

@@ -224,7 +224,7 @@ class Models:
         sources: Mapping[str, str],
         *,
         device: str = "auto",
-        precision: str = "fp32",
+        precision: str = "auto",
         max_memory: int | None = None,
     ) -> None:
         self.sources = dict(sources)

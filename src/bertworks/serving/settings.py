@@ -11,7 +11,7 @@ from ..settings import Settings
 class ServeSettings(Settings):
     """Limits and conduct of a server."""
 
-    precision: Precision = Field("fp32", description="what the encoder computes in")
+    precision: Precision = Field("auto", description="what the encoder computes in")
     lazy: bool = Field(False, description="a model is loaded when it is first asked for")
     max_memory: int | None = Field(
         None, ge=1, description="MB of weights; beyond, the least recently used model is unloaded"

@@ -5,16 +5,43 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..errors import SettingsError
+from ..literals import Precision
 from ..model.encoder import Encoder
+from ..model.precision import dtype_of
 from ..tasks.task import Task
 from .distributed import Team
+from .journal import RunDirectory
 from .settings import FitSettings
+
+
+def settled_precision(
+    asked: Precision, out: str | Path, device: torch.device, *within: str
+) -> Precision:
+    """The precision of a run: `auto` is that of the run as it was begun, or what suits the device.
+
+    Args:
+        asked: in the settings.
+        out: the run's directory, there or not.
+        device: where the run computes.
+        within: the group of settings that holds the precision, if one does.
+    """
+    if asked != "auto":
+        return asked
+    run = RunDirectory(out)
+    if not run.settings_file.is_file():
+        return "fp32" if dtype_of(asked, device) is None else "bf16"
+    begun: Any = run.settings()
+    for name in within:
+        begun = begun.get(name) or {}
+    found: Precision = begun.get("precision", asked)
+    return found
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from ..tasks.task import Network
 from ..wording import measured
 from .best import Best
 from .checkpoint import load_weights
+from .conditions import settled_precision
 from .dev_share import Dev
 from .distributed import Team, team
 from .finetune_settings import FinetuneSettings, settings_of
@@ -139,6 +140,8 @@ def finetune(
             if option not in resolved.model_fields_set
         }
         resolved = resolved.with_values(**own) if own else resolved
+        precision = settled_precision(resolved.precision, out, members.device)
+        resolved = resolved.model_copy(update={"precision": precision})
         data = LabelledData.read(kind, given.tokenizer, train, dev, resolved, members.device)
         description = {
             "task": kind.name,
@@ -226,7 +229,8 @@ def _finetune(
     final = Evaluation({}, 0)
     if members.is_main:
         if data.dev is not None:
-            final = evaluate(network, data.reader, data.dev)
+            engine = EngineSettings(precision=settings.precision)
+            final = evaluate(network, data.reader, data.dev, engine)
             task = task.tuned(final.metrics)
         prior = task.guessing_losses(data.summary.train.labels)
         width = network.encoder.config.hidden_size

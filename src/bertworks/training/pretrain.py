@@ -25,6 +25,7 @@ from ..text.tokenizer import Tokenizer
 from ..wording import measured, short
 from . import initial
 from .checkpoint import list_checkpoints
+from .conditions import settled_precision
 from .distributed import Team, team
 from .fit import fit
 from .journal import MAY_CHANGE, RunDirectory
@@ -103,6 +104,8 @@ def pretrain(
     initial.check_vocabulary(settings, data.tokenizer)
     plan = Plan.of(data.phases, settings)
     with team(device) as members:
+        precision = settled_precision(settings.precision, out, members.device)
+        settings = settings.model_copy(update={"precision": precision})
         teacher = settings.distillation and settings.distillation.teacher
         models = [name and local_directory(name) for name in (settings.init_checkpoint, teacher)]
         with RunDirectory.open(

@@ -164,9 +164,10 @@ class TrainingSettings(OptimizerSettings, FreezingSettings):
         None, ge=1, description="tokens that go through the network at once; all, if left out"
     )
     precision: Precision = Field(
-        "fp32",
+        "auto",
         description="bf16: computed in bfloat16, with weights and their sums in float32; auto: "
-        "that, if the device is fast at it",
+        "that, if the device is faster at it, and a run is resumed in the precision it was begun "
+        "with",
     )
     gradient_checkpointing: bool = Field(
         False,

@@ -32,6 +32,7 @@ from ...model.device import pick_device
 from ...tasks import labelled_task
 from ...tasks.labelled import LabelledTask
 from ...tasks.rows import Table, read_rows, replayable
+from ..conditions import settled_precision
 from ..dev_share import Dev, check_share
 from ..finetune import finetune
 from ..finetune_settings import settings_of
@@ -125,6 +126,9 @@ def finetune_grid(
     may_change = MAY_CHANGE if is_begun else frozenset(description)
     source = None if isinstance(model, Model) else local_directory(model)
     inputs = [train, dev, source]
+    # What is begun is ended in the precision of its first run.
+    first = next(iter(sorted(Path(out).glob("*/settings.yaml"))), Path(out))
+    settings = {"precision": settled_precision("auto", first.parent, computes_on), **settings}
     with RunDirectory.open(out, description, may_change=may_change, inputs=inputs) as run:
         if not is_begun:
             run.cut_journal(0)
