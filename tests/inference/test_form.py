@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bertworks.api import Model
-from bertworks.inference.form import forget_forms, frozen_form
+from bertworks.inference.form import frozen_form
 from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
 from bertworks.model.heads import MLMHead
@@ -111,12 +111,26 @@ def replace_parameter(network: Pretrained) -> None:
     part.weight = nn.Parameter(2 * part.weight.detach())
 
 
+def step(network: Pretrained) -> None:
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.1, fused=True)
+    for part in network.parameters():
+        part.grad = torch.ones_like(part)
+    optimizer.step()
+
+
+def write_data(network: Pretrained) -> None:
+    for part in network.parameters():
+        part.data.mul_(1.2)
+
+
 def replace_module(network: Pretrained) -> None:
     torch.manual_seed(1)
     network.encoder.layers[2] = Encoder(CONFIG).eval().layers[2]
 
 
-@pytest.mark.parametrize("change", [change_in_place, load, replace_parameter, replace_module])
+@pytest.mark.parametrize(
+    "change", [change_in_place, load, step, write_data, replace_parameter, replace_module]
+)
 def test_changed_weights_are_seen(change):
     network, packed = network_of().eval(), pack(4, 7)
     with torch.inference_mode():
@@ -136,9 +150,12 @@ def test_changed_weights_are_seen(change):
 def test_forms_are_freed():
     network = network_of()
     forms = [weakref.ref(frozen_form(network, precision)) for precision in ("fp32", "bf16")]
-    forget_forms(network)
+    other = network_of()
+    kept = frozen_form(other)
+    step(network)
     gc.collect()
     assert [form() for form in forms] == [None, None]
+    assert frozen_form(other) is kept
     form = weakref.ref(frozen_form(network))
     assert form() is not None
     del network
@@ -157,7 +174,8 @@ def test_threads_share_a_model():
         return model.embed(texts[number % 3 :], precision=precision)
 
     expected = [vectors(number) for number in range(6)]
-    forget_forms(model.network)  # so that threads make them
+    with torch.no_grad():
+        model.network.encoder.layers[0].attention.output.weight.add_(0)  # so that threads make them
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(vectors, range(48)))
     assert not np.array_equal(expected[0], expected[3])

@@ -1,41 +1,56 @@
-"""Under what conditions a run computes."""
+"""Layers that are computed again on the way back: the same bits, with less kept."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from bertworks.errors import DataError, TrainingError
-from bertworks.model import precision
-from bertworks.training.conditions import settled_precision
-from bertworks.training.finetune_settings import FinetuneSettings
-from bertworks.training.journal import RunDirectory
+from bertworks.training.conditions import recomputing
 
-CPU = torch.device("cpu")
+from .letters import TASK, equal, fit_letters, letters_network, weights_of
 
-
-@pytest.mark.parametrize(("fast", "usual"), [(True, "bf16"), (False, "fp32")])
-def test_a_run_is_resumed_in_its_precision(fast, usual, tmp_path, monkeypatch):
-    monkeypatch.setattr(precision, "is_fast_at_bfloat16", lambda _: fast)
-    assert settled_precision("auto", tmp_path / "new", CPU) == usual
-    for begun in ("fp32", "bf16", "auto"):
-        settings = FinetuneSettings(precision=begun)
-        with RunDirectory.open(tmp_path / begun, settings):
-            pass
-        assert settled_precision("auto", tmp_path / begun, CPU) == begun
-        for asked in ("fp32", "bf16"):
-            assert settled_precision(asked, tmp_path / begun, CPU) == asked
-    (tmp_path / "group").mkdir()
-    (tmp_path / "group" / "settings.yaml").write_text(
-        "precision: bf16\nfinetune:\n  precision: fp32"
-    )
-    assert settled_precision("auto", tmp_path / "group", CPU) == "bf16"
-    assert settled_precision("auto", tmp_path / "group", CPU, "finetune") == "fp32"
+GEOMETRIES: list[dict[str, Any]] = [
+    {},
+    {"num_hidden_groups": 2},  # shared weights, as in ALBERT
+    {"norm_first": True, "positions": "rotary"},
+]
 
 
-def test_damaged_settings_are_told(tmp_path: Path):
-    (tmp_path / "settings.yaml").write_text("precision: [")
-    with pytest.raises((DataError, TrainingError), match=r"settings\.yaml"):
-        settled_precision("auto", tmp_path, CPU)
+@pytest.mark.long
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_recomputing_changes_no_bit(tmp_path: Path, geometry: dict[str, Any]) -> None:
+    kept, again = letters_network(**geometry), letters_network(**geometry)
+    assert kept.encoder.config.hidden_dropout_prob > 0
+    before = weights_of(kept)
+    for network, wanted in ((kept, False), (again, True)):
+        options = {"gradient_checkpointing": wanted, "micro_batch_size": 3}
+        fit_letters(tmp_path / str(wanted), network, steps=4, **options)
+    assert equal(weights_of(kept), weights_of(again))
+    assert not equal(weights_of(kept), before)
+
+
+def kept_bytes(network: torch.nn.Module, *, recomputes: bool) -> int:
+    """What a forward pass keeps for the backward pass."""
+    batch = TASK.collate(TASK.examples([{"text": "a b c d e x", "label": "yes"}] * 50, 0))
+    parameters = {own.data_ptr() for own in network.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.data_ptr() not in parameters:
+            kept[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with recomputing(network, recomputes), hooks:
+        loss = network(batch.to("cpu"))["classification"]
+    assert loss.requires_grad
+    return sum(kept.values())
+
+
+def test_recomputing_keeps_a_fraction() -> None:
+    network = letters_network(num_hidden_layers=6)
+    assert kept_bytes(network, recomputes=True) < kept_bytes(network, recomputes=False) / 5
+    assert not network.encoder.gradient_checkpointing

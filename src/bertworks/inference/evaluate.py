@@ -14,7 +14,6 @@ from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
 from ..tasks.task import Example, Network, Task
 from .engine import DEFAULTS, NOT_FINITE, chunks, outputs_of, row_number
-from .form import forget_forms
 from .settings import EngineSettings
 
 __all__ = ["Evaluation", "evaluate"]
@@ -44,15 +43,11 @@ def evaluate(
     """
     evaluator = task.evaluator()
     rows = 0
-    try:
-        for window in chunks(examples, settings.window_rows):
-            names = [row_number(at) for at in range(rows, rows + len(window))]
-            for outputs, batch in outputs_of(network, task, window, settings, names.__getitem__):
-                evaluator.add(outputs, batch)
-            rows += len(window)
-    finally:
-        if network.training:
-            forget_forms(network)
+    for window in chunks(examples, settings.window_rows):
+        names = [row_number(at) for at in range(rows, rows + len(window))]
+        for outputs, batch in outputs_of(network, task, window, settings, names.__getitem__):
+            evaluator.add(outputs, batch)
+        rows += len(window)
     if not rows:
         raise DataError("there is nothing to evaluate")
     metrics = evaluator.result()

@@ -12,6 +12,7 @@ once. A form whose module has other weights by now is replaced at its next use.
 from __future__ import annotations
 
 import platform
+from collections.abc import Container, Iterator
 from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -19,7 +20,9 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..literals import Precision
 from ..model.embeddings import Embeddings
@@ -43,9 +46,9 @@ _FUSED = {
 def frozen_form(network: ModuleT, precision: Precision = "fp32") -> ModuleT:
     """The network as inference runs it; call it in `torch.inference_mode()`.
 
-    Forms are kept for as long as the network is, one for each precision. Weights that are changed
-    in place, replaced or loaded are seen; a change through `.data` is not, as PyTorch itself does
-    not see it.
+    Forms are kept for as long as the network is, one for each precision, until an optimizer's step
+    or any other change of the weights. (A change through `.data`, which PyTorch does not follow, is
+    seen by one number of each tensor.)
 
     Args:
         network: any module; neither it nor its modes are changed.
@@ -59,12 +62,6 @@ def frozen_form(network: ModuleT, precision: Precision = "fp32") -> ModuleT:
             form = forms[dtype] = _Form(network, dtype)
     assert isinstance(form.network, type(network))
     return form.network
-
-
-def forget_forms(network: nn.Module) -> None:
-    """Free the forms of a network whose weights are about to change."""
-    with _lock:
-        _forms.pop(network, None)
 
 
 class FrozenLinear(Linear):
@@ -100,9 +97,10 @@ class _Form:
             for table in (module._parameters, module._buffers, module._modules)
             for name, held in table.items()
         ]
-        tensors = (held for *_, held in self._held if isinstance(held, Tensor))
+        tensors = [held for *_, held in self._held if isinstance(held, Tensor)]
         tracked = (tensor for tensor in tensors if not tensor.is_inference())  # has a version
         self._tensors = [(tensor, tensor._version, tensor.data_ptr()) for tensor in tracked]
+        self._numbers = [(view, view[0]) for tensor in tensors for view in _one_number(tensor)]
         with torch.no_grad():
             self.network = _Freezing(network, dtype).twin(network, dtype)
 
@@ -115,11 +113,36 @@ class _Form:
         for tensor, version, address in self._tensors:
             if tensor._version != version or tensor.data_ptr() != address:
                 return False
-        return True
+        return all(view[0] == number for view, number in self._numbers)
+
+    def is_of(self, tensors: Container[int]) -> bool:
+        """Whether it was made of a tensor that is among those with these identities."""
+        return any(id(tensor) in tensors for tensor, *_ in self._tensors)
+
+
+def _one_number(tensor: Tensor) -> Iterator[NDArray[Any]]:
+    """A view of a number in the middle of a tensor's memory, where NumPy can look into it."""
+    known = tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64)
+    if known and tensor.is_contiguous() and tensor.numel():
+        yield tensor.detach().view(-1)[tensor.numel() // 2 :][:1].numpy()
 
 
 _forms: WeakKeyDictionary[nn.Module, dict[torch.dtype | None, _Form]] = WeakKeyDictionary()
 _lock = Lock()
+
+
+def _forget(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Drop the forms of what an optimizer has changed: its fused step raises no version."""
+    if not _forms:
+        return
+    changed = {id(part) for group in optimizer.param_groups for part in group["params"]}
+    with _lock:
+        for network, forms in list(_forms.items()):
+            if any(form.is_of(changed) for form in forms.values()):
+                del _forms[network]
+
+
+register_optimizer_step_post_hook(_forget)
 
 
 class _Freezing:
