@@ -241,14 +241,14 @@ def test_after_any_crash_of_the_machine_the_file_is_the_same(model, tmp_path, mo
 
 def test_a_file_is_ended_in_its_precision(model, out, monkeypatch):
     with pytest.raises(StopError):
-        model.embed_to(out, stopped(TEXTS, 9), engine=WINDOW)
+        model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
     monkeypatch.setattr("bertworks.model.precision.is_fast_at_bfloat16", lambda _: True)
-    assert model.embed_to(out, TEXTS, engine=WINDOW).new == 30 - 8
-    exact, fast = (model.embed(TEXTS, engine={"precision": name}) for name in ("fp32", "auto"))
+    assert model.embed_to(out, TEXTS, **WINDOW).new == 30 - 8
+    exact, fast = (model.embed(TEXTS, precision=name) for name in ("fp32", "auto"))
     np.testing.assert_allclose(read(out), exact, atol=1e-6)
     assert not np.allclose(fast, exact, atol=1e-6)
     note = json.loads(out.with_name(f"{out.name}.json").read_text())
     assert note["made_with"]["precision"] == "fp32"
-    assert model.embed_to(out, TEXTS, engine=WINDOW).new == 0
+    assert model.embed_to(out, TEXTS, **WINDOW).new == 0
     with pytest.raises(DataError, match="precision='fp32', not 'bf16'"):
-        model.embed_to(out, TEXTS, engine={**WINDOW, "precision": "bf16"})
+        model.embed_to(out, TEXTS, **WINDOW, precision="bf16")

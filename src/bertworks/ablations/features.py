@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple, Self, Unpack, cast
+from typing import Any, NamedTuple, Self, Unpack, cast
 
 import torch
 from pydantic import Field, NonNegativeInt, model_validator
