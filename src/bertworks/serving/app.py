@@ -13,6 +13,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from .. import __version__
@@ -48,7 +49,7 @@ operations = APIRouter(tags=["operations"])
 
 
 @operations.get("/", include_in_schema=False)
-@operations.get("/health")
+@operations.get("/health", response_class=Response)
 @operations.get("/ping", include_in_schema=False)
 async def health(request: Request) -> Response:
     """Whether the server is alive."""
@@ -57,7 +58,7 @@ async def health(request: Request) -> Response:
     return Response(status_code=200)
 
 
-@operations.get("/ready")
+@operations.get("/ready", response_class=Response)
 async def ready(request: Request) -> Response:
     """Whether requests should be sent here: models are loaded, and it is not about to stop."""
     service = service_of(request)
@@ -66,7 +67,7 @@ async def ready(request: Request) -> Response:
     return Response(status_code=200)
 
 
-@operations.get("/metrics")
+@operations.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Metrics for Prometheus."""
     text = service_of(request).metrics.text()

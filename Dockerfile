@@ -1,0 +1,23 @@
+# bertworks serve on a CPU: runs as any user, on a read-only file system.
+#   docker build -t bertworks .
+#   docker run --read-only --user 1000:1000 -p 8080:8080 -e BERTWORKS_API_KEYS=me:KEY \
+#     -v $PWD/models:/models:ro bertworks /models/minilm
+FROM python:3.11-slim AS build
+WORKDIR /source
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY recipes recipes
+COPY src src
+RUN python -m venv /venv \
+ && /venv/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
+      -c constraints.txt ".[serve]"
+
+FROM python:3.11-slim
+COPY --from=build /venv /venv
+# What is compiled is compiled; caches, if a model comes from the hub, lie in memory.
+ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/dev/shm HF_HOME=/dev/shm/huggingface
+USER 65534
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["python", "-c", \
+  "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/health', timeout=2)"]
+ENTRYPOINT ["bertworks", "serve", "--host", "0.0.0.0"]
+CMD ["--help"]
