@@ -237,6 +237,7 @@ class PretrainKeywords(TrainingKeywords, total=False):
     eval_first: bool
     loader_workers: int
     data: str
+    objective: Literal["mlm", "causal", "replaced_tokens", "distillation"]
     model: ModelKeywords
     init_checkpoint: str | None
     init_generator: str | None

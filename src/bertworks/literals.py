@@ -32,6 +32,10 @@ TableFormat: TypeAlias = Literal[
 label, a space and a text on each line; `text`: a text on each line; auto: by suffix, else by
 content."""
 
+Objective: TypeAlias = Literal["mlm", "causal", "replaced_tokens", "distillation"]
+"""What an encoder is pre-trained for: to predict masked tokens (BERT) or each next one (GPT), to
+tell replaced tokens (ELECTRA), or masked tokens from a teacher too (DistilBERT)."""
+
 CorpusFormat: TypeAlias = Literal["auto", "text", "wiki", "jsonl", "parquet"]
 """How the files of a corpus hold their documents."""
 

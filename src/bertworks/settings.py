@@ -82,6 +82,7 @@ class Settings(BaseModel):
                 raise SettingsError(f"{twice[0]} is given twice", fix="Leave one out.")
             given |= names
             _merge(tree, parsed)
+        tree = cls.completed(tree, met)
         if met:
             told = ", ".join(f"{old} (now {new})" for old, new in met.items())
             warnings.warn(f"deprecated settings: {told}", BertworksWarning, stacklevel=2)
@@ -156,10 +157,29 @@ class Settings(BaseModel):
                     met |= {f"{name}.{old}": f"{name}.{new}" for old, new in inner_met.items()}
         return found | renamed
 
+    @classmethod
+    def completed(
+        cls,
+        tree: Mapping[str, Any],
+        met: dict[str, str] | None = None,  # noqa: ARG003
+    ) -> dict[str, Any]:
+        """A mapping with what follows from other settings in it and had no key of its own before.
+
+        Args:
+            tree: all that is given.
+            met: gets what now has a key, each with that.
+        """
+        return dict(tree)
+
+    @classmethod
+    def as_now(cls, tree: Mapping[str, Any]) -> dict[str, Any]:
+        """All settings of an earlier run, as they would be written down now."""
+        return cls.completed(cls.upgraded(tree))
+
     @model_validator(mode="before")
     @classmethod
     def _accept_former_keys(cls, values: Any) -> Any:
-        return cls.upgraded(values) if cls.former and isinstance(values, Mapping) else values
+        return cls.completed(cls.upgraded(values)) if isinstance(values, Mapping) else values
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:

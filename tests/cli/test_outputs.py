@@ -299,6 +299,7 @@ REFUSED: dict[str, tuple[Callable[[World, Path], Words], str]] = {
     "pretrain from no teacher": (
         lambda w, t: (
             *("pretrain", "tiny", *SMALL, *CPU, f"data={w.prepared}", "--out", t / "new"),
+            "objective=distillation",
             "distillation={teacher: nowhere/at/all}",
         ),
         "nowhere",

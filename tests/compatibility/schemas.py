@@ -32,6 +32,15 @@ For example `{"pretrain optimizer.lr": "learning_rate"}`.
 """
 
 
+REFUSED_ALONE: dict[str, tuple[str, ...]] = {
+    "pretrain model.attention=causal": ("instances.format=full-sentences",)
+}
+"""Words that made no sense with the usual values of other settings, and now need these too.
+
+The first tokens of causal encoders were trained to predict next sentences, and saw no text.
+"""
+
+
 def schema_of(verb: str) -> type[Settings]:
     """The class of a verb's settings."""
     name, _, task = verb.partition(" ")

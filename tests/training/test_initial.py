@@ -149,7 +149,8 @@ def test_a_grown_vocabulary_is_learned(trained: PretrainResult, tmp_path: Path) 
 
 @pytest.mark.long
 def test_electra_goes_on_as_the_pair_that_it_was(prepared: Path, tmp_path: Path) -> None:
-    both: dict[str, Any] = {"instances": MLM, "replaced_tokens": {"generator_share": 0.5}}
+    both: dict[str, Any] = {"instances": MLM, "objective": "replaced_tokens"}
+    both["replaced_tokens"] = {"generator_share": 0.5}
     geometry = {"family": "electra", "num_hidden_layers": 1, "hidden_size": 16}
     geometry |= {"embedding_size": 8, "num_attention_heads": 2, "intermediate_size": 32}
     first = tiny_run(
@@ -175,8 +176,11 @@ def test_electra_goes_on_as_the_pair_that_it_was(prepared: Path, tmp_path: Path)
         ({"model": {"size": "mini"}}, r"model\.hidden_size=256, but"),
         ({"model": {"family": "roberta"}}, r"model\.\w+=.*, but the checkpoint has"),
         ({"phases": [{"max_seq_length": 1000}]}, "max_seq_length=1000 is longer than the 512"),
-        ({"init_generator": "x"}, "init_generator needs init_checkpoint and replaced_tokens"),
-        ({"distillation": {"teacher": "x"}}, r"set distillation\.initialize=false"),
+        ({"init_generator": "x"}, "init_generator needs init_checkpoint and objective="),
+        (
+            {"objective": "distillation", "distillation": {"teacher": "x"}},
+            r"set distillation\.initialize=false",
+        ),
         ({"init_checkpoint": "no/such/place/at/all"}, "no such directory"),
     ],
 )

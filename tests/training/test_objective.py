@@ -28,6 +28,7 @@ def taught(data: Path, out: Path, *, width: int, **distillation: Any) -> Pretrai
         out,
         steps=6,
         model={**GEOMETRY, "hidden_size": width},
+        objective="distillation",
         distillation={"initialize": False, **distillation},
     )
 
@@ -65,6 +66,7 @@ def test_a_teacher_must_have_room_for_the_phases(prepared: Path, tmp_path: Path)
 
 def test_a_causal_teacher_is_refused(prepared: Path, tmp_path: Path) -> None:
     geometry = {**GEOMETRY, "hidden_size": 16, "attention": "causal"}
-    tiny_run(prepared, tmp_path / "causal", steps=1, model=geometry)
+    causal = {"objective": "causal", "instances": {"format": "full-sentences"}}
+    tiny_run(prepared, tmp_path / "causal", steps=1, model=geometry, **causal)
     with pytest.raises(SettingsError, match="the teacher is causal"):
         taught(prepared, tmp_path / "run", width=16, teacher=str(tmp_path / "causal"))

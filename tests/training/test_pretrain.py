@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.store import load_weights, read_config, read_task, read_tensors
-from bertworks.errors import DataError, SettingsError, TrainingError
+from bertworks.errors import BertworksWarning, DataError, SettingsError, TrainingError
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import load_newest
@@ -21,6 +22,7 @@ from bertworks.training.recipe import PretrainSettings, find_recipe, read_recipe
 
 from .tiny_run import STEPS, tiny_run
 
+CAUSAL = ("objective=causal", "instances.format=full-sentences")
 RECIPES = ("tiny", "mini", "small", "medium", "base", "large", "paper")
 
 
@@ -62,12 +64,59 @@ def test_the_paper_s_recipe_is_the_paper_s() -> None:
         (["masking.mask_ratio=2"], "mask_ratio"),
         (["masking.span_lengths=geometric"], r"span_lengths does nothing without masking\.unit="),
         (["masking={unit: knowledge, max_span_words: 5}"], "max_span_words does nothing without"),
-        (["model.attention=causal", "distillation.teacher=x"], "asked for masked pieces"),
+        (["objective=distillation"], r"needs distillation\.teacher=MODEL"),
+        (["objective=mlm", "model.attention=causal"], r"needs model\.attention=bidirectional"),
+        (["objective=causal", "model.attention=bidirectional"], r"needs model\.attention=causal"),
+        (["objective=causal"], r"segment-pair with objective=causal: the \[CLS\] of a causal"),
+        (["objective=mlm", "replaced_tokens={}"], "replaced_tokens is for objective="),
+        ([*CAUSAL, "masking.unit=span"], r"masking\.unit does nothing with objective=causal"),
+        (["masking.dupe_factor=5"], r"dupe_factor does nothing without masking\.static=true"),
+        (["instances={format: doc-sentences, short_seq_prob: 0.2}"], "short_seq_prob does nothing"),
+        (
+            ["instances={format: full-sentences, next_sentence_balance: exact}"],
+            r"next_sentence_balance does nothing with instances\.format=full-sentences; leave it",
+        ),
     ],
 )
 def test_bad_settings_are_named(overrides: list[str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read_recipe("tiny", ["data=somewhere", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("words", "objective"),
+    [
+        ([], "mlm"),
+        (["model.attention=causal", "instances.format=doc-sentences"], "causal"),
+        (["model.family=openai-gpt", "instances.format=doc-sentences"], "causal"),
+        (["distillation.teacher=x"], "distillation"),
+        (["replaced_tokens.weight=1", "instances.format=doc-sentences"], "replaced_tokens"),
+    ],
+)
+def test_the_objective_follows_from_what_earlier_versions_had(
+    words: list[str], objective: str
+) -> None:
+    with pytest.warns(BertworksWarning, match="deprecated") if words else nullcontext():
+        recipe = read_recipe("tiny", ["data=x", *words])
+    assert recipe.objective == objective
+    assert PretrainSettings.parse(recipe.model_dump()) == recipe
+    before = recipe.model_dump(mode="json", exclude={"objective"})
+    assert PretrainSettings.as_now(before).get("objective", "mlm") == objective
+    assert read_recipe("tiny", ["data=x", *words, f"objective={objective}"]) == recipe
+
+
+def test_settings_that_had_no_effect_do_not_hinder_resuming() -> None:
+    tree = read_recipe("tiny", data="x").model_dump(mode="json")
+    tree["masking"] |= {"dupe_factor": 3}
+    assert PretrainSettings.as_now(tree)["masking"]["dupe_factor"] == 10
+    tree["masking"] |= {"static": True}
+    assert PretrainSettings.as_now(tree)["masking"]["dupe_factor"] == 3
+
+
+def test_a_causal_encoder_needs_no_more_than_its_objective() -> None:
+    assert read_recipe("tiny", ["data=x", *CAUSAL]).model.attention == "causal"
+    recipe = read_recipe("tiny", [*CAUSAL[1:], "data=x", "objective=replaced_tokens"])
+    assert recipe.replaced_tokens is not None
 
 
 def test_missing_recipes_are_said_with_the_nearest() -> None:

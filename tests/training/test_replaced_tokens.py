@@ -23,7 +23,7 @@ from .tiny_run import STEPS, tiny_run
 
 pytestmark = pytest.mark.long
 
-ELECTRA = ["model.family=electra", "instances.format=full-sentences"]
+ELECTRA = ["objective=replaced_tokens", "model.family=electra", "instances.format=full-sentences"]
 
 
 def electra_run(data: Path, out: Path, **values: Any) -> PretrainResult:
@@ -32,6 +32,7 @@ def electra_run(data: Path, out: Path, **values: Any) -> PretrainResult:
         "model": {"family": "electra", "num_hidden_layers": 1, "hidden_size": 16}
         | {"embedding_size": 8, "num_attention_heads": 2, "intermediate_size": 32},
         "instances": {"format": "full-sentences"},
+        "objective": "replaced_tokens",
         "replaced_tokens": {"generator_share": 0.5},
         "keep_checkpoints": 10,
         "learning_rate": 5e-3,
@@ -142,8 +143,8 @@ def test_sizes_fit_the_family() -> None:
     [
         (["replaced_tokens.wieght=1"], r"unknown setting 'replaced_tokens\.wieght'.*'weight'"),
         (["replaced_tokens.generator_share=0"], r"replaced_tokens\.generator_share=0"),
-        (["replaced_tokens={}", "instances.format=segment-pair"], "set it to full-sentences"),
-        (["replaced_tokens={}", "distillation.teacher=x"], "exclude each other"),
+        (["instances.format=segment-pair"], r"set instances\.format to full-sentences"),
+        (["distillation.teacher=x"], "distillation is for objective=distillation, and"),
     ],
 )
 def test_bad_settings_are_named(words: list[str], message: str) -> None:

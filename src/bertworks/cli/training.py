@@ -70,7 +70,7 @@ def demo(
     "pretrain",
     "bertworks pretrain tiny data=prepared --out runs/tiny",
     "bertworks pretrain mini data=prepared steps=500 seed=1 --out runs/mini",
-    "bertworks pretrain tiny model.family=electra replaced_tokens={} \\\n"
+    "bertworks pretrain tiny model.family=electra objective=replaced_tokens \\\n"
     "      instances.format=full-sentences data=prepared --out runs/electra",
     "bertworks pretrain adapt init_checkpoint=runs/tiny data=prepared \\\n      --out runs/adapted",
 )

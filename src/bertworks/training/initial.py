@@ -37,7 +37,8 @@ def with_geometry(settings: PretrainSettings) -> PretrainSettings:
         return settings
     config, _ = read_config(locate(settings.init_checkpoint))
     model = settings.model.of_checkpoint(config, where=settings.init_checkpoint)
-    return settings.with_values(model=model)
+    is_causal = config.attention == "causal" and "objective" not in settings.model_fields_set
+    return settings.with_values(model=model, **({"objective": "causal"} if is_causal else {}))
 
 
 def check_shapes(settings: PretrainSettings) -> None:

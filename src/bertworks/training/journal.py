@@ -315,14 +315,14 @@ class RunDirectory:
         refusals: Mapping[str, Callable[[RunDirectory], str | None]],
         schema: type[Settings],
     ) -> None:
-        was = schema.upgraded(self.settings())
-        held, wanted = _kind_of(was), _kind_of(tree)
+        held, wanted = _kind_of(self.settings()), _kind_of(tree)
         if held != wanted:
             raise TrainingError(
                 f"the directory holds {held}, and this would be {wanted}",
                 where=str(self.path),
                 fix="Give another directory.",
             )
+        was = schema.as_now(self.settings())
         usual, now = _flatten(schema.defaults()), _flatten(tree)
         before = {key: usual[key] for key in now.keys() & usual.keys()} | _flatten(was)
         for key in sorted(before.keys() | now.keys()):

@@ -48,7 +48,7 @@ class Objective:
         config = settings.model.config(tokenizer.vocab_size)
         made = (
             _masked_lm(settings, config, tokenizer, progress)
-            if settings.replaced_tokens is None
+            if settings.objective != "replaced_tokens"
             else _replaced_tokens(settings, config, tokenizer)
         )
         for model in made.kept.values():

@@ -135,7 +135,7 @@ class PretrainingData:
     def open(cls, settings: PretrainSettings) -> PretrainingData:
         corpus = Corpus.open(settings.data)
         tokenizer = corpus.load_tokenizer()
-        masked = settings.model.attention != "causal"
+        masked = settings.objective != "causal"
         seed = settings.seed if settings.held_out.seed is None else settings.held_out.seed
         parts = split_held_out(corpus, settings.held_out.documents, seed=seed)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack
@@ -11,12 +11,16 @@ from pydantic import Field, field_serializer, model_validator
 
 from ..errors import SettingsError, nearest
 from ..keywords import PretrainKeywords
+from ..literals import Objective
 from ..model.config import HEAD_DROPOUTS, EncoderConfig
 from ..settings import Settings
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.pairs import InstanceSettings
 from ..tasks.pretraining.settings import DistillationSettings, ReplacedTokensSettings
 from .settings import FitSettings
+
+_FORMATS_THAT_FILL = ("full-sentences", "doc-sentences")
+_OF_SPANS = ("span_lengths", "max_span_words", "span_geometric_p")
 
 _NO_GEOMETRY = {
     *HEAD_DROPOUTS,
@@ -38,8 +42,15 @@ class ModelSettings(EncoderConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
+        return cls.filled_in(values) if isinstance(values, Mapping) else values
+
+    @classmethod
+    def filled_in(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Given settings, and those that follow from the family and the size.
+
+        Raises:
+            SettingsError: no such family or size.
+        """
         known: dict[str, Any] = {}
         family = None
         if isinstance(name := values.get("family"), str) and name != "bert":
@@ -51,7 +62,7 @@ class ModelSettings(EncoderConfig):
         if isinstance(size := values.get("size"), str):
             known |= EncoderConfig.of_size(size).model_dump(exclude_unset=True)
         known |= values
-        return known if family is None else family.settled(known)
+        return known if family is None else dict(family.settled(known))
 
     def config(self, tokenizer_size: int) -> EncoderConfig:
         """The encoder's geometry, for a tokenizer of so many pieces.
@@ -132,6 +143,12 @@ class PretrainSettings(FitSettings):
     """
 
     data: str = Field(description="a directory that `prepare` made")
+    objective: Objective = Field(
+        "mlm",
+        description="mlm: predict masked tokens; causal: each next one; replaced_tokens (ELECTRA): "
+        "tell those that a small generator replaced; distillation: masked tokens, from a teacher "
+        "too",
+    )
     model: ModelSettings = ModelSettings()
     init_checkpoint: str | None = Field(
         None, description="a model to begin as, its geometry and vocabulary kept"
@@ -147,10 +164,10 @@ class PretrainSettings(FitSettings):
     masking: MaskingSettings = MaskingSettings()
     held_out: HeldOutSettings = HeldOutSettings()
     distillation: DistillationSettings | None = Field(
-        None, description="learn from a teacher beside the text"
+        None, description="of objective=distillation: the teacher, and what is learned from it"
     )
     replaced_tokens: ReplacedTokensSettings | None = Field(
-        None, description="train ELECTRA: tell the tokens that a small generator replaced"
+        None, description="of objective=replaced_tokens: the generator"
     )
     eval_first: bool = Field(True, description="evaluate before the first step too")
 
@@ -171,31 +188,73 @@ class PretrainSettings(FitSettings):
             )
         return self
 
+    @classmethod
+    def completed(
+        cls, tree: Mapping[str, Any], met: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """With the objective, which earlier versions did not name, and the group that it needs."""
+        found = dict(tree)
+        model = found.get("model") or {}
+        is_tree = isinstance(model, Mapping)
+        known = ModelSettings.filled_in(model) if is_tree else {}
+        attention = known.get("attention", getattr(model, "attention", None))
+        groups = [key for key in ("distillation", "replaced_tokens") if found.get(key) is not None]
+        if "objective" not in found and (groups or attention == "causal"):
+            found["objective"] = groups[0] if groups else "causal"
+            if met is not None:
+                given = groups[0] if groups else "model.attention=causal"
+                met[f"{given} alone"] = f"objective={found['objective']}"
+        if found.get("objective") == "causal" and attention is None and is_tree:
+            found["model"] = {**model, "attention": "causal"}
+        if found.get("objective") == "replaced_tokens" and not groups:
+            found["replaced_tokens"] = {}
+        return found
+
+    @classmethod
+    def as_now(cls, tree: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().as_now(tree)
+        for group, key, _ in _without_effect(found):
+            if key != "static" and key in found.get(group, {}):
+                usual = cls.model_fields[group].get_default().model_dump(mode="json")
+                found[group] = {**found[group], key: usual[key]}
+        return found
+
     @model_validator(mode="after")
-    def _spans_are_masked(self) -> Self:
-        masking, usual = self.masking, MaskingSettings()
-        for key in ("span_lengths", "max_span_words", "span_geometric_p"):
-            if masking.unit != "span" and getattr(masking, key) != getattr(usual, key):
-                raise ValueError(f"masking.{key} does nothing without masking.unit=span")
+    def _has_effect(self) -> Self:
+        for group, key, why in _without_effect(self.model_dump()):
+            settings = getattr(self, group)
+            if getattr(settings, key) != type(settings).model_fields[key].default:
+                raise ValueError(f"{group}.{key} does nothing {why}; leave it out")
         return self
 
     @model_validator(mode="after")
     def _objectives_fit(self) -> Self:
-        begins = self.init_checkpoint is not None
+        objective, begins = self.objective, self.init_checkpoint is not None
+        for group in ("distillation", "replaced_tokens"):
+            if objective != group and getattr(self, group) is not None:
+                raise ValueError(
+                    f"{group} is for objective={group}, and objective is {objective!r}: set that, "
+                    "or leave the group out"
+                )
+        if objective == "distillation" and self.distillation is None:
+            raise ValueError("objective=distillation needs distillation.teacher=MODEL")
         if begins and self.distillation is not None and self.distillation.initialize:
             raise ValueError("with init_checkpoint, set distillation.initialize=false")
-        if self.distillation is not None and self.model.attention == "causal":
-            raise ValueError("a teacher is asked for masked pieces: model.attention is 'causal'")
         if self.init_generator is not None and (not begins or self.replaced_tokens is None):
-            raise ValueError("init_generator needs init_checkpoint and replaced_tokens")
-        if self.replaced_tokens is None:
-            return self
-        if self.distillation is not None:
-            raise ValueError("replaced_tokens and distillation exclude each other")
-        if self.instances.next_sentence:
+            raise ValueError("init_generator needs init_checkpoint and objective=replaced_tokens")
+        is_known = not begins or "attention" in self.model.model_fields_set
+        if is_known and (self.model.attention == "causal") != (objective == "causal"):
+            asked = "causal" if objective == "causal" else "bidirectional"
+            raise ValueError(f"objective={objective} needs model.attention={asked}")
+        if self.instances.next_sentence and objective in ("causal", "replaced_tokens"):
+            why = {
+                "causal": "the [CLS] of a causal encoder sees itself alone, and can predict no "
+                "next sentence",
+                "replaced_tokens": "replaced tokens ask nothing of pairs",
+            }[objective]
             raise ValueError(
-                f"replaced_tokens asks nothing of pairs, and instances.format is "
-                f"{self.instances.format!r}: set it to full-sentences or doc-sentences"
+                f"instances.format={self.instances.format} with objective={objective}: {why}; set "
+                "instances.format to full-sentences or doc-sentences"
             )
         return self
 
@@ -220,6 +279,21 @@ class PretrainSettings(FitSettings):
             share += phase.share
             ends.append(round(share * self.steps))
         return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _without_effect(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The settings of groups that do nothing beside others, and why, of all settings of a run."""
+    masking, format = tree.get("masking", {}), tree.get("instances", {}).get("format")
+    if tree.get("objective") == "causal":
+        why = "with objective=causal, which masks nothing"
+        yield from (("masking", key, why) for key in MaskingSettings.model_fields)
+    if masking.get("unit") != "span":
+        yield from (("masking", key, "without masking.unit=span") for key in _OF_SPANS)
+    if not masking.get("static"):
+        yield "masking", "dupe_factor", "without masking.static=true"
+    if format in _FORMATS_THAT_FILL:
+        for key in ("short_seq_prob", "next_sentence_balance"):
+            yield "instances", key, f"with instances.format={format}"
 
 
 def find_recipe(name: str | Path) -> Path:

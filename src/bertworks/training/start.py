@@ -9,6 +9,7 @@ from ..api import Model
 from ..checkpoints.store import check_layout
 from ..errors import SettingsError
 from ..model.encoder import Encoder
+from ..model.heads import ClassificationHead
 from ..tasks.labelled import LabelledTask
 from ..tasks.task import Network
 from .adapters import Adapters
@@ -48,6 +49,7 @@ class Start:
                 f"unfreeze_epochs: {task.name} has no head that could begin alone",
                 fix="Leave it out.",
             )
+        _check_pooling(network, settings)
         initialized = _take_over(model, task, network, settings)
         adapters = None if settings.lora_rank is None else Adapters(network, settings)
         return cls(network, adapters, initialized)
@@ -60,6 +62,18 @@ class Start:
             for name in self.initialized
         )
         return list(dict.fromkeys(kept))
+
+
+def _check_pooling(network: Network, settings: FinetuneSettings) -> None:
+    """See that a classifier is not by default on a token that sees nothing but itself."""
+    config = network.encoder.config
+    is_first = config.attention == "causal" and config.classifier_pooling == "cls"
+    has_head = any(isinstance(module, ClassificationHead) for module in network.modules())
+    if is_first and has_head and getattr(settings, "classifier_pooling", None) is None:
+        raise SettingsError(
+            "the encoder is causal: its first token, [CLS], sees nothing of the text",
+            fix="Give classifier_pooling=last, or mean.",
+        )
 
 
 def _check_layers(encoder: Encoder, settings: FinetuneSettings) -> None:
