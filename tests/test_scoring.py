@@ -293,7 +293,7 @@ def test_columns_without_names_are_the_last_two(tmp_path):
     assert bw.score("classification", file, header=False).metrics["accuracy"] == 0.5
     named = bw.score("classification", file, header=False, label_column="4", prediction_column="3")
     assert named.breakdown.mistakes[0].truth == "y"
-    with pytest.raises(DataError, match=r"which column is the prediction; .*--prediction-column"):
+    with pytest.raises(DataError, match=r"holds the prediction; .*--prediction-column"):
         bw.score("classification", [{"label": "x", "text": "a"}])
     with pytest.raises(DataError, match="there is no column 'lable'"):
         bw.score("classification", [{"label": "x", "predicted": "a"}], label_column="lable")

@@ -22,7 +22,7 @@ import numpy as np
 
 from .errors import DataError, SettingsError, nearest
 from .literals import ScoredTask
-from .tasks.answering.columns import answers_of, find_answering_columns
+from .tasks.answering.columns import SCHEMA, answers_of
 from .tasks.answering.scores import AnsweringScores
 from .tasks.columns import LABEL_NAMES, PREDICTION, listing, resolve
 from .tasks.conll import DOCUMENT
@@ -106,7 +106,7 @@ def _score_answers(
     predictions: str | os.PathLike[str] | Mapping[str, str],
     chances: str | os.PathLike[str] | Mapping[str, float] | None,
 ) -> Evaluation:
-    columns = find_answering_columns(rows, (None, None, None), labelled=True)
+    columns = {role: str(name) for role, name in SCHEMA.find(rows, labelled=True).items()}
     questions: dict[str, PlacedRow] = {}
     for row in rows:
         identity = text_of(row.values, "id", row.where)
@@ -318,7 +318,7 @@ def _find_columns(
     ):
         if named is None and not guessed:
             raise DataError(
-                f"cannot tell which column is the {role}; {listing(rows.columns)}",
+                f"cannot tell which column holds the {role}; {listing(rows.columns)}",
                 where=rows.name,
                 fix=f"Name it with {role}_column (--{role}-column NAME).",
             )

@@ -508,9 +508,9 @@ def test_columns_are_found_by_their_names():
     assert not own.unanswerable
     unlabelled = read_rows([{"question": "a", "context": "b"}])
     assert task.for_table(unlabelled, labelled=False).settings.question == "question"
-    with pytest.raises(DataError, match=r"cannot tell which column is the answers; its columns"):
+    with pytest.raises(DataError, match=r"cannot tell which column holds the answers; its columns"):
         task.for_table(unlabelled, labelled=True)
-    with pytest.raises(DataError, match=r"cannot tell which column is the context"):
+    with pytest.raises(DataError, match=r"cannot tell which column holds the passage"):
         task.for_table(read_rows([{"question": "a"}]), labelled=False)
     named = AnsweringOptions(question_column="2", context_column="c", answers_column="a")
     rows = read_rows([{"c": "a b", "q": "a", "a": "b"}])

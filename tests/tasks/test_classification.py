@@ -252,7 +252,7 @@ def test_another_table_may_have_other_columns(tokenizer: Tokenizer) -> None:
     assert task.for_table(same, labelled=True) is task
     other = task.for_table(read_rows([{"text": "a"}]), labelled=False)
     assert other.settings.columns == Columns(text="text")
-    with pytest.raises(DataError, match="which column is the label"):
+    with pytest.raises(DataError, match="which column holds the label"):
         task.for_table(read_rows([{"text": "a"}]), labelled=True)
     with pytest.raises(DataError, match="takes single texts, and the table has pairs"):
         task.for_table(read_rows([{"premise": "a", "hypothesis": "b"}]), labelled=False)

@@ -18,7 +18,7 @@ from bertworks.tasks.columns import find_columns
 from bertworks.tasks.placed import Rows
 from bertworks.tasks.plain import read_texts
 from bertworks.tasks.rows import read_rows
-from bertworks.tasks.tagging.columns import find_word_columns
+from bertworks.tasks.tagging.columns import SCHEMA as WORDS
 
 ROWS = [{"text": f"this is text number {i}", "label": "ab"[i % 2]} for i in range(30)]
 TSV = "text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in ROWS)
@@ -45,7 +45,7 @@ def test_conll_is_seen(tmp_path: Path, name: str, blank: str, end: str) -> None:
     rows = read_rows(file)
     assert len(list(rows)) == 10
     assert rows.sample[0]["1"] == ["EU", "rejects", "German", "calls"]
-    assert find_word_columns(rows, labelled=True).tag == "2"
+    assert WORDS.find(rows, labelled=True)["tag"] == "2"
     with pytest.raises(DataError, match=r"lists of words: \['EU', .*Tagging reads these"):
         find_columns(rows.columns, rows.sample)
 

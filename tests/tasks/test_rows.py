@@ -276,9 +276,9 @@ def test_columns_are_named_or_guessed(tmp_path: Path) -> None:
     ):
         columns_of(unknown, text="tweets")
     vague = write(tmp_path / "vague.tsv", "a\tb\tc\nlong enough\tlong as well\tx\n")
-    with pytest.raises(DataError, match=r"cannot tell which column is the text; its columns are"):
+    with pytest.raises(DataError, match="which column holds the text; its columns are"):
         columns_of(vague)
-    with pytest.raises(DataError, match=r"cannot tell which column is the label"):
+    with pytest.raises(DataError, match=r"cannot tell which column holds the label"):
         columns_of(write(tmp_path / "t.tsv", "text\tnotes\nx\ty\n"))
 
 

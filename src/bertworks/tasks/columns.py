@@ -96,7 +96,7 @@ def find_columns(
     found_label = given_label or _guess_label(columns, sample, (found_text, found_pair))
     if labelled and found_label is None:
         raise DataError(
-            f"cannot tell which column is the label; {seen_in(columns, sample)}",
+            f"cannot tell which column holds the label; {seen_in(columns, sample)}",
             where=where,
             fix=_label_fix(columns, sample),
         )
@@ -238,7 +238,7 @@ def _guess_texts(
     by_content = _text_by_content(others, sample)
     if by_content is None:
         raise DataError(
-            f"cannot tell which column is the text; {listing(columns)}",
+            f"cannot tell which column holds the text; {listing(columns)}",
             where=where,
             fix="Name it with text_column=NAME (and pair_column=NAME for a second text).",
         )

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from ..errors import SettingsError
 from ..settings import Settings
 from .example import ExampleT
+from .schema import RoleColumns, Schema, names_of
 from .table_options import TableOptions
 from .task import Row, Task
 
@@ -50,6 +51,10 @@ class TaskOptions(TableOptions):
         values = (value for name, value in self if name.endswith("_column"))
         return [value for value in values if value is not None]
 
+    def named(self, schema: Schema) -> dict[str, str | None]:
+        """The columns that are named, by the roles of a schema."""
+        return {role.name: getattr(self, role.option) for role in schema.roles}
+
 
 class TaskSettings(Settings):
     """What a task is, beside its weights."""
@@ -67,20 +72,31 @@ class LabelledTask(Task[ExampleT]):
         tokenizer: the model's.
         settings: of the class `settings_class`.
 
+    A task of a user's needs a `name`, a `schema`, a `network`, `placed_examples`, `collate`,
+    `decode`, an `evaluator` and its `metrics`; where rows have one of several classes,
+    `ClassifyingTask` has most of these. See `examples/own_task.py`.
+
     Attributes:
-        options: what a user may say of it.
+        schema: the columns that are read; by default its settings hold them as `columns`.
+        options: what a user may say of it; if left out, the columns and what all tasks have.
         settings_class: what it is, beside its weights.
         takes_teacher: whether it can be learned from what a classifier says of the rows.
         is_guessable: whether saying the commonest target always is a baseline worth telling.
         is_stratified: whether each target has the same share of the rows that are split off.
     """
 
+    schema: ClassVar[Schema]
     options: ClassVar[type[TaskOptions]]
     settings_class: ClassVar[type[TaskSettings]]
     takes_teacher: ClassVar[bool] = False
     is_guessable: ClassVar[bool] = True
     is_stratified: ClassVar[bool] = False
     settings: TaskSettings
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "schema" in vars(cls) and "options" not in vars(cls):
+            cls.options = cls.schema.options(f"{cls.__name__}Options", TaskOptions)
 
     def __init__(self, tokenizer: Tokenizer, settings: Any) -> None:
         self.tokenizer, self.settings = tokenizer, settings
@@ -140,7 +156,6 @@ class LabelledTask(Task[ExampleT]):
         return {}
 
     @classmethod
-    @abstractmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
         """The task that a table of training rows asks for.
 
@@ -152,24 +167,69 @@ class LabelledTask(Task[ExampleT]):
         Raises:
             DataError: a column is missing and cannot be guessed, or the labels are none.
         """
+        columns = cls.schema.find(rows, options.named(cls.schema), labelled=True)
+        own = options.shared(cls.settings_class) | cls.settings_of(columns)
+        return cls(tokenizer, cls.settings_class.parse(own | cls.learned(rows, columns, options)))
+
+    @classmethod
+    def learned(
+        cls,
+        rows: Rows,  # noqa: ARG003
+        columns: RoleColumns,  # noqa: ARG003
+        options: TaskOptions,  # noqa: ARG003
+    ) -> dict[str, Any]:
+        """The settings that a table of training rows decides, such as the names of the labels."""
+        return {}
+
+    @classmethod
+    def settings_of(cls, columns: RoleColumns) -> dict[str, Any]:
+        """The settings that hold the columns; see `columns`."""
+        if "columns" in cls.settings_class.model_fields:
+            return {"columns": columns}
+        return {role: column for role, column in columns.items() if column is not None}
+
+    @property
+    def columns(self) -> RoleColumns:
+        """The column of each role."""
+        held = getattr(self.settings, "columns", self.settings)
+        if isinstance(held, Mapping):
+            return dict(held)
+        return {role.name: getattr(held, role.name) for role in self.schema.roles}
+
+    @property
+    def column_names(self) -> Sequence[str]:
+        return [name for column in self.columns.values() for name in names_of(column)]
+
+    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
+        own = self.columns
+        if self.schema.is_met(rows, own, labelled=labelled):
+            return self
+        known = {
+            role: column
+            for role, column in own.items()
+            if column and set(names_of(column)) <= set(rows.columns)
+        }
+        found = self.schema.find(rows, known, labelled=labelled)
+        return type(self)(self.tokenizer, self.settings.with_values(**self.settings_of(found)))
 
     @property
     @abstractmethod
     def metrics(self) -> tuple[str, ...]:
         """What the evaluator measures."""
 
-    @abstractmethod
-    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
+    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
         """By which columns rows are known to be of one source, the largest source first.
 
         Where rows are split off for dev, those of one source (a document, a passage) stay together.
         The last are the columns of the text itself, so that no text is in both parts.
         """
+        texts = (role.name for role in self.schema.roles if not role.of_label)
+        return [tuple(name for text in texts for name in names_of(self.columns[text]))]
 
     @property
-    @abstractmethod
     def columns_text(self) -> str:
         """Which columns are read as what, for people."""
+        return self.schema.text(self.columns)
 
     def count_targets(self, examples: Sequence[ExampleT]) -> Mapping[str, int]:  # noqa: ARG002
         """How often each target stands in examples, for people; empty where it is a number."""
@@ -186,9 +246,9 @@ class LabelledTask(Task[ExampleT]):
         """
         return {}
 
-    @abstractmethod
     def same_head(self, other: Task[ExampleT]) -> bool:
-        """Whether another task's output layer can be gone on with."""
+        """Whether another task's output layer can be taken over, to be trained further."""
+        return type(other) is type(self) and other.labels == self.labels
 
     def training_examples(self, example: ExampleT) -> Sequence[ExampleT]:
         """What a row is trained on piece by piece: its windows, where it has several."""

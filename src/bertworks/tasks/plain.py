@@ -130,7 +130,7 @@ def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
     found = find_columns(rows.columns, rows.sample, text=column, labelled=False, where=rows.name)
     if found.pair is not None:
         raise DataError(
-            f"cannot tell which column is the text; {listing(rows.columns)}",
+            f"cannot tell which column holds the text; {listing(rows.columns)}",
             where=rows.name,
             fix="Name it with column=NAME.",
         )

@@ -19,14 +19,11 @@ from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead
 from ..packed import Batch, Padded
 from .example import LabelledExample
-from .labelled import TaskOptions
 from .labels import finite_number
 from .metrics import RegressionEvaluator
-from .placed import Rows
 from .pooled import Pooling, row_logits
-from .task import Evaluator, Network, Prediction, Row, Shown, Task
+from .task import Evaluator, Network, Prediction, Row, Shown
 from .texts import (
-    TextOptions,
     TextSettings,
     TextTask,
     is_single_value,
@@ -38,7 +35,6 @@ from .texts import (
 if TYPE_CHECKING:
     from ..checkpoints.published import Published
     from ..model.config import EncoderConfig
-    from ..text.tokenizer import Tokenizer
 
 
 class RegressionNetwork(Network):
@@ -85,16 +81,8 @@ class RegressionTask(TextTask):
     name: ClassVar[str] = "regression"
     head = CLASSIFIER
     best_metric = "pearson"
-    options: ClassVar[type[TaskOptions]] = TextOptions
     is_guessable: ClassVar[bool] = False
     metrics: ClassVar[tuple[str, ...]] = RegressionEvaluator.metrics
-
-    @classmethod
-    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
-        assert isinstance(options, TextOptions)
-        columns = options.find_columns(rows)
-        own = options.shared(TextSettings)
-        return cls(tokenizer, TextSettings.parse({"columns": columns, **own}))
 
     @classmethod
     def published(cls, of: Published) -> Self | None:
@@ -116,9 +104,6 @@ class RegressionTask(TextTask):
         """
         own = self.settings
         return RegressionNetwork(own.geometry(config), own.dropout, own.pooling)
-
-    def same_head(self, other: Task[Any]) -> bool:
-        return isinstance(other, RegressionTask)
 
     def label_of(self, row: Row, column: str, where: str) -> float:
         """The row's number.

@@ -29,6 +29,7 @@ from .example import LabelledExample, Tokens, pack
 from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from .placed import Rows, text_of
 from .pooled import Pooling, WindowPooling
+from .schema import Role, RoleColumns, Schema
 from .task import Row
 
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]
@@ -73,21 +74,22 @@ class TextOptions(_Shared, TaskOptions):
             raise ValueError(f"window_pooling={self.window_pooling!r} is for truncation='windows'")
         return self
 
-    def find_columns(self, rows: Rows, *, labelled: bool = True) -> Columns:
-        """The columns of a table; that of the labels may be absent if `labelled` is false.
 
-        Raises:
-            DataError: one is not there, or cannot be guessed.
-        """
-        return find_columns(
-            rows.columns,
-            rows.sample,
-            text=self.text_column,
-            pair=self.pair_column,
-            label=self.label_column,
-            labelled=labelled,
-            where=rows.name,
+class _TextSchema(Schema):
+    """Texts and pairs of texts: which of them a table has is found out together."""
+
+    def find(
+        self, rows: Rows, named: Mapping[str, Any] | None = None, *, labelled: bool
+    ) -> RoleColumns:
+        found = find_columns(
+            rows.columns, rows.sample, **(named or {}), labelled=labelled, where=rows.name
         )
+        return dict(found)
+
+
+TEXTS = _TextSchema(
+    Role("text"), Role("pair", title="second text", optional=True), Role("label", of_label=True)
+)
 
 
 class TextSettings(_Shared, TaskSettings):
@@ -137,21 +139,10 @@ class TextTask(LabelledTask[LabelledExample]):
         settings: columns and limits.
     """
 
+    schema = TEXTS
+    options: ClassVar[type[TaskOptions]] = TextOptions
     settings_class: ClassVar[type[TaskSettings]] = TextSettings
     settings: TextSettings
-
-    @property
-    def column_names(self) -> Sequence[str]:
-        own = self.settings.columns
-        return [name for name in (own.text, own.pair, own.label) if name is not None]
-
-    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
-        own = self.settings.columns
-        return [(own.text,) if own.pair is None else (own.text, own.pair)]
-
-    @property
-    def columns_text(self) -> str:
-        return str(self.settings.columns)
 
     @abstractmethod
     def label_of(self, row: Row, column: str, where: str) -> Any:
@@ -254,22 +245,14 @@ class TextTask(LabelledTask[LabelledExample]):
         either = self.settings.takes_either and {own.text, _SECOND} <= set(rows.columns)
         if either and all(isinstance(row.get(_SECOND), str) for row in rows.sample):
             own = own.with_values(pair=_SECOND)
-        needed = [own.text, own.pair, own.label if labelled else None]
-        if not (labelled and own.label is None) and all(
-            name is None or name in rows.columns for name in needed
-        ):
+        if self.schema.is_met(rows, dict(own), labelled=labelled):
             return self.reading(own, rows.name)
-        texts = own.text in rows.columns and own.pair in {None, *rows.columns}
-        found = find_columns(
-            rows.columns,
-            rows.sample,
-            text=own.text if texts else None,
-            pair=own.pair if texts else None,
-            label=own.label if own.label in rows.columns else None,
-            labelled=labelled,
-            where=rows.name,
-        )
-        return self.reading(found, rows.name)
+        has_texts = own.text in rows.columns and own.pair in {None, *rows.columns}
+        known = {"text": own.text, "pair": own.pair} if has_texts else {}
+        if own.label in rows.columns:
+            known["label"] = own.label
+        found = self.schema.find(rows, known, labelled=labelled)
+        return self.reading(Columns.parse(found), rows.name)
 
     def reading(self, columns: Columns, where: str) -> Self:
         """The same task on the columns of a table.

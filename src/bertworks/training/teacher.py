@@ -12,11 +12,12 @@ from ..errors import SettingsError
 from ..inference import engine
 from ..tasks.classification.settings import ClassificationOptions
 from ..tasks.classification.task import ClassificationTask
+from ..tasks.columns import Columns
 from ..tasks.distilled import DistilledTask
 from ..tasks.example import LabelledExample
 from ..tasks.labelled import TaskOptions
 from ..tasks.placed import Rows
-from ..tasks.texts import TextSettings
+from ..tasks.texts import TEXTS, TextSettings
 from ..text.tokenizer import Tokenizer
 
 
@@ -53,7 +54,7 @@ def taught(
         if value := getattr(options, option):
             raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
     assert isinstance(teacher.network, torch.nn.Module)
-    found = options.find_columns(rows, labelled=False)
+    found = Columns.parse(TEXTS.find(rows, options.named(TEXTS), labelled=False))
     reader = teacher.task.reading(found, rows.name)
     task = DistilledTask(
         tokenizer,

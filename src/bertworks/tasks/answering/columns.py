@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DataError
-from ..columns import listing, resolve
-from ..placed import Rows, unpacked
+from ..placed import unpacked
+from ..schema import Role, Schema
 
 if TYPE_CHECKING:
     from ..task import Row
@@ -38,31 +38,8 @@ def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], lis
     )
 
 
-def find_answering_columns(
-    rows: Rows, named: tuple[str | None, str | None, str | None], *, labelled: bool
-) -> dict[str, str]:
-    """The columns of questions, passages and answers.
-
-    Raises:
-        DataError: one is not there.
-    """
-    known = {
-        "question": ("question", "query"),
-        "context": ("context", "passage"),
-        "answers": ("answers", "answer"),
-    }
-    found: dict[str, str] = {}
-    for name, (role, names) in zip(named, known.items(), strict=True):
-        if name is not None:
-            found[role] = resolve(rows.columns, name, rows.name)
-            continue
-        guess = next((one for one in names if one in rows.columns), None)
-        if guess is not None:
-            found[role] = guess
-        elif role != "answers" or labelled:
-            raise DataError(
-                f"cannot tell which column is the {role}; {listing(rows.columns)}",
-                where=rows.name,
-                fix=f"Name it with {role}_column=NAME.",
-            )
-    return found
+SCHEMA = Schema(
+    Role("question", ("question", "query")),
+    Role("context", ("context", "passage"), title="passage"),
+    Role("answers", ("answers", "answer"), of_label=True),
+)

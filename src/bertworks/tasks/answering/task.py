@@ -25,8 +25,9 @@ from ..example import by_length, pack
 from ..json_document import TITLE
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import Rows, text_of
-from ..task import Evaluator, Prediction, Row, Shown, Task
-from .columns import answers_of, find_answering_columns
+from ..schema import RoleColumns
+from ..task import Evaluator, Prediction, Row, Shown
+from .columns import SCHEMA, answers_of
 from .evaluator import AnsweringEvaluator
 from .examples import AnsweringExample
 from .network import AnsweringNetwork
@@ -36,7 +37,6 @@ from .spans import Candidate, Found, candidates, locate, passage_tokens, tellers
 if TYPE_CHECKING:
     from ...checkpoints.published import Published
     from ...model.config import EncoderConfig
-    from ...text.tokenizer import Tokenizer
 
 _PUBLISHED_LENGTH = 384  # tokens of a window: what published models were trained with
 
@@ -52,20 +52,17 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     name: ClassVar[str] = "answering"
     head = SPANS
     best_metric = "f1"
+    schema = SCHEMA
     options: ClassVar[type[TaskOptions]] = AnsweringOptions
     is_guessable: ClassVar[bool] = False
     settings_class: ClassVar[type[TaskSettings]] = AnsweringSettings
     settings: AnsweringSettings
 
     @classmethod
-    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
-        assert isinstance(options, AnsweringOptions)
-        named = (options.question_column, options.context_column, options.answers_column)
-        columns = find_answering_columns(rows, named, labelled=True)
-        own = options.shared(AnsweringSettings)
-        settings = AnsweringSettings.parse({**own, **columns})
-        unanswerable = any(not answers_of(row, settings.answers, where)[0] for where, row in rows)
-        return cls(tokenizer, settings.with_values(unanswerable=unanswerable))
+    def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:  # noqa: ARG003
+        column = columns["answers"]
+        assert isinstance(column, str), "answers were asked for"
+        return {"unanswerable": any(not answers_of(row, column, where)[0] for where, row in rows)}
 
     @classmethod
     def published(cls, of: Published) -> Self | None:
@@ -87,35 +84,14 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         check_length(own.max_seq_length, config)
         return AnsweringNetwork(config, own.dropout, own.span_loss, own.softmax)
 
-    def same_head(self, other: Task[Any]) -> bool:
-        return isinstance(other, AnsweringTask)
-
-    @property
-    def column_names(self) -> Sequence[str]:
-        own = self.settings
-        return [own.question, own.context, own.answers]
-
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
         article = [(TITLE,)] if TITLE in rows.columns else []
         return [*article, (self.settings.context,)]
-
-    @property
-    def columns_text(self) -> str:
-        own = self.settings
-        return f"question = {own.question!r}, passage = {own.context!r}, answers = {own.answers!r}"
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         if pair is None:
             raise DataError("the model takes a question and a passage", where=repr(text))
         return {self.settings.question: text, self.settings.context: pair}
-
-    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        own = self.settings
-        needed = [own.question, own.context, *([own.answers] if labelled else [])]
-        if all(name in rows.columns for name in needed):
-            return self
-        columns = find_answering_columns(rows, (None, None, None), labelled=labelled)
-        return type(self)(self.tokenizer, own.with_values(**columns))
 
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool

@@ -22,8 +22,9 @@ from ...packed import Batch
 from ..example import LabelledExample, Tokens, by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import Rows, text_of
-from ..task import Evaluator, Prediction, Row, Task
-from .columns import choice_number, choices_of, find_choice_columns, first_number
+from ..schema import RoleColumns
+from ..task import Evaluator, Prediction, Row
+from .columns import SCHEMA, choice_number, choices_of, first_number
 from .evaluator import ChoiceEvaluator
 from .network import ChoiceNetwork
 from .settings import ChoiceOptions, ChoiceSettings
@@ -31,7 +32,6 @@ from .settings import ChoiceOptions, ChoiceSettings
 if TYPE_CHECKING:
     from ...checkpoints.published import Published
     from ...model.config import EncoderConfig
-    from ...text.tokenizer import Tokenizer
 
 
 class ChoiceTask(LabelledTask[LabelledExample]):
@@ -44,6 +44,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
 
     name: ClassVar[str] = "choice"
     head = CHOICES
+    schema = SCHEMA
     best_metric = "accuracy"
     options: ClassVar[type[TaskOptions]] = ChoiceOptions
     metrics: ClassVar[tuple[str, ...]] = ("loss", "majority", "accuracy")
@@ -51,13 +52,13 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     settings: ChoiceSettings
 
     @classmethod
-    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+    def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:
         assert isinstance(options, ChoiceOptions)
-        settings = find_choice_columns(rows, options, labelled=True)
-        settings |= options.shared(ChoiceSettings)
-        if options.first_number is None:
-            settings["first_number"] = first_number(rows, settings["label"], settings["choices"])
-        return cls(tokenizer, ChoiceSettings.parse(settings))
+        label, choices = columns["label"], columns["choices"]
+        assert isinstance(label, str), "labels were asked for"
+        assert isinstance(choices, tuple), "a table may have several columns of them"
+        first = options.first_number
+        return {"first_number": first_number(rows, label, choices) if first is None else first}
 
     @classmethod
     def published(cls, of: Published) -> Self | None:
@@ -75,23 +76,12 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         check_length(self.settings.max_seq_length, config)
         return ChoiceNetwork(config, self.settings.dropout)
 
-    def same_head(self, other: Task[Any]) -> bool:
-        return isinstance(other, ChoiceTask)
-
-    @property
-    def column_names(self) -> Sequence[str]:
-        own = self.settings
-        return [own.prompt, *own.choices, *([own.label] if own.label else [])]
-
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
         return [(self.settings.prompt,)]
 
     @property
     def columns_text(self) -> str:
-        own = self.settings
-        choices = ", ".join(map(repr, own.choices))
-        label = f"label = {own.label!r}, counted from {own.first_number}"
-        return f"prompt = {own.prompt!r}, choices = {choices}, {label}"
+        return f"{super().columns_text}, counted from {self.settings.first_number}"
 
     def text_row(self, text: str, pair: str | None = None) -> Row:  # noqa: ARG002
         raise DataError(
@@ -99,14 +89,6 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             where=repr(text),
             fix="Give a table.",
         )
-
-    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        own = self.settings
-        needed = [own.prompt, *own.choices, *([own.label] if labelled else [])]
-        if all(name in rows.columns for name in needed):
-            return self
-        found = find_choice_columns(rows, ChoiceOptions(), labelled=labelled)
-        return type(self)(self.tokenizer, own.with_values(**found))
 
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool

@@ -26,6 +26,7 @@ from ..labelled import TaskOptions, TaskSettings
 from ..labels import count_labels, label_name, label_names, sort_labels
 from ..metrics import ClassificationEvaluator, MultiLabelEvaluator
 from ..placed import Rows
+from ..schema import RoleColumns
 from ..task import Evaluator, Prediction, Row, Shown, Task
 from ..texts import (
     TextTask,
@@ -65,12 +66,13 @@ class ClassificationTask(TextTask):
         self._numbers = {name: number for number, name in enumerate(settings.labels)}
 
     @classmethod
-    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+    def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:
         assert isinstance(options, ClassificationOptions)
-        columns = options.find_columns(rows)
-        assert columns.label is not None, "labels were asked for"
-        separator = options.label_separator if options.multi_label else None
-        counts = count_labels(rows, columns.label, separator)
+        column = columns["label"]
+        assert isinstance(column, str), "labels were asked for"
+        counts = count_labels(
+            rows, column, options.label_separator if options.multi_label else None
+        )
         labels = sort_labels(counts)
         weights = None
         if options.balance_classes:
@@ -80,15 +82,7 @@ class ClassificationTask(TextTask):
                 weights = [max(1, total - counts[name]) / counts[name] for name in labels]
             else:
                 weights = [counts.total() / len(labels) / counts[name] for name in labels]
-        settings = ClassificationSettings.parse(
-            {
-                "labels": labels,
-                "columns": columns,
-                "class_weights": weights,
-                **options.shared(ClassificationSettings),
-            }
-        )
-        return cls(tokenizer, settings)
+        return {"labels": labels, "class_weights": weights}
 
     @classmethod
     def published(cls, of: Published) -> Self | None:

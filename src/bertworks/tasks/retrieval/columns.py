@@ -11,6 +11,7 @@ from ...settings import Settings
 from ..columns import PAIR_NAMES, QUERY_NAMES, listing, resolve
 from ..labels import finite_number
 from ..placed import Rows, missing_column, unpacked
+from ..schema import Role, Schema
 from ..task import Row
 
 POSITIVE_NAMES = ("positive", "pos")
@@ -18,6 +19,14 @@ PASSAGE_NAMES = (*POSITIVE_NAMES, "passage", "answer", "document", "context")
 SCORE_NAMES = ("score", "similarity", "similarity_score")
 LABEL_NAMES = ("label", "labels")
 _NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
+
+
+SCHEMA = Schema(
+    Role("query"),
+    Role("passage"),
+    Role("negatives", many=True, optional=True),
+    Role("score", of_label=True, optional=True),
+)
 
 
 class RetrievalColumns(Settings):

@@ -26,8 +26,8 @@ from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import finite_number
 from ..metrics import RegressionEvaluator
 from ..placed import Rows, text_of
-from ..task import Evaluator, Prediction, Row, Shown, Task
-from .columns import find_retrieval_columns, negatives_of
+from ..task import Evaluator, Prediction, Row, Shown
+from .columns import SCHEMA, find_retrieval_columns, negatives_of
 from .evaluator import RankingEvaluator
 from .examples import pack_texts
 from .network import RetrievalNetwork
@@ -47,6 +47,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     """
 
     name: ClassVar[str] = "retrieval"
+    schema = SCHEMA
     options: ClassVar[type[TaskOptions]] = RetrievalOptions
     is_guessable: ClassVar[bool] = False
     settings_class: ClassVar[type[TaskSettings]] = RetrievalSettings
@@ -138,14 +139,6 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         """
         check_length(self.settings.max_seq_length, config)
         return RetrievalNetwork(config, self.settings)
-
-    def same_head(self, other: Task[Any]) -> bool:
-        return isinstance(other, RetrievalTask)
-
-    @property
-    def column_names(self) -> Sequence[str]:
-        own = self.settings.columns
-        return [own.query, own.passage, *own.negatives, *([own.score] if own.score else [])]
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
         return [(self.settings.columns.query,)]

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import DataError, brief
 from ...settings import Settings
-from ..columns import listing, resolve, seen_in
+from ..columns import listing, resolve
 from ..conll import DOCUMENT
 from ..placed import Rows, missing_column, unpacked
+from ..schema import Role, Schema
 
 if TYPE_CHECKING:
     from ..task import Row
@@ -37,45 +38,24 @@ class WordColumns(Settings):
         return ", ".join(f"{role} = {name!r}" for role, name in parts.items() if name is not None)
 
 
-def find_word_columns(
-    rows: Rows, *, word: str | None = None, tag: str | None = None, labelled: bool
-) -> WordColumns:
-    """Settle which columns hold the words and the tags.
-
-    A table without names (CoNLL) has the words in its first column and the tags in its last.
-
-    Raises:
-        DataError: a named column is not there, or a column cannot be guessed.
-    """
-    by_name = {column.strip().lower(): column for column in rows.columns}
+def _numbered(rows: Rows) -> list[str]:
+    """The columns of a table without names (CoNLL): numbers; none of another table."""
     names = [column for column in rows.columns if column != DOCUMENT]
-    numbered = names == [str(at + 1) for at in range(len(names))]
+    return names if names == [str(at + 1) for at in range(len(names))] else []
 
-    def find(named: str | None, known: tuple[str, ...], place: int) -> str | None:
-        if named is not None:
-            return resolve(rows.columns, named, rows.name)
-        if numbered:
-            return names[place]
-        return next((by_name[name] for name in known if name in by_name), None)
 
-    found = find(word, WORD_NAMES, 0)
-    if found is None:
-        raise DataError(
-            f"cannot tell which column holds the words; {seen_in(rows.columns, rows.sample)}",
-            where=rows.name,
-            fix="Name it with word_column=NAME.",
-        )
-    tags = find(tag, TAG_NAMES, -1)
-    if tags == found:
-        tags = None
-    if labelled and tags is None:
-        raise DataError(
-            f"cannot tell which column holds the tags; {seen_in(rows.columns, rows.sample)}",
-            where=rows.name,
-            fix="Name it with tag_column=NAME; of a file with a word a line, say --format conll "
-            "(format=conll).",
-        )
-    return WordColumns(word=found, tag=tags)
+SCHEMA = Schema(
+    # A table without names has the words in its first column and the tags in its last.
+    Role("word", WORD_NAMES, "words", guess=lambda rows, _: next(iter(_numbered(rows)), None)),
+    Role(
+        "tag",
+        TAG_NAMES,
+        "tags",
+        of_label=True,
+        guess=lambda rows, _: next(reversed(_numbered(rows)[1:]), None),
+        fix="; of a file with a word a line, say --format conll (format=conll)",
+    ),
+)
 
 
 def find_document_column(rows: Rows, named: str | None, *, required: bool) -> str | None:

@@ -23,8 +23,9 @@ from ...packed import Batch
 from ..example import by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..placed import PlacedRow, Rows
-from ..task import Evaluator, Prediction, Row, Shown, Task
-from .columns import WordColumns, find_document_column, find_word_columns, strings_of
+from ..schema import RoleColumns
+from ..task import Evaluator, Prediction, Row, Shown
+from .columns import SCHEMA, WordColumns, find_document_column, strings_of
 from .context import BEFORE, BEHIND, in_context
 from .evaluator import TaggingEvaluator
 from .examples import TaggingExample
@@ -57,6 +58,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     name: ClassVar[str] = "tagging"
     head = TAGS
+    schema = SCHEMA
     best_metric = "accuracy"  # of spans, their F1
     options: ClassVar[type[TaskOptions]] = TaggingOptions
     settings_class: ClassVar[type[TaskSettings]] = TaggingSettings
@@ -71,27 +73,22 @@ class TaggingTask(LabelledTask[TaggingExample]):
         self.best_metric = "f1" if settings.spans else "accuracy"
 
     @classmethod
-    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+    def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:
         assert isinstance(options, TaggingOptions)
-        columns = find_word_columns(
-            rows, word=options.word_column, tag=options.tag_column, labelled=True
-        )
-        assert columns.tag is not None, "tags were asked for"
-        tagged = [strings_of(row, columns.tag, where) for where, row in rows]
-        counts = Counter(tag for tags in tagged for tag in tags)
+        column = columns["tag"]
+        assert isinstance(column, str), "tags were asked for"
+        counts = Counter(tag for where, row in rows for tag in strings_of(row, column, where))
         if not counts:
             raise DataError("there is not a single tag", where=rows.name)
+        document = None
         if options.document_context:
-            found = find_document_column(rows, options.document_column, required=True)
-            columns = columns.with_values(document=found)
+            document = find_document_column(rows, options.document_column, required=True)
         spans = mark_spans(counts)
         if spans:
             labels = labels_of((parts_of(tag)[1] for tag in counts if tag != "O"), options.scheme)
         else:
             labels = tuple(sorted(counts))
-        own = options.shared(TaggingSettings)
-        own |= {"labels": labels, "spans": spans, "columns": columns}
-        return cls(tokenizer, TaggingSettings.parse(own))
+        return {"labels": labels, "spans": spans, "columns": {**columns, "document": document}}
 
     @classmethod
     def published(cls, of: Published) -> Self | None:
@@ -128,9 +125,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
         check_length(self.settings.max_seq_length, config)
         return TaggingNetwork(config, len(self.settings.labels), self.settings.dropout)
 
-    def same_head(self, other: Task[Any]) -> bool:
-        return isinstance(other, TaggingTask) and other.settings.labels == self.settings.labels
-
     @property
     def column_names(self) -> Sequence[str]:
         own = self.settings.columns
@@ -154,14 +148,13 @@ class TaggingTask(LabelledTask[TaggingExample]):
         own = self.settings.columns
         if not labelled and own.word not in rows.columns and "text" in rows.columns:
             return self
-        found = own
-        if own.word not in rows.columns or (labelled and own.tag not in rows.columns):
-            found = find_word_columns(rows, labelled=labelled)
-        if self.settings.document_context:
-            named = own.document if own.document in rows.columns else None
-            document = find_document_column(rows, named, required=labelled)
-            found = found.with_values(document=document)
-        return type(self)(self.tokenizer, self.settings.with_values(columns=found))
+        task = super().for_table(rows, labelled=labelled)
+        if not self.settings.document_context:
+            return task
+        named = own.document if own.document in rows.columns else None
+        document = find_document_column(rows, named, required=labelled)
+        columns = task.settings.columns.with_values(document=document)
+        return type(self)(self.tokenizer, self.settings.with_values(columns=columns))
 
     def in_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
         own = self.settings
