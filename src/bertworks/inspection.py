@@ -13,7 +13,8 @@ from .api import Model, load
 from .checkpoints.families import family_of
 from .checkpoints.heads import HEADS
 from .checkpoints.locate import locate
-from .checkpoints.store import read_tensors
+from .checkpoints.store import read_task, read_tensors
+from .tasks import is_registered
 from .text.definition import WordPieceDefinition
 from .text.tree import TreeDefinition
 
@@ -60,20 +61,27 @@ def inspect(name: str | Path) -> Inspection:
         CheckpointError: there is no such model, it is damaged, or of another architecture.
     """
     directory = locate(name)
-    model = load(name, device="cpu", allow_non_finite=True)
+    described = read_task(directory)
+    # Nothing is imported because a checkpoint says so: of a user's task there is its name.
+    unknown = described is not None and not is_registered(described.task)
+    task = "encoder" if unknown else None
+    model = load(name, task=task, device="cpu", allow_non_finite=True)
     tensors, _ = read_tensors(directory, family_of(model.encoder.config))
     dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     assert model.report is not None
+    named = None if model.task is None else model.task.name
+    named = named if described is None else described.task
     parts = {name for name, _ in model.network.named_modules()}
-    own = None if model.task is None else model.task.head
-    heads = HEADS if own is None or own in HEADS else (*HEADS, own)
     return Inspection(
         family=model.encoder.config.family,
-        task=None if model.task is None else model.task.name,
+        task=named,
         geometry=model.encoder.config.model_dump(mode="json"),
         parameters=_count(model),
         vocabulary=_vocabulary(model),
-        heads=tuple(head.title for head in heads if head.name in parts),
+        heads=(
+            *(head.title for head in HEADS if head.name in parts),
+            *(() if described is None else described.heads),
+        ),
         dtypes=dict(dtypes),
         license=_license(directory),
         used=model.report.used,

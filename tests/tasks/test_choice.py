@@ -103,9 +103,7 @@ def test_columns_are_named_or_guessed(tmp_path):
     swag = read_rows([{"startphrase": "a", "ending0": "b", "ending1": "c", "label": 0}])
     guessed = ChoiceTask.from_table(TOKENIZER, swag, ChoiceOptions())
     assert guessed.settings.choices == ("ending0", "ending1")
-    with pytest.raises(
-        DataError, match="cannot tell which column holds the choices; its only column"
-    ):
+    with pytest.raises(DataError, match="which column holds the choices; its only column"):
         ChoiceTask.from_table(TOKENIZER, read_rows([{"a": "b"}]), ChoiceOptions())
 
 

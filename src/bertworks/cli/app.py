@@ -211,6 +211,14 @@ Threads = Annotated[
 ModelPath = Annotated[
     str, typer.Argument(metavar="MODEL", help="A model's directory, or its name on the hub.")
 ]
+TaskFile = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="FILE.py:CLASS",
+        help="The model's task, where it is one of yours; `encoder`: the encoder alone.",
+    ),
+]
 Header = Annotated[
     bool | None,
     typer.Option(
@@ -248,12 +256,14 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def load_model(model: str, device: literals.Device, threads: int | None) -> Model:
+def load_model(
+    model: str, device: literals.Device, threads: int | None, task: str | None = None
+) -> Model:
     """Load a model where the options say."""
     set_threads(threads)
     from ..api import load
 
-    return load(model, device=device)
+    return load(model, task=task, device=device)
 
 
 def given_settings(

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from . import show
-from .app import AsJson, Encoding, MaxLineBytes, ModelPath, line_options, output, read_lines, verb
+from .app import (
+    AsJson,
+    Encoding,
+    MaxLineBytes,
+    ModelPath,
+    TaskFile,
+    line_options,
+    output,
+    read_lines,
+    verb,
+)
 from .corpus import Column, Corpus, Format, SkipBad
 
 if TYPE_CHECKING:
@@ -77,12 +87,13 @@ def convert(
         Literal["hf", "safetensors", "onnx", "tensorflow"],
         typer.Option(help="hf and safetensors are one layout; tensorflow is the first release's."),
     ] = "hf",
+    task: TaskFile = None,
 ) -> None:
     """Write a checkpoint in another layout, with every weight kept to the bit."""
     from ..api import load
 
     with output(target, model=source, kind="whole directory"):
-        model = load(source, device="cpu")
+        model = load(source, task=task, device="cpu")
         if to == "tensorflow":
             from ..checkpoints.export import write_tensorflow
 

@@ -19,6 +19,7 @@ from .app import (
     ModelPath,
     SettingsFile,
     TableFormat,
+    TaskFile,
     Threads,
     given_settings,
     line_options,
@@ -55,11 +56,12 @@ def evaluate(
     json: AsJson = False,
     device: Device = "auto",
     threads: Threads = None,
+    task: TaskFile = None,
     settings_file: SettingsFile = None,
 ) -> None:
     """Measure a fine-tuned model on labelled rows."""
     with output(report, [data], model=model):
-        found = load_model(model, device, threads).evaluate(
+        found = load_model(model, device, threads, task).evaluate(
             data,
             **given_settings(ctx, settings_file),
             **table_options(header, format, encoding, max_line_bytes),
@@ -174,6 +176,7 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="JSON Lines, whatever the name.")] = False,
     device: Device = "auto",
     threads: Threads = None,
+    task: TaskFile = None,
     settings_file: SettingsFile = None,
 ) -> None:
     """Label texts, or the rows of a table.
@@ -192,7 +195,7 @@ def predict(
     from ..inference.writers import write_predictions
 
     with output(out, [data], model=model):
-        loaded = load_model(model, device, threads)
+        loaded = load_model(model, device, threads, task)
         given = lines_of(texts or [], **line_options(encoding, max_line_bytes))
         asked = given if pair is None else ((text, pair) for text in given)
         rows = loaded.stream(

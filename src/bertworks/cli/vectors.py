@@ -17,6 +17,7 @@ from .app import (
     ModelPath,
     SettingsFile,
     TableFormat,
+    TaskFile,
     Threads,
     given_settings,
     lines_of,
@@ -65,6 +66,7 @@ def embed(
     settings_file: SettingsFile = None,
     device: Device = "auto",
     threads: Threads = None,
+    task: TaskFile = None,
 ) -> None:
     """Write a vector of each text to a file.
 
@@ -76,7 +78,7 @@ def embed(
     options = table_options(header, format, encoding, max_line_bytes)
     source = _texts(ctx, texts, data, column, options)
     with output(out, [data], model=model):
-        write = load_model(model, device, threads).embed_to
+        write = load_model(model, device, threads, task).embed_to
         _run(write, out, source, column=column, **options, **given)
 
 
@@ -98,6 +100,7 @@ def features(
     settings_file: SettingsFile = None,
     device: Device = "auto",
     threads: Threads = None,
+    task: TaskFile = None,
 ) -> None:
     """Write a vector of each token or word, with its place in the text.
 
@@ -108,7 +111,7 @@ def features(
     options = table_options(header, format, encoding, max_line_bytes)
     source = _texts(ctx, texts, data, column, options)
     with output(out, [data], model=model):
-        write = load_model(model, device, threads).features_to
+        write = load_model(model, device, threads, task).features_to
         _run(write, out, source, column=column, **options, **given)
 
 

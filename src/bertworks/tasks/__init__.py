@@ -135,7 +135,13 @@ def _from_file(file: str, attribute: str) -> Any:
             raise SettingsError(what, where=file) from error
     found = vars(sys.modules[module_name])
     if attribute not in found:
-        classes = [name for name, value in found.items() if isinstance(value, type)]
-        fix = nearest(attribute, classes)
-        raise SettingsError(f"defines no class {attribute!r}", where=file, fix=fix)
+        tasks = [
+            name
+            for name, value in found.items()
+            if isinstance(value, type)
+            and value.__module__ == module_name
+            and hasattr(value, "decode")
+        ]
+        fix = nearest(attribute, tasks) if tasks else "Derive one from LabelledTask there."
+        raise SettingsError(f"defines no task {attribute!r}", where=file, fix=fix)
     return found[attribute]

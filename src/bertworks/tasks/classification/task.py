@@ -9,7 +9,6 @@ Source: paper §4.1; the original `run_classifier.py`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -19,12 +18,13 @@ import torch
 from torch import Tensor
 
 from ...checkpoints.heads import CLASSIFIER
-from ...errors import DataError, SettingsError, brief, nearest
+from ...errors import SettingsError
 from ...packed import Batch
+from ..classifying import ClassifyingTask
 from ..example import LabelledExample
 from ..labelled import TaskOptions, TaskSettings
-from ..labels import count_labels, label_name, label_names, sort_labels
-from ..metrics import ClassificationEvaluator, MultiLabelEvaluator
+from ..labels import count_labels, label_names, sort_labels
+from ..metrics import MultiLabelEvaluator
 from ..placed import Rows
 from ..schema import RoleColumns
 from ..task import Evaluator, Prediction, Row, Shown, Task
@@ -32,7 +32,6 @@ from ..texts import (
     TextTask,
     is_single_value,
     labelled_batch,
-    rows_of,
     shared_settings,
 )
 from .network import ClassificationNetwork
@@ -41,10 +40,9 @@ from .settings import ClassificationOptions, ClassificationSettings
 if TYPE_CHECKING:
     from ...checkpoints.published import Published
     from ...model.config import EncoderConfig
-    from ...text.tokenizer import Tokenizer
 
 
-class ClassificationTask(TextTask):
+class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
     """Which of several classes a text, or a pair of texts, belongs to.
 
     Args:
@@ -54,16 +52,10 @@ class ClassificationTask(TextTask):
 
     name: ClassVar[str] = "classification"
     head = CLASSIFIER
-    best_metric = "accuracy"
     takes_teacher = True
-    is_stratified = True
     options: ClassVar[type[TaskOptions]] = ClassificationOptions
     settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
-
-    def __init__(self, tokenizer: Tokenizer, settings: ClassificationSettings) -> None:
-        super().__init__(tokenizer, settings)
-        self._numbers = {name: number for number, name in enumerate(settings.labels)}
 
     @classmethod
     def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:
@@ -96,16 +88,12 @@ class ClassificationTask(TextTask):
         return cls(of.tokenizer, settings)
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        return self.settings.labels
+    def positive(self) -> str | None:
+        return self.settings.positive
 
     def config_entries(self) -> dict[str, Any]:
         kind = "multi" if self.settings.multi_label else "single"
-        return {
-            "id2label": {str(number): name for name, number in self._numbers.items()},
-            "label2id": dict(self._numbers),
-            "problem_type": f"{kind}_label_classification",
-        }
+        return {**super().config_entries(), "problem_type": f"{kind}_label_classification"}
 
     def network(self, config: EncoderConfig) -> ClassificationNetwork:
         """A fresh network.
@@ -142,20 +130,11 @@ class ClassificationTask(TextTask):
     def label_of(self, row: Row, column: str, where: str) -> Any:
         """The number of the row's class; with `multi_label`, `[classes]` of 0 and 1."""
         if not self.settings.multi_label:
-            return self._number(label_name(row, column, where), where)
-        found = np.zeros(len(self._numbers), np.float32)
+            return super().label_of(row, column, where)
+        found = np.zeros(len(self.labels), np.float32)
         for name in label_names(row, column, where, self.settings.label_separator):
-            found[self._number(name, where)] = 1
+            found[super().label_of({column: name}, column, where)] = 1
         return found
-
-    def _number(self, name: str, where: str) -> int:
-        if name not in self._numbers:
-            raise DataError(
-                f"the label {brief(name)} was not seen in training",
-                where=where,
-                fix=f"{nearest(name, self._numbers)}.",
-            )
-        return self._numbers[name]
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack rows in order of length; `targets` and `counts` are there if labels are known.
@@ -173,17 +152,14 @@ class ClassificationTask(TextTask):
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row its `label` (with `multi_label`: `labels`, those over one half), and
         `probabilities` of every label."""
-        logits = outputs["logits"].double().cpu()
-        names = self.settings.labels
-        multi = self.settings.multi_label
-        probabilities = (torch.sigmoid(logits) if multi else torch.softmax(logits, -1)).tolist()
+        if not self.settings.multi_label:
+            return super().decode(outputs, batch)
         found: dict[int, Prediction] = {}
-        for row, chances in zip(rows_of(batch), probabilities, strict=True):
-            named = dict(zip(names, chances, strict=True))
-            best: Prediction = {"label": max(named, key=named.__getitem__)}
-            if multi:
-                best = {"labels": [name for name, chance in named.items() if chance > 0.5]}
-            found[row] = {**best, "probabilities": named}
+        chances = torch.sigmoid(outputs["logits"].double().cpu()).tolist()
+        for example, own in zip(batch.examples, chances, strict=True):
+            named = dict(zip(self.labels, own, strict=True))
+            likely = [name for name, chance in named.items() if chance > 0.5]
+            found[example.index] = {"labels": likely, "probabilities": named}
         return found
 
     def shown(self, prediction: Prediction) -> list[Shown] | None:
@@ -192,33 +168,24 @@ class ClassificationTask(TextTask):
         return [(name, prediction["probabilities"][name]) for name in prediction["labels"]]
 
     def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
-        names = self.settings.labels
-        if self.settings.multi_label:
-            totals = np.sum([example.target for example in examples], axis=0).astype(int)
-            return dict(zip(names, totals.tolist(), strict=True))
-        counts = Counter(example.target for example in examples)
-        return {name: counts[number] for number, name in enumerate(names)}
+        if not self.settings.multi_label:
+            return super().count_targets(examples)
+        totals = np.sum([example.target for example in examples], axis=0).astype(int)
+        return dict(zip(self.labels, totals.tolist(), strict=True))
 
     def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
         """The entropy of the labels' shares, where the loss is the plain cross-entropy."""
         own = self.settings
         if own.multi_label or own.class_weights is not None or own.label_smoothing:
             return {}
-        shares = np.array([count for count in counts.values() if count]) / sum(counts.values())
-        return {"classification": -float((shares * np.log(shares)).sum())}
+        return super().guessing_losses(counts)
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """What the evaluator measures."""
-        if self.settings.multi_label:
-            return MultiLabelEvaluator.metrics
-        f1 = ("f1",) if len(self.settings.labels) == 2 else ()
-        return ("loss", "majority", "accuracy", *f1, "macro_f1", "matthews_correlation")
+        return MultiLabelEvaluator.metrics if self.settings.multi_label else super().metrics
 
     def evaluator(self) -> Evaluator:
-        names = self.settings.labels
-        if self.settings.multi_label:
-            return MultiLabelEvaluator(names)
-        positive = self.settings.positive if len(names) == 2 else None
-        number = None if positive is None else names.index(positive)
-        return ClassificationEvaluator(names, number)
+        return (
+            MultiLabelEvaluator(self.labels) if self.settings.multi_label else super().evaluator()
+        )
