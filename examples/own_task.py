@@ -49,8 +49,9 @@ class RelationNetwork(bw.ClassifyingNetwork):
     def logits(self, batch: bw.Batch) -> Tensor:
         """`[rows, relations]`."""
         hidden = self.encoder(batch.packed)
-        marked = hidden[batch.targets["marks"]].flatten(1)
-        return self.relation_head(self.dropout(marked))
+        marked = self.dropout(hidden[batch.targets["marks"]].flatten(1))
+        logits: Tensor = self.relation_head(marked)
+        return logits
 
 
 class RelationTask(bw.ClassifyingTask[bw.LabelledExample]):
@@ -71,7 +72,7 @@ class RelationTask(bw.ClassifyingTask[bw.LabelledExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[bw.LabelledExample]:
-        roles = self.columns
+        roles = {role: str(column) for role, column in self.columns.items()}
         sentences = [row[roles["words"]] for row in rows]
         limit = self.settings.max_seq_length
         encodings = self.tokenizer.encode_batch(sentences, max_length=limit, where=where)
@@ -116,5 +117,4 @@ def relations(file: str) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    for row in relations(sys.argv[1]):
-        print(json.dumps(row))
+    print("\n".join(map(json.dumps, relations(sys.argv[1]))))

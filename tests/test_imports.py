@@ -100,3 +100,15 @@ assert "torch" not in sys.modules
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(AttributeError, match="pretran"):
         bertworks.pretran  # noqa: B018  # the access is what is tested
+
+
+def test_type_checkers_see_every_public_name():
+    tree = ast.parse(Path(bertworks.__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.asname: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == bertworks._HOMES

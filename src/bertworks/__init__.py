@@ -12,10 +12,12 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .ablations.features import ablate_features as ablate_features
     from .api import Model as Model
     from .api import load as load
+    from .checkpoints.heads import Head as Head
     from .corpus.prepare import prepare as prepare
     from .corpus.readers import read_documents as read_documents
     from .corpus.shards import Corpus as Corpus
     from .errors import BertworksError as BertworksError
+    from .errors import DataError as DataError
     from .inspection import inspect as inspect
     from .model.config import EncoderConfig as EncoderConfig
     from .model.encoder import Encoder as Encoder
@@ -25,6 +27,15 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .probing import probe as probe
     from .scoring import score as score
     from .search import Index as Index
+    from .serving.client import AsyncClient as AsyncClient
+    from .serving.client import Client as Client
+    from .tasks.classifying import ClassifyingNetwork as ClassifyingNetwork
+    from .tasks.classifying import ClassifyingTask as ClassifyingTask
+    from .tasks.example import LabelledExample as LabelledExample
+    from .tasks.labelled import LabelledTask as LabelledTask
+    from .tasks.schema import Role as Role
+    from .tasks.schema import Schema as Schema
+    from .tasks.task import Network as Network
     from .tasks.task import Task as Task
     from .text.tokenizer import Tokenizer as Tokenizer
     from .text.vocabulary import train_vocabulary as train_vocabulary

@@ -1,0 +1,178 @@
+"""A task of a user's own: the example, from its file and as a class, trained, saved, opened."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bertworks as bw
+from bertworks import tasks
+from bertworks.checkpoints.weights import read_weights
+from bertworks.errors import BertworksError, CheckpointError, SettingsError
+from bertworks.tasks.rows import read_rows
+from tests.checkpoints.test_store import tiny
+from tests.cli.conftest import invoke
+from tests.conftest import ROOT
+
+EXAMPLE = ROOT / "examples" / "own_task.py"
+SPEC = f"{EXAMPLE}:RelationTask"
+SENTENCES = (
+    "1\ta\t_\t_\t_\t_\t2\tdet\n2\tb\t_\t_\t_\t_\t3\tnsubj\n3\tc\t_\t_\t_\t_\t0\troot\n",
+    "# text\n1\td\t_\t_\t_\t_\t2\tamod:x\n2-3\te f\t_\t_\t_\t_\t_\t_\n2\te\t_\t_\t_\t_\t3\tobj\n"
+    "3\tf\t_\t_\t_\t_\t0\troot\n",
+)
+SETTINGS: dict[str, Any] = {
+    "epochs": 100,
+    "eval_every": 100,
+    "dropout": 0.0,
+    "batch_size": 4,
+    "learning_rate": 2e-2,
+    "precision": "fp32",
+    "max_seq_length": 12,
+}
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no task of a user's had been named in this process."""
+    monkeypatch.setattr(tasks, "_REGISTERED", {})
+
+
+@pytest.fixture(scope="module")
+def relation_task() -> Any:
+    return tasks.labelled_task(SPEC)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("relations")
+    treebank, rows = folder / "words.conllu", folder / "rows.jsonl"
+    treebank.write_text("\n".join(SENTENCES))
+    made = subprocess.run([sys.executable, EXAMPLE, treebank], capture_output=True, check=True)
+    rows.write_bytes(made.stdout)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def run(table: Path, relation_task: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("own") / "run"
+    found = bw.finetune(tiny(), relation_task, train=table, dev=table, out=out, **SETTINGS)
+    assert found.metrics["accuracy"] == 1, "four rows are learned by heart"
+    return out
+
+
+def test_the_example_is_as_short_as_it_says() -> None:
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_rows_of_a_treebank(table: Path) -> None:
+    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    assert [row["label"] for row in rows] == ["det", "nsubj", "amod", "obj"]
+    assert rows[0] == {"words": ["a", "b", "c"], "first": [0, 1], "second": [1, 2], "label": "det"}
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_command_line(table: Path, tmp_path: Path) -> None:
+    tiny().save(tmp_path / "model")
+    words = [f"{key}={value}" for key, value in SETTINGS.items()]
+    out = tmp_path / "run"
+    made = invoke(
+        *("finetune", SPEC, "--model", tmp_path / "model", "--train", table, "--dev", table),
+        *("--out", out, "--device", "cpu", *words),
+    )
+    assert made.exit_code == 0, made.output
+    tasks._REGISTERED.clear()  # as in another process
+    refused = invoke("predict", out, "--data", table, "--device", "cpu")
+    assert refused.exit_code == 1
+    assert "the task 'relation' is not one of this package" in refused.output
+    assert "--task FILE.py:CLASS" in " ".join(refused.output.split())
+    measured = invoke("evaluate", out, "--data", table, "--task", SPEC, "--device", "cpu")
+    assert measured.exit_code == 0, measured.output
+    assert re.search(r"^accuracy +1\.0000$", measured.output, re.MULTILINE)
+    told = invoke("predict", out, "--data", table, "--task", SPEC, "--json", "--device", "cpu")
+    labels = [json.loads(line)["prediction"]["label"] for line in told.output.splitlines()]
+    assert labels == ["det", "nsubj", "amod", "obj"]
+    tasks._REGISTERED.clear()
+    seen = invoke("inspect", out)
+    assert "task        relation" in seen.output
+    assert "heads       relation_head" in seen.output
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_saved_model_has_its_head_under_its_own_name(run: Path, table: Path) -> None:
+    model = run / "model"
+    assert json.loads((model / "bertworks.json").read_text())["heads"] == ["relation_head"]
+    head = read_weights(model, lambda _: False)["relation_head.weight"]
+    with pytest.raises(CheckpointError, match="'relation' is not one of this package"):
+        bw.load(run)
+    opened = bw.load(run, task=SPEC, device="cpu")
+    assert torch.equal(opened.network.relation_head.weight, head)
+    rows = [row.values for row in read_rows(str(table))]
+    labels = [answer["label"] for answer in opened.predict(rows)]
+    assert labels == ["det", "nsubj", "amod", "obj"]
+    again = opened.save(run.parent / "again")
+    for name in ("model.safetensors", "bertworks.json"):
+        assert (again / name).read_bytes() == (model / name).read_bytes()
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_the_encoder_alone(run: Path) -> None:
+    model = bw.load(run, task="encoder", device="cpu")
+    assert model.task is None
+    assert model.report is not None
+    assert model.report.dropped == dict.fromkeys(
+        ("relation_head.bias", "relation_head.weight"), "the head of another task"
+    )
+    assert model.embed("a b").shape == (1, model.encoder.config.hidden_size)
+
+
+def test_elsewhere_the_head_is_reported(run: Path) -> None:
+    from transformers import AutoModel
+
+    _, info = AutoModel.from_pretrained(run / "model", output_loading_info=True)
+    assert set(info["unexpected_keys"]) == {"relation_head.weight", "relation_head.bias"}
+
+
+def test_a_run_resumes(run: Path, table: Path, relation_task: Any) -> None:
+    again = bw.finetune(tiny(), relation_task, train=table, dev=table, out=run, **SETTINGS)
+    assert again.metrics["accuracy"] == 1
+    with pytest.raises(BertworksError, match="begun with dev="):
+        bw.finetune(tiny(), relation_task, train=table, dev=0.5, out=run, **SETTINGS)
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(
+    ("code", "spec", "message"),
+    [
+        ("", "nothing.py:Task", "no such Python file"),
+        ("x = 1 / 0", "own.py:Task", r"cannot be imported \(ZeroDivisionError"),
+        ("class Task: ...", "own.py:Other", "defines no task 'Other'"),
+        ("class Task: ...", "own.py:Task", "is no task"),
+        (
+            "import bertworks\nclass Task(bertworks.ClassifyingTask):\n    name = 'tagging'",
+            "own.py:Task",
+            "the name of Task is 'tagging'",
+        ),
+    ],
+)
+def test_files_without_a_task(tmp_path: Path, code: str, spec: str, message: str) -> None:
+    if not spec.startswith("nothing"):
+        (tmp_path / "own.py").write_text(code)
+    with pytest.raises(SettingsError, match=message):
+        tasks.labelled_task(str(tmp_path / spec))
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_model_of_another_task_is_refused(run: Path, tmp_path: Path) -> None:
+    tiny("classification").save(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="its task is 'classification', not 'relation'"):
+        bw.load(tmp_path / "c", task=SPEC)
+    with pytest.raises(SettingsError, match="no task 'relatoin' can be fine-tuned"):
+        bw.finetune(tiny(), "relatoin", train=[{"text": "a"}], out=tmp_path / "run")
