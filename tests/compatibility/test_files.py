@@ -79,7 +79,8 @@ def test_vectors_go_on(root: Path, tmp_path: Path, name: str, same_conditions: b
     for file in (root / "vectors").glob(f"{name}*"):
         shutil.copy(file, tmp_path)
     model = bw.load("models/small", device="cpu")
-    written = getattr(model, method)(tmp_path / name, "texts.txt", **settings)
+    with accepted.deprecations():
+        written = getattr(model, method)(tmp_path / name, "texts.txt", **settings)
     assert 0 < written.new < written.rows
     rel = 0 if same_conditions else 1e-6
     look.check_same(read(root / "expected/vectors" / name), read(tmp_path / name), rel=rel)

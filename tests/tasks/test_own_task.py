@@ -28,7 +28,6 @@ SENTENCES = (
     "# text\n1\td\t_\t_\t_\t_\t2\tamod:x\n2-3\te f\t_\t_\t_\t_\t_\t_\n2\te\t_\t_\t_\t_\t3\tobj\n"
     "3\tf\t_\t_\t_\t_\t0\troot\n",
 )
-CHOICES = [{"prompt": "a", "choices": ["b", "c"], "label": 0}]
 SETTINGS: dict[str, Any] = {
     "epochs": 100,
     "eval_every": 100,
@@ -144,8 +143,15 @@ def test_elsewhere_the_head_is_reported(run: Path) -> None:
 def test_a_run_resumes(run: Path, table: Path, relation_task: Any) -> None:
     again = bw.finetune(tiny(), relation_task, train=table, dev=table, out=run, **SETTINGS)
     assert again.metrics["accuracy"] == 1
-    with pytest.raises(BertworksError, match="begun with task=relation, not choice"):
-        bw.finetune(tiny(), "choice", train=CHOICES, dev=CHOICES, out=run, **SETTINGS)
+    with pytest.raises(BertworksError, match=r"begun with learning_rate=0\.02, not 0\.5"):
+        bw.finetune(
+            tiny(),
+            relation_task,
+            train=table,
+            dev=table,
+            out=run,
+            **SETTINGS | {"learning_rate": 0.5},
+        )
 
 
 @pytest.mark.usefixtures("forgotten")
