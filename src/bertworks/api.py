@@ -432,7 +432,7 @@ class Model:
         """
         task, network = self._task_and_network()
         if not isinstance(network, PretrainingNetwork):
-            raise BertworksError(f"the model was trained for {task.name}, and does not go on texts")
+            raise BertworksError(f"the model was trained for {task.name}, not to continue texts")
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = [row.tolist() for row in self.tokenizer.piece_ids(texts)]
         how = GenerateSettings.parse(settings)

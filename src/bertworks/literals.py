@@ -34,7 +34,7 @@ content."""
 
 Objective: TypeAlias = Literal["mlm", "causal", "replaced_tokens", "distillation"]
 """What an encoder is pre-trained for: to predict masked tokens (BERT) or each next one (GPT), to
-tell replaced tokens (ELECTRA), or masked tokens from a teacher too (DistilBERT)."""
+predict replaced tokens (ELECTRA), or masked tokens from a teacher too (DistilBERT)."""
 
 CorpusFormat: TypeAlias = Literal["auto", "text", "wiki", "jsonl", "parquet"]
 """How the files of a corpus hold their documents."""

@@ -75,7 +75,7 @@ SECTIONS = {
     "tagging": ("Confusions", "By type", "Calibration", "Rows of train, by tokens"),
     "answering": ("By length of the answer", "By first word", "The most confident mistakes"),
     "choice": ("Calibration", "Rows of dev, by tokens"),
-    "regression": ("True and told", "The largest errors"),
+    "regression": ("Gold and predicted", "The largest errors"),
     "retrieval": (),
 }
 """What the report on a run of the task has."""

@@ -260,7 +260,7 @@ def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
     [
         ({"tasks": ["mrcp"]}, "GLUE has no task 'mrcp'. The nearest valid name is 'mrpc'"),
         ({"tasks": ["RTE", "cola"]}, r"data/CoLA: CoLA cannot be learned: no folder"),
-        ({"text_column": "2"}, "text_column is what each of GLUE's tasks has its own of"),
+        ({"text_column": "2"}, "text_column is what each of GLUE's tasks decides for itself"),
         ({"label_smoothing": 0.1}, "STS-B: unknown setting 'label_smoothing'"),
         ({"grid": {"label_smoothing": [0.1]}}, "unknown setting 'label_smoothing'"),
         ({"grid": "lr=1"}, "unknown setting 'lr'"),

@@ -44,7 +44,7 @@ def write_tensorflow(
         raise CheckpointError(f"the original release's layout has no {config.family} models")
     if not family_of(config).pools_as_published(config):
         raise CheckpointError(
-            "the original release's classifiers stand on the first token alone, not on "
+            "the original release's classifiers use the first token alone, not "
             f"classifier_pooling={config.classifier_pooling}"
         )
     family = family_of(config)

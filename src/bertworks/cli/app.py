@@ -69,7 +69,7 @@ class Verbs(TyperGroup):
             # An interrupted run has saved itself and brings the status the shell expects.
             fail(str(error), getattr(error, "status", 1))
         except KeyboardInterrupt:
-            fail("interrupted. The same command starts again; what can be resumed goes on", 130)
+            fail("interrupted. Run the same command again: what can be resumed is resumed", 130)
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None

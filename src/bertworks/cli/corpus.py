@@ -30,9 +30,7 @@ Column = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The column of the text (JSON Lines, Parquet, hf:)."),
 ]
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Skip and count what cannot be read, and go on.")
-]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count what cannot be read.")]
 DropDuplicates = Annotated[
     bool, typer.Option("--drop-duplicates", help="Drop documents whose text has come before.")
 ]
@@ -167,7 +165,7 @@ def prepare(
 ) -> None:
     """Make a corpus ready for `pretrain`: sentences, token ids.
 
-    Killed and run again, it goes on where it stopped. The number of workers changes nothing in
+    Killed and run again, it resumes where it stopped. The number of workers changes nothing in
     what is written. Each worker's memory grows with its longest document, by 10 to 30 bytes a
     character; with tokenizers other than WordPiece also with its longest sentence, by 100 (a line
     without a full stop is one sentence).

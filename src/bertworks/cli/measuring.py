@@ -86,7 +86,7 @@ def ablate(
     train: Train,
     dev: Dev,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="For everything; one that exists is gone on with.")
+        Path, typer.Option(metavar="DIR", help="For everything; one that exists is resumed.")
     ],
     settings: KeyValues = None,
     settings_file: SettingsFile = None,

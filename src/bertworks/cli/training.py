@@ -25,7 +25,7 @@ from .app import (
 )
 
 Run = Annotated[
-    Path, typer.Option(metavar="DIR", help="The run directory; one that exists is gone on with.")
+    Path, typer.Option(metavar="DIR", help="The run directory; one that exists is resumed.")
 ]
 
 GridWords = Annotated[
@@ -52,7 +52,7 @@ def demo(
     ] = 1,
     threads: Threads = None,
 ) -> None:
-    """Run the whole cycle in minutes, on Python's own text.
+    """Run the whole cycle in minutes, on text that comes with Python.
 
     No network is needed: the text is the language reference and the docstrings and comments of the
     standard library.
@@ -94,9 +94,9 @@ def pretrain(
 ) -> None:
     """Pre-train an encoder: masked words and next sentences.
 
-    Stopped, or killed at any moment, the same command goes on to the same weights. With
-    init_checkpoint= a trained model goes on with other text, prepared with its own tokenizer
-    (after add-tokens, with the new model's).
+    Stopped or killed at any moment, the same command resumes, and ends with the same weights. With
+    init_checkpoint= a trained model is trained further on other text, prepared with its
+    tokenizer (after add-tokens, with the new model's).
     """
     set_threads(threads)
     from ..training.pretrain import pretrain as run
@@ -173,7 +173,7 @@ def finetune(
     named (text_column=, pair_column=, label_column=), and reported. The settings' defaults are the
     paper's.
 
-    With --grid or --seeds it is trained many times, the best model is kept as the directory's own,
+    With --grid or --seeds it is trained many times, the best model is kept as the directory's,
     and the same command again does what is missing. The words of a grid, one --grid each: paper
     (batch_size 16, 32; learning_rate 5e-5, 3e-5, 2e-5; epochs 2, 3, 4); learning_rate=1e-5,3e-5
     (these values); optuna:20 (a search of 20 trials), with learning_rate=1e-5..1e-4 (any value

@@ -99,7 +99,7 @@ def score(
     ] = None,
     label_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The column of true labels; guessed if left out."),
+        typer.Option(metavar="NAME", help="The column of gold labels; guessed if left out."),
     ] = None,
     prediction_column: Annotated[
         str | None,
@@ -279,7 +279,7 @@ def generate(
     """Go on with texts, token by token; the model must be causal.
 
     The same seed draws the same tokens, whatever other texts are given; a text that is given
-    several times is gone on with in several ways.
+    several times is continued in several ways.
     """
     given = list(lines_of(texts))
     for text in given:

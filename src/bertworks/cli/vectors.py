@@ -71,7 +71,7 @@ def embed(
     """Write a vector of each text to a file.
 
     Any number of texts will do: few are held at a time. Stopped and started again with the same
-    --out, it goes on where it was; FILE.json says what the vectors were made with. Row N of the
+    --out, it resumes; FILE.json says what the vectors were made with. Row N of the
     file is of text N, counted from 0.
     """
     given = given_settings(ctx, settings_file)
@@ -105,7 +105,7 @@ def features(
     """Write a vector of each token or word, with its place in the text.
 
     The columns are row (the text's number, counted from 0), token or word, start and end (its
-    characters), and vector. Stopped and started again with the same --out, it goes on.
+    characters), and vector. Stopped and started again with the same --out, it resumes.
     """
     given = given_settings(ctx, settings_file)
     options = table_options(header, format, encoding, max_line_bytes)

@@ -164,7 +164,7 @@ class Manifest(_Record):
                 raise DataError(
                     "this corpus is not finished",
                     where=str(directory),
-                    fix="Run the same `bertworks prepare` again: it goes on where it stopped.",
+                    fix="Run the same `bertworks prepare` again: it resumes where it stopped.",
                 ) from None
             raise DataError(
                 f"no {MANIFEST} here, so this is no prepared corpus",

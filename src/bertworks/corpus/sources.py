@@ -45,7 +45,7 @@ class CorpusSource:
             raise DataError(
                 f"the weight {self.weight} is not a number above 0",
                 where=self.path,
-                fix="Leave the source out if nothing of it is wanted.",
+                fix="Leave the source out.",
             )
 
     @classmethod

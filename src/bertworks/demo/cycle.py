@@ -185,7 +185,7 @@ class _Demo:
             f"  loss of masked words      {first['mlm_loss']:7.3f}  → {last['mlm_loss']:7.3f}",
             f"  masked words guessed      {first['mlm_accuracy']:7.1%}  → "
             f"{last['mlm_accuracy']:7.1%}",
-            f"  next sentences told       {first['nsp_accuracy']:7.1%}  → "
+            f"  next sentences predicted       {first['nsp_accuracy']:7.1%}  → "
             f"{last['nsp_accuracy']:7.1%}   (majority {last['nsp_majority']:.1%})",
         )
         return first["mlm_loss"], last["mlm_loss"]

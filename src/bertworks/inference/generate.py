@@ -48,7 +48,7 @@ def generate(
     config = network.encoder.config
     if config.attention != "causal":
         raise SettingsError(
-            "the model sees both sides of a token, and cannot go on with a text",
+            "the model sees both sides of a token, and cannot continue a text",
             fix="Use fill-mask, or a model with attention=causal.",
         )
     for number, prompt in enumerate(prompts, 1):

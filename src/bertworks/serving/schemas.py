@@ -274,7 +274,7 @@ class FillMaskRequest(Own):
     inputs: str | list[str]
     top_k: TopK = 5
     candidates: list[str] | None = Field(
-        None, description="Words whose probability is told; one of n pieces stands in n masks."
+        None, description="Words to score; a word of n pieces takes n masks."
     )
 
 
@@ -322,7 +322,8 @@ class AnswerRequest(Own):
     inputs: Question | list[Question]
     n_best: Annotated[int, Field(ge=1, le=100)] = 5
     null_threshold: float | None = Field(
-        None, description="No answer is told where it scores better by more; the model's."
+        None,
+        description="No answer is predicted where it scores better by more.",
     )
 
 

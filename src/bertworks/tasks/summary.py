@@ -105,7 +105,7 @@ class DataSummary:
         guessable: whether guessing the commonest target is a baseline.
         max_seq_length: the limit.
         train, dev: the tables.
-        shared: rows of dev that stand in train too, word for word; they flatter the metrics.
+        shared: rows of dev that are in train too, word for word; they flatter the metrics.
     """
 
     columns: str
@@ -148,5 +148,5 @@ class DataSummary:
             if missing:
                 lines.append(f"  labels that never occur: {', '.join(map(repr, missing))}")
         if self.shared:
-            lines.append(f"  {self.shared:,} of its rows stand in the training data too")
+            lines.append(f"  {self.shared:,} of its rows are in the training data too")
         return lines

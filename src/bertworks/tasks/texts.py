@@ -52,8 +52,8 @@ class _Shared(Settings):
     window_pooling: WindowPooling = Field("mean", description="of the logits of a row's windows")
     classifier_pooling: ClassifierPooling | None = Field(
         None,
-        description="what the output stands on: the first token's vector, the mean of all (for "
-        "sentence encoders), or the last one's; the checkpoint's, if left out",
+        description="what the output is computed from: the first token's vector, the mean of all "
+        "(for sentence encoders), or the last one's; the checkpoint's, if left out",
     )
     both_orders: bool = Field(
         False,

@@ -358,7 +358,7 @@ class _Loop:
         self.save()
         raise Interrupted(
             f"stopped after step {self.state.step} of {self.total}, and saved",
-            fix="Run the same command again to go on.",
+            fix="Run the same command again to resume.",
             signal_number=signal_number,
         )
 

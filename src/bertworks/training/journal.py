@@ -41,7 +41,7 @@ from .run_files import (
 )
 
 MAY_CHANGE = frozenset({"loader_workers", "keep_checkpoints", "tensorboard"})
-"""Settings that a run may be gone on with differently, since its bits do not depend on them."""
+"""Settings that may change when a run is resumed, since its bits do not depend on them."""
 
 _KINDS = {
     "search": "a grid of fine-tuning runs",

@@ -195,7 +195,7 @@ def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     ]
     if changes:
         warnings.warn(
-            f"the run goes on with {', '.join(changes)}: it will not be the same, bit for bit, as "
+            f"the run resumes with {', '.join(changes)}: it will not be the same, bit for bit, as "
             "an unbroken one",
             ResumeWarning,
             stacklevel=2,

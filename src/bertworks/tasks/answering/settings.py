@@ -41,5 +41,5 @@ class AnsweringSettings(_Shared, TaskSettings):
     answers: str = Field("answers", description="the column of answers")
     unanswerable: bool = Field(False, description="whether there are questions without an answer")
     null_threshold: float = Field(
-        0.0, description="no answer is told where it scores better than the best span by more"
+        0.0, description="no answer is predicted where it scores better than the best span by more"
     )

@@ -154,7 +154,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
             SettingsError: its tokens only see what is behind them.
         """
         if config.attention == "causal":
-            raise SettingsError("attention='causal': replaced tokens are told from both sides")
+            raise SettingsError("attention='causal': replaced tokens are predicted from both sides")
         return DiscriminatorNetwork(config)
 
     def example(

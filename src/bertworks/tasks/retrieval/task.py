@@ -150,7 +150,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     def text_row(self, text: str, pair: str | None = None) -> Row:
         if pair is None:
             raise DataError(
-                "the model tells how alike two texts are, and there is one",
+                "the model compares two texts, and there is one",
                 where=repr(text),
                 fix="Give a pair of texts; bertworks embed makes vectors, bertworks search finds.",
             )

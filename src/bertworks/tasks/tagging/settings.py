@@ -21,7 +21,7 @@ class TaggingOptions(TaskOptions):
     tag_column: str | None = Field(None, description="name or number; guessed if left out")
     scheme: Scheme = Field("bio", description="what tags of spans are brought into")
     labelled_piece: LabelledPiece = Field(
-        "first", description="which pieces of a word tell its tag"
+        "first", description="which pieces of a word its tag is predicted from"
     )
     decoding: Decoding = Field(
         "constrained",

@@ -212,7 +212,7 @@ def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -
         schema.parse(given, where=task.name)
         varied = Space.parse(grid, schema, given).axes.keys()
         if clash := sorted(own & (settings.keys() | varied)):
-            raise SettingsError(f"{clash[0]} is what each of GLUE's tasks has its own of")
+            raise SettingsError(f"{clash[0]} is what each of GLUE's tasks decides for itself")
         is_turned = settings.get("both_orders") or "both_orders" in varied
         if is_turned and "pair_column" not in task.columns:
             raise SettingsError(

@@ -132,8 +132,8 @@ def do_in_processes(
                     yield job, _end(ready, process)
                 if request.signal_number:
                     raise Interrupted(
-                        "stopped; the runs that went on have saved themselves",
-                        fix="Run the same command again to go on.",
+                        "stopped; the runs have saved themselves",
+                        fix="Run the same command again to resume.",
                         signal_number=request.signal_number,
                     )
         finally:

@@ -99,7 +99,7 @@ def _grid_error(path: Path) -> DataError:
 
 
 def _subtitle(facts: RunFacts) -> list[str]:
-    state = "Finished after" if facts.is_finished else "Not finished: stands at"
+    state = "Finished after" if facts.is_finished else "Not finished: at"
     parts = [f"{state} {facts.last_step:,} steps", facts.early_end]
     starts = [line for line in facts.sessions if line["event"] == "start"]
     if starts:

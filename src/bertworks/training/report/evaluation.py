@@ -23,7 +23,7 @@ def sections(breakdown: Breakdown, of: str) -> Iterator[str]:
     if breakdown.calibration is not None:
         yield page.section("Calibration", _calibration(breakdown.calibration))
     if breakdown.values:
-        yield page.section("True and told", _values(breakdown))
+        yield page.section("Gold and predicted", _values(breakdown))
     if breakdown.mistakes:
         worst = breakdown.mistakes[0]
         heading = "Mistakes" if worst.probability is None else "The most confident mistakes"
@@ -59,10 +59,10 @@ def _confusion(confusion: Confusion, of: str) -> str:
     upright = " upright" if len(names) > 4 else ""
     heads = "".join(f'<th scope="col"><span>{escape(name)}</span></th>' for name in names)
     table = (
-        f'<table class="heat{upright}"><thead><tr><th>true ↓ told →</th>{heads}</tr></thead>'
+        f'<table class="heat{upright}"><thead><tr><th>gold ↓ predicted →</th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
-    said = f"{confusion.counted.capitalize()} by what is true and what was told: {of}."
+    said = f"{confusion.counted.capitalize()} by gold and predicted label: {of}."
     return page.paragraph(said) + f'<div class="wide">{table}</div>'
 
 
@@ -150,8 +150,8 @@ def _verdict(mistake: Mistake) -> str:
         how = f"nearer by {mistake.margin:.3g}"
     place = escape(mistake.where or f"row {mistake.row:,}")
     lines = (
-        ("told", ' class="wrong"', mistake.told, how),
-        ("true", "", mistake.truth, place),
+        ("predicted", ' class="wrong"', mistake.told, how),
+        ("gold", "", mistake.truth, place),
     )
     shown = "".join(
         f"<dt>{name}</dt><dd><b{kind}>{escape(answer)}</b> "

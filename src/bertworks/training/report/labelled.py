@@ -37,7 +37,7 @@ def labelled_data(data: Mapping[str, Any]) -> str:
     columns = ("", "Rows", "Tokens", *_LENGTHS, "Rows cut", "Tokens cut")
     if "shared" in rest:
         shared = rest.pop("shared")
-        rest["rows of dev that stand in train too"] = shared
+        rest["rows of dev that are in train too"] = shared
     balance = [
         (label, *(_share(table, label) for table in tables.values()))
         for label in sorted(tables["train"]["labels"], key=tables["train"]["labels"].get)[::-1]
