@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,16 @@ _START = {
     "predict": ("predict", "models/classification", "Ben drew the door"),
     "generate": ("generate", "models/causal", "the river"),
     "search": ("search", "models/small", "texts.txt", "the river"),
+    "vocab": ("vocab", "corpus.txt", "--out", "former"),
+    "prepare": ("prepare", "corpus.txt", "--tokenizer", "vocab", "--out", "former"),
 }
 _VALUES = {
     **dict.fromkeys(("--layers", "--seed"), "-1"),
     **dict.fromkeys(("--max-seq-length", "--max-new-tokens"), "8"),
     **dict.fromkeys(("--temperature", "--top-p"), "0.5"),
     **{"--top-k": "2", "--combine": "sum", "--pooling": "mean", "--precision": "auto"},
-    **{"--of": "words", "--pieces": "first"},
+    **{"--of": "words", "--pieces": "first", "--language": "en", "--sentences": "lines"},
+    **{"--spans": "rules", "--size": "200", "--min-frequency": "3", "--max-word-characters": "50"},
 }
 
 
@@ -54,7 +58,8 @@ def former_option(line: str) -> tuple[str, ...]:
 def _options_that_are_settings() -> dict[str, tuple[str, ...]]:
     names = ("precision", "pooling", "layers", "combine", "normalize", "no-normalize")
     names += ("max-seq-length", "of", "pieces", "max-new-tokens", "seed", "temperature")
-    names += ("top-k", "top-p")
+    names += ("top-k", "top-p", "size", "min-frequency", "max-word-characters")
+    names += ("sentences", "language", "spans")
     found = {}
     for line in sorted(lines("options.txt") - {"search --top-k"}):
         verb, _, option = line.partition(" ")
@@ -118,7 +123,7 @@ def test_the_options_are_there() -> None:
 
 def test_former_options_work() -> None:
     for number, command in enumerate(sorted(set(FORMER_OPTIONS.values()))):
-        accepted.invoke([word.replace("former.", f"former-{number}.") for word in command])
+        accepted.invoke([re.sub("^former", f"former-{number}", word) for word in command])
 
 
 def test_the_names_are_there() -> None:

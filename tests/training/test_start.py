@@ -10,10 +10,10 @@ import torch
 from bertworks.api import Model
 from bertworks.errors import SettingsError
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.finetune_settings import FinetuneSettings
+from bertworks.training.finetune_settings import FinetuneSettings, settings_of
 from bertworks.training.start import Start
 
-from .letters import CONFIG, PIECES, TASK
+from .letters import CONFIG, PIECES, ROWS, TASK
 
 CONFIG3 = CONFIG.with_values(num_hidden_layers=3)
 
@@ -96,3 +96,13 @@ def test_what_does_not_fit_is_said(settings: dict[str, Any], message: str) -> No
 def test_layers_that_share_weights_count_once() -> None:
     with pytest.raises(SettingsError, match="the encoder has 1 layers with weights of their own"):
         begin(given(num_hidden_groups=1), freeze_layers=2)
+
+
+def test_a_classifier_is_not_by_default_on_a_token_that_sees_nothing() -> None:
+    model = given(attention="causal")
+    with pytest.raises(SettingsError, match=r"causal: its first token.*classifier_pooling=last"):
+        begin(model)
+    assert begin(given(attention="causal", classifier_pooling="last")).network is not None
+    settings = settings_of(type(TASK)).parse({"classifier_pooling": "mean", "max_seq_length": 32})
+    task = TASK.from_table(TASK.tokenizer, ROWS, settings)
+    assert Start.of(model, task, settings).network.encoder.config.classifier_pooling == "mean"

@@ -12,7 +12,17 @@ from .. import literals
 from ..errors import DataError
 from ..wording import duration
 from . import show
-from .app import AsJson, Encoding, MaxLineBytes, line_options, lines_of, output, verb
+from .app import (
+    AsJson,
+    Encoding,
+    MaxLineBytes,
+    SettingsFile,
+    given_settings,
+    line_options,
+    lines_of,
+    output,
+    verb,
+)
 
 Corpus = Annotated[
     list[str],
@@ -45,22 +55,15 @@ Exclude = Annotated[
 ]
 
 
-@verb("vocab", "bertworks vocab 'wiki/*.txt' --out vocab --size 8000")
+@verb("vocab", "bertworks vocab 'wiki/*.txt' --out vocab size=8000")
 def vocab(
+    ctx: typer.Context,
     corpus: Corpus,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the tokenizer is written.")],
-    size: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Pieces, the special ones included.")
-    ] = 30522,
+    settings_file: SettingsFile = None,
     cased: Annotated[
-        bool, typer.Option("--cased", help="Keep case and accents, as the cased models do.")
+        bool, typer.Option("--cased", help="lowercase=false: keep case and accents.")
     ] = False,
-    min_frequency: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How often a pair must occur to be learned.")
-    ] = 2,
-    max_word_characters: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Longer words become [UNK].")
-    ] = 200,
     format: Format = "auto",
     column: Column = None,
     encoding: Encoding = "utf-8",
@@ -75,9 +78,12 @@ def vocab(
     """
     from ..corpus.overlap import SharedSequences
     from ..corpus.readers import ReadCounts, read_documents
+    from ..corpus.settings import VocabularySettings
     from ..corpus.sources import parse_sources, paths_of
     from ..text.vocabulary import train_vocabulary
 
+    given = given_settings(ctx, settings_file)
+    how = VocabularySettings.parse(given | ({"lowercase": False} if cased else {}))
     sources = parse_sources(corpus, format=format, column=column)
     counts = ReadCounts()
     documents = read_documents(
@@ -108,16 +114,15 @@ def vocab(
         with show.bar("reading") as reading, show.bar("learning", "pieces") as learning:
             tokenizer = train_vocabulary(
                 paragraphs(),
-                size=size,
-                lowercase=not cased,
-                min_frequency=min_frequency,
-                max_word_characters=max_word_characters,
-                progress=lambda stage, done: learning(done, size) if stage == "pieces" else None,
+                progress=lambda stage, done: (
+                    learning(done, how.size) if stage == "pieces" else None
+                ),
+                **how.model_dump(),
             )
         tokenizer.save(out)
         pieces = f"{tokenizer.vocab_size:,}"
-        if tokenizer.vocab_size < size:
-            pieces += f" (fewer than {size:,}: no more pairs occur {min_frequency} times)"
+        if tokenizer.vocab_size < how.size:
+            pieces += f" (fewer than {how.size:,}: no more pairs occur {how.min_frequency} times)"
         show.facts({"pieces": pieces, "documents": f"{counts.documents:,}"})
         show.read_counts(counts)
         show.facts({"time": duration(seconds()), "written to": out})
@@ -125,6 +130,7 @@ def vocab(
 
 @verb("prepare", "bertworks prepare 'wiki/*.txt' --tokenizer vocab --out prepared")
 def prepare(
+    ctx: typer.Context,
     corpus: Corpus,
     tokenizer: Annotated[
         Path,
@@ -138,20 +144,7 @@ def prepare(
         int | None,
         typer.Option(min=1, metavar="N", help="Processes; all cores if left out."),
     ] = None,
-    sentences: Annotated[
-        literals.Sentences,
-        typer.Option(help="split: by rules; lines: each line is one sentence already."),
-    ] = "split",
-    language: Annotated[
-        str, typer.Option(metavar="CODE", help="The language whose rules split sentences.")
-    ] = "en",
-    spans: Annotated[
-        literals.SpanSource,
-        typer.Option(
-            help="Mark phrases and names, for masking.unit=knowledge. given: documents carry them "
-            'as "spans": [[start, end], …]; rules: and where they do not, rules find some.'
-        ),
-    ] = "none",
+    settings_file: SettingsFile = None,
     format: Format = "auto",
     column: Column = None,
     encoding: Encoding = "utf-8",
@@ -159,9 +152,6 @@ def prepare(
     skip_bad: SkipBad = False,
     drop_duplicates: DropDuplicates = False,
     exclude: Exclude = None,
-    seed: Annotated[
-        int, typer.Option(metavar="N", help="Draws what a corpus weight's fraction takes.")
-    ] = 0,
 ) -> None:
     """Make a corpus ready for `pretrain`: sentences, token ids.
 
@@ -175,6 +165,7 @@ def prepare(
     from ..corpus.prepare import PrepareProgress
     from ..corpus.prepare import prepare as run
 
+    how = given_settings(ctx, settings_file)
     last = PrepareProgress()
 
     def told(now: PrepareProgress) -> None:
@@ -190,14 +181,11 @@ def prepare(
             workers=workers or os.cpu_count() or 1,
             format=format,
             column=column,
-            sentences=sentences,
-            language=language,
-            spans=spans,
             skip_bad=skip_bad,
             drop_duplicates=drop_duplicates,
             exclude=exclude or (),
-            seed=seed,
             progress=told,
+            **how,
             **line_options(encoding, max_line_bytes),
         )
     facts = {
@@ -206,7 +194,7 @@ def prepare(
         "tokens": f"{manifest.tokens:,}",
         "unknown": f"{manifest.unknown_rate:.3%} of the tokens",
     }
-    if spans != "none":
+    if how.get("spans", "none") != "none":
         facts["spans"] = f"{manifest.spans:,}"
     show.facts(facts)
     show.read_counts(last.read)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..settings_help import SettingHelp
 
 _CLASSES = {
+    "vocab": "corpus.settings:VocabularySettings",
+    "prepare": "corpus.settings:PrepareSettings",
     "pretrain": "training.recipe:PretrainSettings",
     "finetune": "training.finetune_settings:FinetuneSettings",
     "glue": "training.finetune_settings:FinetuneSettings",

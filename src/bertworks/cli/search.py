@@ -82,6 +82,7 @@ def search(
     from ..checkpoints.locate import local_directory
     from ..locks import check_inputs
 
+    given = given_settings(ctx, settings_file)
     asked = list(lines_of(queries))
     for query in asked:
         show.must_hold_text(query)
@@ -98,7 +99,7 @@ def search(
             index,
             column=column,
             progress=embedding,
-            **given_settings(ctx, settings_file),
+            **given,
             **table_options(header, format, encoding, max_line_bytes),
         )
     if opened.cut:

@@ -60,10 +60,11 @@ def evaluate(
     settings_file: SettingsFile = None,
 ) -> None:
     """Measure a fine-tuned model on labelled rows."""
+    given = given_settings(ctx, settings_file)
     with output(report, [data], model=model):
         found = load_model(model, device, threads, task).evaluate(
             data,
-            **given_settings(ctx, settings_file),
+            **given,
             **table_options(header, format, encoding, max_line_bytes),
         )
         _show_evaluation(found, model, data, report, json=json)
@@ -194,14 +195,15 @@ def predict(
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
 
+    given = given_settings(ctx, settings_file)
     with output(out, [data], model=model):
         loaded = load_model(model, device, threads, task)
-        given = lines_of(texts or [], **line_options(encoding, max_line_bytes))
-        asked = given if pair is None else ((text, pair) for text in given)
+        lines = lines_of(texts or [], **line_options(encoding, max_line_bytes))
+        asked = lines if pair is None else ((text, pair) for text in lines)
         rows = loaded.stream(
             None if data is not None else asked,
             data=data,
-            **given_settings(ctx, settings_file),
+            **given,
             **table_options(header, format, encoding, max_line_bytes),
         )
         if out is None and data is None and not json and sys.stdout.isatty():
@@ -281,14 +283,15 @@ def generate(
     The same seed draws the same tokens, whatever other texts are given; a text that is given
     several times is continued in several ways.
     """
-    given = list(lines_of(texts))
-    for text in given:
+    given = given_settings(ctx, settings_file)
+    prompts = list(lines_of(texts))
+    for text in prompts:
         show.must_hold_text(text)
     made = load_model(model, device, threads).generate(
-        given,
-        **given_settings(ctx, settings_file),
+        prompts,
+        **given,
     )
-    for text, new in zip(given, made, strict=True):
+    for text, new in zip(prompts, made, strict=True):
         if json:
             show.as_json({"text": text, "generated": new})
         else:

@@ -48,7 +48,7 @@ class MaskingSettings(Settings):
     unit: Literal["token", "whole-word", "span", "knowledge"] = Field(
         "token",
         description="what is chosen at a time: a token; all pieces of a word; some consecutive "
-        "words; or (ERNIE) a phrase or entity that `prepare --spans` marked, elsewhere a word",
+        "words; or (ERNIE) a phrase or entity that `prepare spans=` marked, elsewhere a word",
     )
     span_lengths: Literal["harmonic", "geometric"] = Field(
         "harmonic",
