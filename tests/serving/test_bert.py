@@ -223,3 +223,27 @@ def test_all_models_are_asked_at_once(server: Running, loaded) -> None:
         answers = list(pool.map(lambda at: server.ask(*asked[at % 4][:2]), range(64)))
     for at, answer in enumerate(answers):
         assert close(answer, asked[at % 4][2])
+
+
+def test_what_is_not_finite_is_an_error_and_never_null(saved, start) -> None:
+    with start({"m": saved["classifier"], "v": saved["encoder"]}) as server:
+        for name in ("m", "v"):
+            network = server.service.models.get(name).model.network
+            tokenizer = server.service.models.get(name).model.tokenizer
+            with torch.no_grad():
+                weight = network.encoder.embeddings.word_embeddings.weight
+                weight[tokenizer.token_to_id("river")] = 3e38
+        for path, body in (("/classify", {"model": "m"}), ("/embed", {"model": "v"})):
+            for texts in (["the door", "a river", "open"], ["river"]):
+                refused = server.post(path, {**body, "inputs": texts})
+                assert refused.status_code == 424, path
+                assert "not finite" in refused.json()["error"]
+            assert server.post(path, {**body, "inputs": ["the door", "open"]}).status_code == 200
+
+
+def test_precisions_are_asked_one_by_one(server: Running) -> None:
+    full, half = (
+        np.array(server.ask("/encode", {"texts": ["the door"], "precision": name})["results"])
+        for name in ("fp32", "bf16")
+    )
+    assert 1e-5 < np.abs(full - half).max() < 0.1

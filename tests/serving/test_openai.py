@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import openai
@@ -124,9 +128,6 @@ def test_dimensions_are_cut_and_brought_to_length_1(saved, start, loaded) -> Non
 
 
 def test_a_declared_matryoshka_model_may_be_cut(saved, start, tmp_path) -> None:
-    import json
-    import shutil
-
     copy = tmp_path / "nested"
     shutil.copytree(saved["encoder"], copy)
     settings = json.loads((copy / "config.json").read_text())
@@ -191,3 +192,27 @@ def test_rerank_as_cohere_and_jina_have_it(server: Running) -> None:
     assert [set(one) for one in bare] == [{"index", "relevance_score"}] * 3
     wrong = server.post("/v1/rerank", {**body, "model": "classifier"})
     assert wrong.status_code == 424
+
+
+@pytest.mark.slow
+def test_the_real_javascript_client_gets_whole_vectors(
+    server: Running, loaded, tmp_path: Path
+) -> None:
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        pytest.skip("node and npm are not installed")
+    install = [npm, "install", "--silent", "--no-audit", "--no-fund", "openai@7.57.0"]
+    done = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"npm cannot install the client: {done.stderr[-200:]}")
+    script = shutil.copy(Path(__file__).with_name("openai_client.mjs"), tmp_path)
+    said = subprocess.run(
+        [node, script, f"{server.url}/v1", *TEXTS], capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout)
+    expected = loaded("encoder").embed(TEXTS)
+    np.testing.assert_allclose(found["usual"], expected, atol=1e-6)
+    np.testing.assert_allclose(found["floats"], expected, atol=1e-6)
+    assert "encoder" in found["names"]
+    assert found["refused"] == {"status": 404, "code": "model_not_found", "param": "model"}

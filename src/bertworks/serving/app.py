@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -105,7 +104,6 @@ def make_app(
         if not service.settings.lazy:
             await asyncio.to_thread(_load_all, service)
         service.ready = True
-        gc.freeze()  # what is there for good is not looked at again
         yield
         service.ready = False
         await asyncio.to_thread(service.queue.close)

@@ -45,7 +45,7 @@ class Asking:
         deadline: on the monotonic clock.
         route: as it was declared; "other" where there is none.
         verb: what the metrics call it.
-        model: what it asked.
+        model, device: what it asked, and where that is.
         rows, characters, tokens: of its texts.
         tokenising, queueing, computing: seconds.
         cutting: what became of texts that were too long.
@@ -59,6 +59,7 @@ class Asking:
     route: str = "other"
     verb: str | None = None
     model: str | None = None
+    device: str = "cpu"
     rows: int = 0
     characters: int = 0
     tokens: int = 0
@@ -68,7 +69,7 @@ class Asking:
     cutting: Cutting = field(default_factory=Cutting)
     error: str | None = None
 
-    def headers(self, compute: str, now: float) -> dict[str, str]:
+    def headers(self, now: float) -> dict[str, str]:
         """What text-embeddings-inference says of a request, times in milliseconds."""
         parts = {
             "x-compute-time": now - self.started,
@@ -78,7 +79,7 @@ class Asking:
             "x-inference-time": self.computing,
         }
         return {
-            "x-compute-type": compute,
+            "x-compute-type": self.device,
             "x-compute-characters": str(self.characters),
             "x-compute-tokens": str(self.tokens),
             "x-truncated-texts": str(self.cutting.cut),

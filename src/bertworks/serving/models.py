@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
@@ -91,7 +90,7 @@ class Served:
     ) -> None:
         self.name, self.source, self.model, self.prompts = name, source, model, prompts
         self.precision = precision
-        self.loaded_at = int(time.time())
+        self.device = next(model.network.parameters()).device.type
         self.bytes = sum(
             weight.numel() * weight.element_size() for weight in model.network.parameters()
         )

@@ -51,9 +51,9 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
         {
             "object": "embedding",
             "index": at,
-            "embedding": encoded(vector, body.encoding_format),
+            "embedding": vector,
         }
-        for at, vector in enumerate(found)
+        for at, vector in enumerate(await encoded(found, body.encoding_format))
     ]
     usage = {"prompt_tokens": asking.tokens, "total_tokens": asking.tokens}
     value = {"object": "list", "data": data, "model": served.name, "usage": usage}

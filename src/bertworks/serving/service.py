@@ -61,7 +61,8 @@ class Service:
         served = self.models.loaded(name)
         if served is None:
             served = await asyncio.to_thread(self.models.get, name)
-        asking_of(request).model = served.name
+        asking = asking_of(request)
+        asking.model, asking.device = served.name, served.device
         return served
 
     async def ask(
@@ -133,8 +134,8 @@ class Service:
             request: whose they are.
             runner: what computes them.
             items: texts, token ids, or lists of words.
-            normalize: whether vectors have length 1.
-            dimensions: to which they are cut.
+            normalize: whether vectors, of texts rather than tokens, have length 1.
+            dimensions: to which these are cut.
             prompt: what is put before texts.
         """
         if prompt:
@@ -150,7 +151,9 @@ class Service:
             limit=runner.embedder.limit,
             prepare=partial(runner.prepare, cutting=asking_of(request).cutting),
         )
-        return [finished(vector, normalize=normalize, dimensions=dimensions) for vector in found]
+        if found[0].ndim == 1:
+            found = list(finished(np.stack(found), normalize=normalize, dimensions=dimensions))
+        return found
 
     def check_texts(self, field: str, texts: Sequence[str], *, single: bool = False) -> None:
         """See that texts are there, and neither too many nor too long.
@@ -231,27 +234,36 @@ def asking_of(request: Request) -> Asking:
 
 
 def finished(
-    vector: NDArray[np.float32], *, normalize: bool, dimensions: int | None
+    vectors: NDArray[np.float32], *, normalize: bool, dimensions: int | None
 ) -> NDArray[np.float32]:
-    """A vector (or several) cut, then brought to length 1; a zero vector stays one."""
-    vector = np.ascontiguousarray(vector[..., :dimensions])
+    """Vectors cut, then brought to length 1; a zero vector stays one."""
+    vectors = np.ascontiguousarray(vectors[:, :dimensions])
     if normalize:
-        length = np.linalg.norm(vector, axis=-1, keepdims=True)
-        vector = (vector / np.where(length, length, 1)).astype(np.float32)
-    return vector
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = (vectors / np.where(lengths, lengths, 1)).astype(np.float32)
+    return vectors
 
 
-def encoded(vector: NDArray[np.float32], form: str) -> NDArray[np.float32] | str:
-    """A vector as an answer has it: numbers, or their little-endian float32 in base64."""
-    if form == "float":
-        return vector
-    return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
+async def encoded(vectors: Sequence[NDArray[np.float32]], form: str = "float") -> list[Any]:
+    """Vectors as an answer has them: numbers, or their little-endian float32 in base64.
+
+    Others are answered between some and the next: writing thousands takes a while.
+    """
+    found: list[Any] = []
+    for at, vector in enumerate(vectors):
+        if form == "float":
+            found.append(orjson.Fragment(orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY)))
+        else:
+            found.append(base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode())
+        if at % 64 == 63:
+            await asyncio.sleep(0)
+    return found
 
 
 def reply(request: Request, value: Any) -> Response:
     """A value as JSON, arrays included, with the headers that say what it took."""
     asking = asking_of(request)
-    headers = asking.headers("cpu", time.monotonic())
+    headers = asking.headers(time.monotonic())
     body = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, 200, headers, "application/json")
 

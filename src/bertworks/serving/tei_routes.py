@@ -53,7 +53,7 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
         dimensions=body.dimensions,
         prompt=service.prompt(served, body.prompt_name),
     )
-    return reply(request, found)
+    return reply(request, await encoded(found))
 
 
 @router.post("/embed_all", responses={200: {"model": list[list[list[float]]]}})
@@ -70,7 +70,7 @@ async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
         normalize=False,
         prompt=service.prompt(served, body.prompt_name),
     )
-    return reply(request, found)
+    return reply(request, await encoded(found))
 
 
 @router.post("/embed_sparse")
@@ -223,7 +223,7 @@ async def encode(body: EncodeRequest, request: Request) -> Response:
         placed("texts", body.texts, single=False),
         normalize=normalize,
     )
-    results = [encoded(vector, body.encoding_format) for vector in found]
+    results = await encoded(found, body.encoding_format)
     return reply(request, {"id": body.id, "results": results, "status": 200})
 
 
