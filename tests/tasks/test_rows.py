@@ -314,8 +314,18 @@ def test_what_is_written_is_read_again(
             write_predictions(file, rows)
         return
     write_predictions(file, rows)
-    read = [dict(row.values) for row in read_rows(file, header=True)]
+    header = None if suffix == "jsonl" else True
+    read = [dict(row.values) for row in read_rows(file, header=header)]
     key = "prediction" if suffix == "jsonl" else "prediction.label"
     written = {"label": "x"} if suffix == "jsonl" else "x"
     assert [row.pop(key) for row in read] == [written] * len(rows)
     assert read == as_rows(table)
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_header_is_for_lines_of_fields(tmp_path: Path, header: bool) -> None:
+    file = write(tmp_path / "a.jsonl", '{"text": "a", "label": "b"}\n')
+    said = f"a.jsonl: header={str(header).lower()} is for tsv and csv; jsonl has no line of names"
+    with pytest.raises(DataError, match=said):
+        read_rows(file, header=header)
+    assert len(list(read_rows(file))) == 1

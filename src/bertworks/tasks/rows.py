@@ -103,12 +103,28 @@ def _open_file(path: str, columns: Sequence[str], options: TableOptions) -> Rows
         raise DataError(problem, where=path)
     format = options.format if options.format != "auto" else _format_of_name(path)
     if format == "parquet" or (format is None and read_head(path).startswith(b"PAR1")):
+        _check_no_header(path, options, "parquet")
         return _open_parquet(path, options.max_line_bytes)
 
     def read() -> Iterator[tuple[int, str]]:
         return read_lines(path, _reading(options))
 
     return _open_lines(path, read, columns, options, format)
+
+
+def _check_no_header(path: str, options: TableOptions, format: TableFormat) -> None:
+    """See that nothing is said of a header where the format has none.
+
+    Raises:
+        DataError: it is.
+    """
+    if options.header is not None:
+        given = f"header={str(options.header).lower()}"
+        raise DataError(
+            f"{given} is for tsv and csv; {format} has no line of names",
+            where=path,
+            fix="Leave it out.",
+        )
 
 
 def _reading(options: TableOptions) -> Reading:
@@ -163,6 +179,7 @@ def _open_lines(
     if format == "json" and not holds_one_document(read()):
         format = "jsonl"
     if format in _STREAMS:
+        _check_no_header(path, options, format)
         return _open_stream(path, lambda: _STREAMS[format](read(), path, limit))
     if format == "csv" and are_separated_by_tabs(first_lines(read())):
         raise DataError(
