@@ -112,7 +112,7 @@ def _open_file(path: str, columns: Sequence[str], options: TableOptions) -> Rows
     return _open_lines(path, read, columns, options, format)
 
 
-def _check_no_header(path: str, options: TableOptions, format: TableFormat) -> None:
+def _check_no_header(path: str, options: TableOptions, format: str | None) -> None:
     """See that nothing is said of a header where the format has none.
 
     Raises:
