@@ -151,7 +151,7 @@ class _Freezing:
     def __init__(self, network: nn.Module, dtype: torch.dtype | None) -> None:
         weight = next(network.parameters())
         self.dtype = dtype
-        self.packs = weight.is_cpu and _has_packed_kernels(dtype or weight.dtype)
+        self.packs = weight.is_cpu and has_packed_kernels(dtype or weight.dtype)
         self.twins: dict[nn.Module, nn.Module] = {}
 
     def twin(self, module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
@@ -209,7 +209,7 @@ def _unchanged(x: Tensor) -> Tensor:
     return x
 
 
-def _has_packed_kernels(dtype: torch.dtype) -> bool:
+def has_packed_kernels(dtype: torch.dtype) -> bool:
     """Whether oneDNN has kernels for packed weights of a dtype on this processor."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False

@@ -14,7 +14,8 @@ from ..packed import Packed, Sequences
 
 def _weighted_mean(hidden: Tensor) -> Tensor:
     weights = torch.arange(1, hidden.shape[1] + 1, device=hidden.device, dtype=hidden.dtype)
-    return torch.einsum("slh,l->sh", hidden, weights / weights.sum())
+    # No matrix product, whose sums would depend on the number of sequences.
+    return (hidden * (weights / weights.sum())[:, None]).sum(1)
 
 
 # From `[sequences, length, hidden_size]`, sequences of equal length, to `[sequences, width]`.

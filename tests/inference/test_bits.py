@@ -1,0 +1,88 @@
+"""A text's vector is the same to the bit, alone and in any batch, by one thread or two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from bertworks.api import Model
+from bertworks.inference.form import has_packed_kernels
+from bertworks.literals import Pooling
+from bertworks.model.config import EncoderConfig
+from bertworks.text.tokenizer import Tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TOKENIZER = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
+BUDGETS = (1 << 14, 1 << 10, 300)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def model_of(hidden_size: int) -> Model:
+    """A model whose every product has sums of the size of real ones."""
+    config = EncoderConfig(
+        vocab_size=TOKENIZER.vocab_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=2,
+        num_attention_heads=hidden_size // 32,
+        intermediate_size=4 * hidden_size,
+        max_position_embeddings=256,
+        initializer_range=0.05,
+    )
+    return Model.fresh(config, TOKENIZER)
+
+
+def texts_of(count: int) -> list[str]:
+    """Many short texts, some of them of a few hundred tokens."""
+    random = np.random.default_rng(0)
+    lengths = np.minimum(random.geometric(1 / 30, count), 250)
+    return [" ".join(random.choice(list(LETTERS), length)) for length in lengths]
+
+
+def check(model: Model, texts: list[str], pooling: Pooling, precision: str) -> None:
+    how = {"pooling": pooling, "precision": precision}
+    alone = np.concatenate([model.embed(text, **how) for text in texts])
+    for seed, budget in enumerate(BUDGETS):
+        order = np.random.default_rng(seed).permutation(len(texts))
+        found = model.embed([texts[at] for at in order], batch_tokens=budget, **how)
+        assert np.array_equal(found, alone[order])
+
+
+def precisions() -> list[str]:
+    """Those whose packed kernels this processor has; the promise is theirs."""
+    return [
+        name
+        for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
+        if has_packed_kernels(dtype)
+    ]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weighted-mean", "mean+max", "pooler"])
+def test_batches_change_no_bit(pooling: Pooling) -> None:
+    model, texts = model_of(384), texts_of(24)
+    for precision in precisions():
+        check(model, texts, pooling, precision)
+
+
+@pytest.mark.long
+def test_batches_of_two_thousand_change_no_bit() -> None:
+    model, texts = model_of(64), texts_of(2000)
+    for precision in precisions():
+        check(model, texts, "mean", precision)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("two_threads")
+def test_batches_change_no_bit_with_two_threads() -> None:
+    model, texts = model_of(64), texts_of(60)
+    for precision in precisions():
+        check(model, texts, "mean", precision)
