@@ -4,10 +4,11 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+BENCH ?= .venv-bench
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-quick test-slow lint format clean help
+.PHONY: demo test test-quick test-slow lint format bench clean help
 
 demo: $(VENV)/.installed-demo  ## the whole cycle on text that Python itself carries, in minutes
 	$(BIN)/bertworks demo
@@ -31,8 +32,11 @@ format: $(VENV)/.installed-dev  ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+bench: $(BENCH)/.installed  ## ours beside its peers, in an environment of its own: make bench MODEL=DIR
+	$(BENCH)/bin/python benchmarks/inference.py $(MODEL) --out benchmarks/inference.json
+
 clean:  ## remove the virtual environment and what tools leave behind
-	rm -rf $(VENV) bertworks-demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) bertworks-demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -41,6 +45,12 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "error: $(PYTHON) is older than Python 3.11. Run: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+$(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet -c constraints.txt -e .
+	$(BENCH)/bin/pip install --quiet -c constraints.txt -r benchmarks/requirements.txt
+	@touch $@
 
 $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[metrics,plots]"

@@ -25,7 +25,7 @@ class EngineKeywords(TypedDict, total=False):
 
     batch_tokens: int
     window_rows: int
-    precision: Literal["auto", "fp32", "bf16"]
+    precision: Literal["auto", "fp32", "bf16", "int8"]
 
 
 class RowKeywords(TableKeywords, EngineKeywords, total=False):
@@ -80,7 +80,7 @@ class ProbeKeywords(TableKeywords, total=False):
     normalize: bool
     text_column: str | None
     label_column: str | None
-    precision: Literal["auto", "fp32", "bf16"]
+    precision: Literal["auto", "fp32", "bf16", "int8"]
     inverse_regularization: float
     max_iterations: int
 

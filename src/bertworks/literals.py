@@ -16,6 +16,11 @@ Precision: TypeAlias = Literal["auto", "fp32", "bf16"]
 In bf16 hidden states are bfloat16; weights and their summed gradients stay float32.
 """
 
+InferencePrecision: TypeAlias = Literal["auto", "fp32", "bf16", "int8"]
+"""What a trained network computes in. `int8`: the linear maps of the layers take 8-bit weights and
+8-bit inputs, each output and each token with a scale; the rest is as with `auto`.
+"""
+
 TableFormat: TypeAlias = Literal[
     "auto",
     "tsv",

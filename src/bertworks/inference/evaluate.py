@@ -55,6 +55,8 @@ def evaluate(
         raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
     made_of = evaluator.breakdown() if breakdown else Breakdown()
     remarks = evaluator.remarks()
-    if dtype_of(settings.precision, next(network.parameters()).device) is torch.bfloat16:
+    if settings.precision == "int8":
+        remarks = [*remarks, "computed with 8-bit weights"]
+    elif dtype_of(settings.precision, next(network.parameters()).device) is torch.bfloat16:
         remarks = [*remarks, "computed in bfloat16"]
     return Evaluation(metrics, rows, remarks, made_of)

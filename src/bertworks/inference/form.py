@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..literals import Precision
+from ..literals import InferencePrecision
 from ..model.embeddings import Embeddings
-from ..model.encoder import Encoder, FeedForward
+from ..model.encoder import Encoder, FeedForward, Layer
 from ..model.heads import MLMHead
 from ..model.layers import ACTIVATIONS, Linear
 from ..model.precision import dtype_of
+from .quantized import QuantizedLinear
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -43,7 +44,7 @@ _FUSED = {
 }
 
 
-def frozen_form(network: ModuleT, precision: Precision = "fp32") -> ModuleT:
+def frozen_form(network: ModuleT, precision: InferencePrecision = "fp32") -> ModuleT:
     """The network as inference runs it; call it in `torch.inference_mode()`.
 
     Forms are kept for as long as the network is, one for each precision, until an optimizer's step
@@ -55,11 +56,12 @@ def frozen_form(network: ModuleT, precision: Precision = "fp32") -> ModuleT:
         precision: what its encoders compute in.
     """
     dtype = dtype_of(precision, next(network.parameters()).device)
+    kind = dtype, precision == "int8"
     with _lock:
         forms = _forms.setdefault(network, {})
-        form = forms.get(dtype)
+        form = forms.get(kind)
         if form is None or not form.is_current():
-            form = forms[dtype] = _Form(network, dtype)
+            form = forms[kind] = _Form(network, *kind)
     assert isinstance(form.network, type(network))
     return form.network
 
@@ -89,7 +91,7 @@ class FrozenLinear(Linear):
 class _Form:
     """A frozen form, and what it was made of."""
 
-    def __init__(self, network: nn.Module, dtype: torch.dtype | None) -> None:
+    def __init__(self, network: nn.Module, dtype: torch.dtype | None, int8: bool) -> None:
         # The tables in which modules hold their parameters, buffers and submodules.
         self._held = [
             (table, name, held)
@@ -102,7 +104,7 @@ class _Form:
         self._tensors = [(tensor, tensor._version, tensor.data_ptr()) for tensor in tracked]
         self._numbers = [(view, view[0]) for tensor in tensors for view in _one_number(tensor)]
         with torch.no_grad():
-            self.network = _Freezing(network, dtype).twin(network, dtype)
+            self.network = _Freezing(network, dtype, int8).twin(network, dtype)
 
     def is_current(self) -> bool:
         """Whether the module still holds what the form was made of."""
@@ -127,7 +129,9 @@ def _one_number(tensor: Tensor) -> Iterator[NDArray[Any]]:
         yield tensor.detach().view(-1)[tensor.numel() // 2 :][:1].numpy()
 
 
-_forms: WeakKeyDictionary[nn.Module, dict[torch.dtype | None, _Form]] = WeakKeyDictionary()
+_forms: WeakKeyDictionary[nn.Module, dict[tuple[torch.dtype | None, bool], _Form]] = (
+    WeakKeyDictionary()
+)
 _lock = Lock()
 
 
@@ -148,9 +152,14 @@ register_optimizer_step_post_hook(_forget)
 class _Freezing:
     """Makes the twins of a network's modules, each once."""
 
-    def __init__(self, network: nn.Module, dtype: torch.dtype | None) -> None:
+    def __init__(self, network: nn.Module, dtype: torch.dtype | None, int8: bool) -> None:
         weight = next(network.parameters())
-        self.dtype = dtype
+        self.quantized = {
+            part
+            for module in network.modules()
+            if int8 and isinstance(module, Layer)
+            for part in module.modules()
+        }
         self.packs = weight.is_cpu and has_packed_kernels(dtype or weight.dtype)
         self.twins: dict[nn.Module, nn.Module] = {}
 
@@ -181,6 +190,8 @@ class _Freezing:
             }
         elif isinstance(twin, FeedForward):
             self._fuse(twin)
+        elif type(module).forward is Linear.forward and module in self.quantized:
+            QuantizedLinear.prepare(twin)
         elif type(module).forward is Linear.forward and (dtype is not None or self.packs):
             self._freeze(twin, dtype)
         return twin

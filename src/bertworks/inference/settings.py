@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ..literals import Combine, Pooling, Precision
+from ..literals import Combine, InferencePrecision, Pooling
 from ..settings import Settings, with_default
 from ..tasks.table_options import TableOptions
 
@@ -23,10 +23,10 @@ class EngineSettings(Settings):
 
     batch_tokens: int = Field(8192, ge=1, description="tokens that go through at once, at most")
     window_rows: int = Field(4096, ge=1, description="rows that are held and sorted at a time")
-    precision: Precision = Field(
+    precision: InferencePrecision = Field(
         "auto",
         description="what the encoder computes in; auto: bf16 where the device is faster at it, "
-        "else fp32",
+        "else fp32; int8: the fastest, and approximate",
     )
 
 
@@ -113,7 +113,7 @@ class TextProbeSettings(EmbedSettings, TableOptions):
 
     text_column: str | None = Field(None, description="name or number; guessed if left out")
     label_column: str | None = Field(None, description="name or number; guessed if left out")
-    precision: Precision = Field("auto", description="what the encoder computes in")
+    precision: InferencePrecision = Field("auto", description="what the encoder computes in")
     inverse_regularization: float = Field(1.0, gt=0, description="scikit-learn's C")
     max_iterations: int = Field(10_000, ge=1, description="of the solver, which stops sooner")
 

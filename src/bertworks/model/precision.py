@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BertworksWarning
-from ..literals import Precision
+from ..literals import InferencePrecision
 from .encoder import Encoder
 
 
@@ -50,9 +50,9 @@ def _processor_vendor() -> str:
     return ""
 
 
-def dtype_of(precision: Precision, device: torch.device | str) -> torch.dtype | None:
-    """The dtype to compute in; None for that of the parameters."""
-    if precision == "fp32" or (precision == "auto" and not is_fast_at_bfloat16(device)):
+def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch.dtype | None:
+    """The dtype to compute in, with int8 what is not in int8; None for that of the parameters."""
+    if precision == "fp32" or (precision in ("auto", "int8") and not is_fast_at_bfloat16(device)):
         return None
     if not has_bfloat16(device):
         warnings.warn(
