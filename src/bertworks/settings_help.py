@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import annotated_types
 import yaml
@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 _TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
 _WIDTH = 100
 _INDENT = 30
+_Item = TypeVar("_Item", "SettingHelp", "_Field")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,22 @@ def describe(settings: type[BaseModel]) -> list[SettingHelp]:
     Settings are grouped by the class that declares them; the first line of its docstring is the
     group's title.
     """
-    return sorted_by_group(_described(settings, "", {}))
+    return sorted_by_group(settings, _described(settings, "", {}))
 
 
-def sorted_by_group(settings: Iterator[SettingHelp]) -> list[SettingHelp]:
-    """Bring the settings of a group together; groups keep the order of their first settings."""
-    groups: dict[str, list[SettingHelp]] = {}
-    for setting in settings:
-        groups.setdefault(setting.group, []).append(setting)
-    return [setting for group in groups.values() for setting in group]
+def sorted_by_group(settings: type[BaseModel], found: Iterable[_Item]) -> list[_Item]:
+    """Bring the settings of a group together, first the groups of common settings.
+
+    Args:
+        settings: the class.
+        found: its settings, in the order of their fields.
+    """
+    common: tuple[str, ...] = getattr(settings, "common", ())
+    items = list(found)
+    named = {item.key: item.group for item in items}
+    groups = [named[key] for key in common if key in named] + [item.group for item in items]
+    order = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    return sorted(items, key=lambda item: order[item.group])
 
 
 def help_text(settings: Sequence[SettingHelp], width: int = 80) -> str:
@@ -119,7 +127,7 @@ def commented_yaml(settings: type[BaseModel], given: Mapping[str, Any] | None = 
 class _Field:
     """A setting of the top level, with the group of settings that it holds, if it holds one."""
 
-    name: str
+    key: str
     info: FieldInfo
     group: str
     help: SettingHelp
@@ -131,12 +139,11 @@ def _top_level(settings: type[BaseModel]) -> list[_Field]:
     for name, info in settings.model_fields.items():
         own = _help(settings, name, info, "", {})
         found.append(_Field(name, info, own.group, own, _settings_in(info.annotation)))
-    order = list(dict.fromkeys(field.group for field in found))
-    return sorted(found, key=lambda field: order.index(field.group))
+    return sorted_by_group(settings, found)
 
 
 def _yaml_of(field: _Field, given: Mapping[str, Any]) -> list[str]:
-    name = field.name
+    name = field.key
     if name in given:
         value = yaml.safe_dump({name: given[name]}, sort_keys=False, allow_unicode=True)
         return [*_comment(_sentence(field.help)), *value.rstrip().splitlines()]

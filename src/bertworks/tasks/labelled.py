@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class TaskOptions(TableOptions):
-    """What a user may say of a task, and of its tables, when it is learned."""
+    """Sequences and the output layer."""
 
     @field_validator("*", mode="before")
     @classmethod

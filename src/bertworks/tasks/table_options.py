@@ -14,7 +14,7 @@ from ..settings import Settings
 
 
 class TableOptions(Settings):
-    """What a table's file is, where that is not to be detected."""
+    """The format of tables, where it is not to be detected."""
 
     header: bool | None = Field(None, description="whether files begin with column names")
     format: TableFormat = Field("auto", description="of files whose name does not say it")

@@ -38,7 +38,7 @@ _TURNED: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"
 
 
 class _Shared(Settings):
-    """What a user may say, and what stays with the task."""
+    """Texts that are too long, and pairs of texts."""
 
     truncation: Truncation = Field(
         "longest_first",
@@ -62,7 +62,7 @@ class _Shared(Settings):
 
 
 class TextOptions(_Shared, TaskOptions):
-    """What a user may say of a task on texts."""
+    """Columns of texts."""
 
     text_column: str | None = Field(None, description="name or number; guessed if left out")
     pair_column: str | None = Field(None, description="of a second text")

@@ -44,7 +44,7 @@ class AdapterSettings(Settings):
 
 
 class FinetuneSettings(TrainingSettings, AdapterSettings):
-    """What is learned, from what it begins, and when it ends; the defaults are the paper's.
+    """How long is trained, and from what; the defaults are the paper's.
 
     Of the paper's three learning rates 2e-5 is the one of the original code's examples, and the
     least likely to spoil a run; a small encoder needs a higher one (tiny: about 3e-4).

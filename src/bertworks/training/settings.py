@@ -23,7 +23,7 @@ _RATIO = 32  # of the highest rate of a slanted triangle to the lowest
 
 
 class OptimizerSettings(Settings):
-    """How the weights follow their gradients; the defaults are the paper's."""
+    """The optimizer and the learning rate."""
 
     optimizer: Literal["adamw", "lamb"] = Field(
         "adamw", description="lamb is for very large batches (You et al. 2019)"
@@ -123,7 +123,7 @@ def _slanted_triangle(step: int, cut: int, total: int) -> float:
 
 
 class FreezingSettings(Settings):
-    """What keeps its weights; heads, poolers and a last norm always learn."""
+    """Freezing; heads, poolers and a last norm always learn."""
 
     freeze_embeddings: bool = Field(
         False, description="the embeddings, and an output layer that is tied to them"
@@ -153,7 +153,7 @@ class FreezingSettings(Settings):
 
 
 class TrainingSettings(OptimizerSettings, FreezingSettings):
-    """Batches, evaluations and checkpoints of a run."""
+    """Batches, evaluations and checkpoints."""
 
     seed: int = Field(0, ge=0, description="of fresh weights, dropout and the order of the data")
     batch_size: int | None = Field(None, ge=1, description="rows (examples) of a step")
@@ -194,7 +194,7 @@ class TrainingSettings(OptimizerSettings, FreezingSettings):
 
 
 class FitSettings(TrainingSettings):
-    """More settings of batches and data."""
+    """Batches and data."""
 
     former: ClassVar = {
         "optimizer.name": "optimizer",

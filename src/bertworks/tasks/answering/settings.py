@@ -10,7 +10,7 @@ from .network import Softmax, SpanLoss
 
 
 class _Shared(Settings):
-    """What is both."""
+    """Windows and answers of question answering."""
 
     max_seq_length: int = Field(384, ge=8, description="the most tokens of a window")
     stride: int = Field(128, ge=1, description="tokens between the beginnings of windows")
@@ -26,7 +26,7 @@ class _Shared(Settings):
 
 
 class AnsweringOptions(_Shared, TaskOptions):
-    """What a user may say of question answering when it is learned."""
+    """Columns of question answering."""
 
     question_column: str | None = Field(None, description="name or number; guessed if left out")
     context_column: str | None = Field(None, description="of the passages; guessed if left out")

@@ -11,7 +11,7 @@ from ..labelled import TaskOptions, TaskSettings
 
 
 class ChoiceOptions(TaskOptions):
-    """What a user may say of multiple choice when it is learned."""
+    """Columns of multiple choice."""
 
     prompt_column: str | None = Field(None, description="name or number; guessed if left out")
     choice_columns: str | None = Field(

@@ -11,7 +11,7 @@ from ..texts import TextOptions, TextSettings
 
 
 class _Shared(Settings):
-    """What is both."""
+    """Labels of classification."""
 
     positive_label: str | None = Field(
         None, description="of two classes the one whose F1 is reported; the last, if left out"
@@ -30,7 +30,7 @@ class _Shared(Settings):
 
 
 class ClassificationOptions(_Shared, TextOptions):
-    """What a user may say of a classifier when it is learned."""
+    """Weights of classes."""
 
     balance_classes: bool = Field(
         False, description="rows of rare classes count for more: all classes for the same"

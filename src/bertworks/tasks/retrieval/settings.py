@@ -21,7 +21,7 @@ Loss = Literal["in-batch", "triplet", "cosine"]
 
 
 class _Shared(Settings):
-    """What is both."""
+    """Losses of retrieval."""
 
     scale: float = Field(
         20.0, gt=0, description="of cosines in the in-batch loss; one over the temperature"
@@ -46,7 +46,7 @@ class _Shared(Settings):
 
 
 class RetrievalOptions(TaskOptions, _Shared):
-    """What a user may say of retrieval when it is learned."""
+    """Columns, loss and pooling of retrieval."""
 
     query_column: str | None = Field(None, description="name or number; guessed if left out")
     passage_column: str | None = Field(

@@ -15,7 +15,7 @@ Decoding = Literal["constrained", "free"]
 
 
 class TaggingOptions(TaskOptions):
-    """What a user may say of tagging when it is learned."""
+    """Columns, tags and windows of tagging."""
 
     word_column: str | None = Field(None, description="name or number; guessed if left out")
     tag_column: str | None = Field(None, description="name or number; guessed if left out")
