@@ -40,7 +40,8 @@ TASKS = [labelled_task(task).options for task in LABELLED]
 KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
     "TableKeywords": ("What a table's file is.", (), [TableOptions]),
     "EngineKeywords": ("How rows are run through a network.", (), [inference.EngineSettings]),
-    "RowKeywords": ("Of `predict` and `evaluate`.", ("TableKeywords", "EngineKeywords"), []),
+    "RowKeywords": ("Of `predict` and `stream`.", ("TableKeywords", "EngineKeywords"), []),
+    "EvaluateKeywords": ("Of `evaluate`.", ("RowKeywords",), [inference.MeasuredSettings]),
     "EmbedKeywords": ("Of `embed`.", ("RowKeywords",), [inference.EmbeddingSettings]),
     "FeatureKeywords": ("Of `features_to`.", ("RowKeywords",), [inference.FeatureSettings]),
     "GenerateKeywords": ("Of `generate`.", ("EngineKeywords",), [inference.GenerateSettings]),

@@ -31,15 +31,23 @@ from .inference import engine
 from .inference.evaluate import Evaluation, evaluate
 from .inference.features import Embedder, embed
 from .inference.generate import generate
+from .inference.held_out import evaluate_held_out, is_corpus
 from .inference.settings import (
     EmbeddingSettings,
     EngineSettings,
     FeatureSettings,
     GenerateSettings,
+    MeasuredSettings,
 )
 from .inference.token_features import TokenFeatures
 from .inference.vectors import WrittenVectors, begun_with, fingerprint, write_vectors
-from .keywords import EmbedKeywords, FeatureKeywords, GenerateKeywords, RowKeywords
+from .keywords import (
+    EmbedKeywords,
+    EvaluateKeywords,
+    FeatureKeywords,
+    GenerateKeywords,
+    RowKeywords,
+)
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
 from .model.device import pick_device, without_weights
@@ -216,20 +224,31 @@ class Model:
         task = task.for_table(table, labelled=False)
         return engine.predict(network, task, table, engine_settings)
 
-    def evaluate(self, table: Table, **settings: Unpack[RowKeywords]) -> Evaluation:
+    def evaluate(self, table: Table, **settings: Unpack[EvaluateKeywords]) -> Evaluation:
         """The task's metrics on rows whose labels are known.
 
         Args:
             table: a path, or rows in memory: mappings, a pandas `DataFrame`, `(text, label)` pairs
-                or a tuple `(texts, labels)` (see `tasks.rows.Table`).
-            settings: those of `TableOptions`, and those of `EngineSettings`.
+                or a tuple `(texts, labels)` (see `tasks.rows.Table`). For a pre-trained model, a
+                directory that `prepare` made, whose held-out documents are measured.
+            settings: those of `TableOptions`, and those of `EngineSettings`; for a corpus those of
+                `MeasuredSettings`.
 
         Raises:
-            DataError: a row is not one of the task, or has no answer.
+            DataError: a row is not one of the task, or has no answer; or a corpus is not one of the
+                model's.
+            SettingsError: a setting is unknown or impossible, or is for a corpus.
             BertworksError: the model has no task, or its metrics need another package.
         """
         task, network = self._task_and_network()
         options, others = TableOptions.split(settings)
+        of_corpus = {k: others.pop(k) for k in MeasuredSettings.model_fields if k in others}
+        if is_corpus(table):
+            measured, how = MeasuredSettings.parse(of_corpus), EngineSettings.parse(others)
+            return evaluate_held_out(network, task, str(table), measured, how)
+        if of_corpus:
+            key, value = next(iter(of_corpus.items()))
+            raise SettingsError(f"{key}={value} is for a prepared corpus", fix="Leave it out.")
         rows = read_rows(table, columns=task.column_names, **options)
         task = task.for_table(rows, labelled=True)
         cuts = engine.Cuts()

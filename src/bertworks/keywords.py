@@ -29,7 +29,16 @@ class EngineKeywords(TypedDict, total=False):
 
 
 class RowKeywords(TableKeywords, EngineKeywords, total=False):
-    """Of `predict` and `evaluate`."""
+    """Of `predict` and `stream`."""
+
+
+class EvaluateKeywords(RowKeywords, total=False):
+    """Of `evaluate`."""
+
+    documents: int | float
+    sequences: int
+    seed: int
+    max_seq_length: int
 
 
 class EmbedKeywords(RowKeywords, total=False):

@@ -24,7 +24,7 @@ _CLASSES = {
     "glue": "training.finetune_settings:FinetuneSettings",
     "probe": "inference.settings:TextProbeSettings",
     "ablate": "ablations.features:FeatureAblationSettings",
-    "evaluate": "inference.settings:EngineSettings",
+    "evaluate": "inference.settings:EvaluateSettings",
     "predict": "inference.settings:EngineSettings",
     "generate": "inference.settings:GenerateSettings",
     "embed": "inference.settings:EmbeddingSettings",

@@ -93,6 +93,23 @@ class GenerationSettings(Settings):
         return self
 
 
+class MeasuredSettings(Settings):
+    """Which part of a prepared corpus a pre-trained model is measured on, and how long."""
+
+    documents: int | float = Field(
+        0.01, gt=0, description="how many are held out; below 1: which share"
+    )
+    sequences: int = Field(1024, ge=1, description="how many of theirs are measured")
+    seed: int = Field(
+        0, ge=0, description="which documents, and which tokens are masked; that of the training"
+    )
+    max_seq_length: int = Field(128, ge=8, description="the most tokens of a sequence")
+
+
+class EvaluateSettings(MeasuredSettings, EngineSettings):
+    """The settings of `evaluate`."""
+
+
 class EmbeddingSettings(EmbedSettings, EngineSettings):
     """The settings of `embed`."""
 

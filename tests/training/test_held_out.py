@@ -1,0 +1,81 @@
+"""A pre-trained model on the held-out documents of a prepared corpus."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import bertworks as bw
+from bertworks.corpus.shards import Corpus
+from bertworks.errors import CheckpointError, DataError, SettingsError
+from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.source import PretrainingSource, split_held_out
+from bertworks.tasks.pretraining.task import PretrainingTask
+from tests.checkpoints.test_store import tiny
+from tests.cli.conftest import invoke
+from tests.training.tiny_run import tiny_run
+
+MEASURED = {"documents": 5, "sequences": 8, "max_seq_length": 24}
+
+
+@pytest.fixture(scope="module")
+def run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("held-out") / "run"
+    tiny_run(prepared, out, precision="fp32", steps=3)
+    return out
+
+
+def test_the_metrics_are_those_of_the_run_s_last_evaluation(prepared: Path, run: Path) -> None:
+    last = tiny_run(prepared, run, precision="fp32", steps=3).metrics
+    found = bw.load(run).evaluate(prepared, precision="fp32", **MEASURED)
+    assert found.rows == 8
+    assert found.remarks == ["5 documents are held out"]
+    assert last == pytest.approx({key: found.metrics[key] for key in last}, rel=1e-6)
+
+
+def test_masked_tokens_alone(prepared: Path, run: Path) -> None:
+    """The share of `[MASK]`s that the network fills rightly, counted one by one."""
+    corpus = Corpus.open(prepared)
+    tokenizer = corpus.load_tokenizer()
+    documents = split_held_out(corpus, 5, seed=3)[1]
+    instances = InstanceSettings(max_seq_length=24)
+    source = PretrainingSource(corpus, documents, tokenizer, instances, seed=3)
+    model = bw.load(run)
+    right = []
+    for example in source.examples(limit=8):
+        batch = PretrainingTask(tokenizer, instances).collate([example]).to("cpu")
+        with torch.no_grad():
+            predicted = model.network.predict(batch)["mlm_logits"].argmax(-1)
+        positions = batch.targets["masked_positions"].tolist()
+        for at, label, answer in zip(
+            positions, batch.targets["masked_labels"].tolist(), predicted.tolist(), strict=True
+        ):
+            if batch.packed.input_ids[at] == tokenizer.mask_id:
+                right.append(label == answer)
+    found = model.evaluate(prepared, precision="fp32", seed=3, **MEASURED).metrics
+    assert found["mlm_mask_accuracy"] == pytest.approx(sum(right) / len(right))
+    assert len(right) > 10
+
+
+def test_the_command_line_says_it_too(prepared: Path, run: Path) -> None:
+    words = [f"{key}={value}" for key, value in MEASURED.items()]
+    found = invoke("evaluate", run, "--data", prepared, "--device", "cpu", *words)
+    assert found.exit_code == 0, found.output
+    assert re.search(r"^mlm_mask_accuracy +0\.\d{4}$", found.output, re.MULTILINE)
+
+
+def test_what_does_not_fit_is_refused(prepared: Path, run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a prepared corpus, and the model was trained for clas"):
+        tiny("classification").evaluate(prepared)
+    with pytest.raises(DataError, match="prepared with another tokenizer"):
+        tiny().evaluate(prepared)
+    with pytest.raises(SettingsError, match=r"sequences=8 is for a prepared corpus"):
+        tiny("classification").evaluate([{"text": "a", "label": "yes"}], sequences=8)
+    shutil.copytree(prepared, tmp_path / "bad")
+    (tmp_path / "bad" / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"manifest\.json: format version None"):
+        bw.load(run).evaluate(tmp_path / "bad")
