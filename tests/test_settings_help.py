@@ -49,7 +49,7 @@ class Outer(Basic):
 def test_each_setting_is_described_by_its_field() -> None:
     found = {setting.key: setting for setting in describe(Outer)}
     assert list(found) == [
-        *("seed", "name", "kind", "rates", "other"),
+        *("name", "kind", "rates", "other", "seed"),
         *("inner.length", "parts[].length", "other.length"),
     ]
     kinds = {key: setting.kind for key, setting in found.items()}

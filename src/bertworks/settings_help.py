@@ -68,7 +68,7 @@ def describe(settings: type[BaseModel]) -> list[SettingHelp]:
 
 
 def sorted_by_group(settings: type[BaseModel], found: Iterable[_Item]) -> list[_Item]:
-    """Bring the settings of a group together, first the groups of common settings.
+    """Bring the settings of a group together: first common ones, and those that the class adds.
 
     Args:
         settings: the class.
@@ -77,7 +77,9 @@ def sorted_by_group(settings: type[BaseModel], found: Iterable[_Item]) -> list[_
     common: tuple[str, ...] = getattr(settings, "common", ())
     items = list(found)
     named = {item.key: item.group for item in items}
-    groups = [named[key] for key in common if key in named] + [item.group for item in items]
+    groups = [named[key] for key in common if key in named]
+    groups += [item.group for item in items if item.group == _title(settings)]
+    groups += [item.group for item in items]
     order = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     return sorted(items, key=lambda item: order[item.group])
 

@@ -101,6 +101,12 @@ def test_words_stay_where_texts_are_not_taken() -> None:
     )
 
 
+def test_the_task_may_come_after_options() -> None:
+    typed = ["--out", "d", "--learning-rate", "1", "--labelled-piece", "all", "tagging"]
+    found = sorted_out("finetune", typed, OPTIONS, takes_texts=False)
+    assert found == (["--out", "d", "tagging"], ["learning_rate=1", "labelled_piece=all"])
+
+
 @pytest.mark.parametrize(
     ("typed", "says"),
     [

@@ -55,7 +55,7 @@ FINE_TUNED = "fine-tuned"
 
 
 class FeatureAblationSettings(TaggingOptions):
-    """What is asked of the table; beside these, what a user may say of tagging."""
+    """The rows of the table."""
 
     seeds: tuple[NonNegativeInt, ...] = Field(
         (0,), min_length=1, description="each row is their mean"

@@ -157,8 +157,7 @@ class Verb(TyperCommand):
             )
         except SettingsError as error:
             ctx.fail(str(error))
-        first = next((word for word in others if not word.startswith("-")), None)
-        ctx.meta["task"] = first if self.name == "finetune" else None
+        ctx.meta["task"] = schemas.task_in(str(self.name), others)
         ctx.meta["settings"] = words
         return others
 
@@ -267,7 +266,11 @@ def load_model(
 
 
 def given_settings(
-    ctx: typer.Context, file: Path | None, words: Sequence[str] = (), **values: Any
+    ctx: typer.Context,
+    file: Path | None,
+    words: Sequence[str] = (),
+    task: str | None = None,
+    **values: Any,
 ) -> dict[str, Any]:
     """The settings that a verb is given, by name.
 
@@ -275,13 +278,14 @@ def given_settings(
         ctx: the verb's.
         file: of settings.
         words: `key=value`; replace what the file has.
+        task: of `finetune`.
         values: replace what the file has.
 
     Raises:
         SettingsError: a key or value is not valid.
     """
     assert ctx.info_name is not None
-    schema = schemas.schema_of(ctx.info_name, ctx.meta["task"])
+    schema = schemas.schema_of(ctx.info_name, task)
     found = schema.resolve(file, [*words, *ctx.meta["settings"]], **values)
     return found.model_dump(exclude_unset=True)
 

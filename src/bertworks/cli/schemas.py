@@ -94,6 +94,14 @@ def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
     return found, len(every) - len(found)
 
 
+def task_in(verb: str, args: Sequence[str]) -> str | None:
+    """The task that is named on the command line of `finetune`, if one is."""
+    from ..tasks import LABELLED
+
+    tasks = (arg for arg in args if arg in LABELLED or ".py:" in arg)
+    return next(tasks, None) if verb == "finetune" else None
+
+
 def sorted_out(
     verb: str, args: Sequence[str], options: Mapping[str, bool], *, takes_texts: bool
 ) -> tuple[list[str], list[str]]:
@@ -113,7 +121,7 @@ def sorted_out(
     """
     others, words = list[str](), list[str]()
     left = list(args)
-    task = next((arg for arg in args if not arg.startswith("-")), None)
+    task = task_in(verb, args)
     while left:
         arg = left.pop(0)
         if arg == "--":
@@ -128,7 +136,7 @@ def sorted_out(
                 others.append(left.pop(0))
             continue
         key = option.removeprefix("--").replace("-", "_")
-        schema = schema_of(verb, task if verb == "finetune" else None)
+        schema = schema_of(verb, task)
         field = schema.field(key)
         if field is None and is_flag(schema.field(key.removeprefix("no_"))):
             words.append(f"{key.removeprefix('no_')}=false")

@@ -183,7 +183,7 @@ def finetune(
     from ..training.progress import Progress
 
     options = table_options(header, format, encoding, max_line_bytes)
-    given = given_settings(ctx, settings_file, settings or (), **options)
+    given = given_settings(ctx, settings_file, settings or (), task, **options)
     measured_on = None if dev is None else table_or_share(dev)
     if grid is not None or seeds is not None or jobs is not None:
         if measured_on is None:

@@ -125,8 +125,7 @@ class GenerateSettings(GenerationSettings, EngineSettings):
 
 
 class TextProbeSettings(EmbedSettings, TableOptions):
-    """How vectors are made, and what is learned on them; beside these, those of `Model.embed` and
-    of `TableOptions`."""
+    """The classifier on vectors."""
 
     text_column: str | None = Field(None, description="name or number; guessed if left out")
     label_column: str | None = Field(None, description="name or number; guessed if left out")

@@ -30,7 +30,7 @@ _NO_GEOMETRY = {
 
 
 class ModelSettings(EncoderConfig):
-    """The geometry: a family, a released size, and what is to differ from them.
+    """The geometry: a family, a released size, and where the model differs from them.
 
     `vocab_size` is the tokenizer's unless it is given.
     """
@@ -136,7 +136,7 @@ class HeldOutSettings(Settings):
 
 
 class PretrainSettings(FitSettings):
-    """A recipe; on top of it all that `FitSettings` has.
+    """The data, the objective and the length of a run.
 
     A recipe's file that cannot do without a setting has `REQUIRED` for its value: whoever uses the
     recipe must then give it, as `key=value`.
