@@ -233,6 +233,12 @@ def test_models_that_are_none_or_of_another_task(
         *(bertworks, "evaluate", world.finetuned, "--data", world.dev, "--report", missing),
         says="page.html: cannot be written (No such file or directory)",
     )
+    sheet = world.dev.parent / "page.xlsx"
+    _fails(
+        *(bertworks, "evaluate", world.finetuned, "--data", world.dev, "--report", sheet),
+        says="page.xlsx: a report is a page. Name it .html.",
+    )
+    assert not sheet.exists()
     _fails(bertworks, "fill-mask", world.finetuned, "a [MASK]", says="trained for classification")
     _fails(bertworks, "next-sentence", world.finetuned, "a", "b", says="classification")
     _fails(bertworks, "tokenize", gone, "text", says="no such directory")

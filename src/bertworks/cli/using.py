@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .. import literals
+from ..errors import DataError
 from . import show
 from .app import (
     AsJson,
@@ -73,6 +74,7 @@ def evaluate(
     80 % of them masked, 10 % replaced, 10 % left.
     """
     given = given_settings(ctx, settings_file)
+    _check_page(report)
     with output(report, [data], model=model):
         found = load_model(model, device, threads, task).evaluate(
             data,
@@ -130,6 +132,7 @@ def score(
     """
     from ..scoring import score as run
 
+    _check_page(report)
     with output(report, [data, predictions, no_answer_probs]):
         found = run(
             task,
@@ -141,6 +144,16 @@ def score(
             header=header,
         )
         _show_evaluation(found, str(predictions or data), data, report, json=json)
+
+
+def _check_page(report: Path | None) -> None:
+    """See that a page has the name of one, before anything is measured.
+
+    Raises:
+        DataError: its name ends otherwise.
+    """
+    if report is not None and report.suffix.lower() not in ("", ".html", ".htm"):
+        raise DataError("a report is a page", where=str(report), fix="Name it .html.")
 
 
 def _show_evaluation(
