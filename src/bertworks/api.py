@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeAlias, Unpack
 
@@ -410,7 +411,8 @@ class Model:
             SettingsError: a setting is unknown or impossible.
         """
         known = {} if self.sentence is None else self.sentence.model_dump()
-        how = EmbeddingSettings.resolve(**{**known, **settings})
+        asked: dict[str, Any] = {**known, **settings}
+        how = _embedding_settings(tuple((name, type(asked[name]), asked[name]) for name in asked))
         return Embedder(self.network, self.tokenizer, how, how)
 
     def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[dict[str, Any]]]:
@@ -665,6 +667,18 @@ def _described_task(
         return kind.from_dict(described.task_settings, tokenizer)
     except BertworksError as error:
         raise CheckpointError(error.what, where=where, fix=error.fix) from None
+
+
+@lru_cache(maxsize=64)
+def _resolved(asked: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
+    return EmbeddingSettings.resolve(**{name: value for name, _, value in asked})
+
+
+def _embedding_settings(asked: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
+    """The settings of names, types (1 is not True) and values; a text's vector is made in less
+    time than settings are checked, so those that are asked again are kept."""
+    is_plain = all(isinstance(value, str | int | float | None) for *_, value in asked)
+    return _resolved(asked) if is_plain else _resolved.__wrapped__(asked)
 
 
 def _one_of(texts: Any, data: Any) -> Any:

@@ -228,7 +228,7 @@ class Embedder(States):
         else:
             states = encoder.hidden_states(packed)
             parts = self.parts(states, lambda hidden: pool(hidden, packed, self.pooling))
-            vectors = torch.cat(parts, -1)
+            vectors = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
 

@@ -108,7 +108,7 @@ class _Form:
 
     def is_current(self) -> bool:
         """Whether the module still holds what the form was made of."""
-        # Two plain loops: this is done at each call, of a single short text too.
+        # Plain loops: this is done at each call, of a single short text too.
         for table, name, held in self._held:
             if table.get(name) is not held:
                 return False
