@@ -262,6 +262,23 @@ def test_clients_share_by_tokens() -> None:
     assert not second.future.done()
 
 
+def test_a_client_that_comes_late_is_owed_nothing_of_the_past() -> None:
+    """From then on both are served alike, rather than the new one alone until it has as much."""
+    queue, upper = Queue(batch_tokens=40), Upper()
+    submit(queue, upper, *"a" * 900, client="first")
+    for _ in range(15):
+        queue.prepare_some()
+    for _ in range(10):
+        queue.run_batch()
+    submit(queue, upper, *"b" * 300, client="second")
+    for _ in range(20):
+        queue.prepare_some()
+    for _ in range(3):
+        queue.run_batch()
+    letters = "".join(text for batch in upper.batches[10:] for text in batch)
+    assert abs(letters.count("a") - letters.count("b")) <= 42
+
+
 TEXTS = st.text("abc?!#", min_size=1, max_size=9)
 STEPS = st.one_of(
     st.tuples(

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import re
-import secrets
 import time
 import traceback
 from collections.abc import Callable, MutableMapping
@@ -315,7 +315,7 @@ def _headers(scope: Scope) -> dict[bytes, bytes]:
 def _id_of(headers: MutableMapping[bytes, bytes]) -> str:
     """The id that a request brings, or a new one."""
     given = headers.get(b"x-request-id", b"")
-    return given.decode() if _ID.fullmatch(given) else secrets.token_hex(8)
+    return given.decode() if _ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
 
 
 def _key_of(headers: MutableMapping[bytes, bytes]) -> str:

@@ -97,8 +97,19 @@ class Ticket:
         self.next = 0  # the first row that nothing was done for
         self.ready: deque[tuple[int, Sized]] = deque()
         self.has_turn = False
+        self.is_over = False
+        self.error: BaseException | None = None
         self.preparing = self.running = 0.0
         self.tokens = 0
+
+    def tell(self) -> None:
+        """Give the caller, if there is one still, the outcomes or the error."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        if self.error is None:
+            self.future.set_result(self.outcomes)
+        else:
+            self.future.set_exception(self.error)
 
     def cut(self) -> range:
         """The next rows to be tokenised together."""
@@ -172,6 +183,7 @@ class Queue:
         self._lanes: dict[Hashable, _Lane] = {}
         self._untokenised: deque[_Lane] = deque()  # each lane once, in turn
         self._tickets: set[Ticket] = set()
+        self._over: list[Ticket] = []  # whose callers are to be told
         self._tokens = self._served = self._numbers = 0
         self._untokenised_rows = self._ready_tokens = 0
         self._rate = 0.0  # tokens a second
@@ -237,7 +249,7 @@ class Queue:
             self._tokens += ticket.held
             self._untokenised_rows += len(items)
             self._tickets.add(ticket)
-            ticket.future.add_done_callback(lambda _: self._forget(ticket))
+            ticket.future.add_done_callback(lambda _: self._cancel(ticket))
             if not lane.untokenised:
                 self._untokenised.append(lane)
             lane.untokenised.append(ticket)
@@ -250,13 +262,16 @@ class Queue:
         Args:
             wait: for a request, if there is none, until the queue is closed.
         """
-        with self._changed:
-            while (part := self._next_untokenised()) is None:
-                if not wait or (self._closed and not self._tickets):
+        part = None
+        while part is None:
+            with self._changed:
+                part = self._next_untokenised()
+                if part is not None:
+                    ticket, rows = part
+                    items = [ticket.items[row] for row in rows]
+                elif not self._over and self._may_end(wait=wait):
                     return False
-                self._changed.wait()
-            ticket, rows = part
-            items = [ticket.items[row] for row in rows]
+            self._tell()
         started = self._clock()
         try:
             made = _apart(ticket.prepare, items)
@@ -267,6 +282,7 @@ class Queue:
             for row, example in zip(rows, made, strict=True):
                 self._add_ready(ticket, row, example)
             self._changed.notify_all()
+        self._tell()
         return True
 
     def run_batch(self, *, wait: bool = False) -> bool:
@@ -275,11 +291,13 @@ class Queue:
         Args:
             wait: for rows, if none is ready, until the queue is closed.
         """
-        with self._changed:
-            while not (batch := self._next_batch(wait=wait)):
-                if not wait or (self._closed and not self._tickets):
+        batch: list[_Row] = []
+        while not batch:
+            with self._changed:
+                batch = self._next_batch(wait=wait)
+                if not batch and not self._over and self._may_end(wait=wait):
                     return False
-                self._changed.wait()
+            self._tell()
         started = self._clock()
         answers = self._run(batch[0].ticket.runner, batch)
         seconds = self._clock() - started
@@ -291,6 +309,7 @@ class Queue:
             for row, answer in zip(batch, answers, strict=True):
                 self._settle(row.ticket, row.number, answer)
             self._changed.notify_all()
+        self._tell()
         if self._observe is not None:
             self._observe(len(batch), tokens, seconds)
         return True
@@ -302,8 +321,16 @@ class Queue:
             if not drain:
                 self._fail(ClosedError("the server was stopped before the request was computed"))
             self._changed.notify_all()
+        self._tell()
         for thread in self._threads:
             thread.join()
+
+    def _may_end(self, *, wait: bool) -> bool:
+        """Whether there is nothing to do and nothing to wait for; if there is, wait a little."""
+        if not wait or (self._closed and not self._tickets):
+            return True
+        self._changed.wait()
+        return False
 
     def _check_room(self, tokens: int) -> None:
         if tokens > self.max_tokens:
@@ -332,7 +359,7 @@ class Queue:
 
     def _add_ready(self, ticket: Ticket, row: int, example: Sized | Exception) -> None:
         """Note a tokenised row, or why it could not be tokenised."""
-        if ticket.future.done():
+        if ticket.is_over:
             return
         ticket.untokenised -= 1
         self._untokenised_rows -= 1
@@ -415,47 +442,62 @@ class Queue:
 
     def _is_awaited(self, ticket: Ticket) -> bool:
         """Whether anyone still waits for a request; a late one gets its error."""
-        if ticket.future.done():
+        if ticket.is_over:
             return False
         if ticket.deadline is not None and self._clock() >= ticket.deadline:
-            _end(ticket, LateError("the deadline passed before the request was computed"))
+            self._end(ticket, LateError("the deadline passed before the request was computed"))
             return False
         return True
 
     def _settle(self, ticket: Ticket, row: int, outcome: Any) -> None:
         """Note a row's outcome; the last one ends the request."""
-        if ticket.future.done():
+        if ticket.is_over:
             return
         self._hold(ticket, -ticket.costs[row])
         ticket.outcomes[row] = outcome
         ticket.left -= 1
         if ticket.stop_at_error and isinstance(outcome, Exception):
-            _end(ticket, outcome)
+            self._end(ticket, outcome)
         elif not ticket.left:
-            _end(ticket)
+            self._end(ticket)
 
     def _hold(self, ticket: Ticket, tokens: int) -> None:
         ticket.held += tokens
         self._tokens += tokens
 
-    def _forget(self, ticket: Ticket) -> None:
-        """Give up what a request that has ended still held."""
+    def _end(self, ticket: Ticket, error: BaseException | None = None) -> None:
+        """Give up what a request still held; its caller is told once the lock is free."""
+        ticket.is_over, ticket.error = True, error
+        self._tickets.discard(ticket)
+        self._hold(ticket, -ticket.held)
+        self._untokenised_rows -= ticket.untokenised
+        self._ready_tokens -= sum(example.num_tokens for _, example in ticket.ready)
+        ticket.untokenised = 0
+        ticket.ready.clear()
+        ticket.items = ()
+        ticket.lane.requests -= 1
+        if not ticket.lane.requests:
+            del self._lanes[ticket.lane.client]
+        self._over.append(ticket)
+
+    def _cancel(self, ticket: Ticket) -> None:
+        """Give up a request whose caller has gone away; nothing, if it is over already."""
         with self._changed:
-            self._tickets.discard(ticket)
-            self._hold(ticket, -ticket.held)
-            self._untokenised_rows -= ticket.untokenised
-            self._ready_tokens -= sum(example.num_tokens for _, example in ticket.ready)
-            ticket.untokenised = 0
-            ticket.ready.clear()
-            ticket.items = ()
-            ticket.lane.requests -= 1
-            if not ticket.lane.requests:
-                del self._lanes[ticket.lane.client]
-            self._changed.notify_all()
+            if not ticket.is_over:
+                self._end(ticket)
+                self._over.remove(ticket)
+                self._changed.notify_all()
+
+    def _tell(self) -> None:
+        """Tell the callers of requests that are over; without the lock, which others wait for."""
+        with self._changed:
+            over, self._over = self._over, []
+        for ticket in over:
+            ticket.tell()
 
     def _fail(self, error: BaseException) -> None:
         for ticket in tuple(self._tickets):
-            _end(ticket, error)
+            self._end(ticket, error)
 
     def _loop(self, step: Callable[..., bool]) -> None:
         """A thread. A fault of the queue itself fails whatever is held, and hangs nobody."""
@@ -467,16 +509,7 @@ class Queue:
                 self.broken, self._closed = error, True
                 self._fail(error)
                 self._changed.notify_all()
-
-
-def _end(ticket: Ticket, error: BaseException | None = None) -> None:
-    """Give a request its outcomes or its error, unless its caller has gone away."""
-    if not ticket.future.set_running_or_notify_cancel():
-        return
-    if error is None:
-        ticket.future.set_result(ticket.outcomes)
-    else:
-        ticket.future.set_exception(error)
+            self._tell()
 
 
 def _fitting(examples: Sequence[Sized], tokens: int) -> int:
