@@ -13,8 +13,9 @@ RUN python -m venv /venv \
 
 FROM python:3.11-slim
 COPY --from=build /venv /venv
-# What is compiled is compiled; caches, if a model comes from the hub, lie in memory.
-ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/dev/shm HF_HOME=/dev/shm/huggingface
+# Nothing is written but temporary files and, if a model comes from the hub, its cache: in memory.
+ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/dev/shm TMPDIR=/dev/shm \
+    HF_HOME=/dev/shm/huggingface
 USER 65534
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["python", "-c", \
