@@ -222,6 +222,6 @@ def test_a_framed_gpt_is_fine_tuned(gpt, tmp_path):
     model = bw.load(tmp_path / "run", device="cpu")
     assert model.predict([("ab", "ab")]) == result.model.predict([("ab", "ab")])
     example = model.task.example({"premise": "ab", "hypothesis": "c"}, 0, labelled=False)
-    assert model.tokenizer.id_to_token(int(example.input_ids[-1])) == "_classify_"
+    assert model.tokenizer.id_to_token(int(example.sequences[0].input_ids[-1])) == "_classify_"
     with pytest.raises(SettingsError, match=r"lm_weight=0\.5: a bert model has no head"):
         bw.finetune(tiny(), train=rows, out=tmp_path / "other", **settings)

@@ -201,7 +201,7 @@ def test_what_config_json_holds_has_its_type(models: Path, tmp_path: Path) -> No
 def test_bertworks_json_is_checked(models: Path, tmp_path: Path) -> None:
     for values, says in (
         ({"task": None}, "task"),
-        ({"task": "no such"}, "no task is called"),
+        ({"task": "no such"}, "the task 'no such' is not one of this package"),
         ({"task_settings": []}, "task_settings"),
         ({"task_settings": {}}, "instances"),
     ):

@@ -113,7 +113,10 @@ def prepared(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         ("albert", "words", "sentence-order", {"model": {"embedding_size": 8}}),
         ("ernie", "words", "segment-pair", {"masking": {"unit": "knowledge"}}),
         ("modernbert", "byte_level", "full-sentences", {"model": {"local_attention": 8}}),
-        ("openai-gpt", "end_of_word", "full-sentences", {"model": {"intermediate_size": 64}}),
+        (
+            *("openai-gpt", "end_of_word", "full-sentences"),
+            {"model": {"intermediate_size": 64}, "objective": "causal"},
+        ),
     ],
 )
 def test_a_family_trains_and_loads_again(
@@ -132,6 +135,7 @@ def test_a_family_trains_and_loads_again(
         "phases": [{"max_seq_length": 32}],
         "instances": {"format": format_},
         "masking": values.get("masking", {}),
+        "objective": values.get("objective", "mlm"),
         "learning_rate": 2e-2,
         "warmup": 1,
         "precision": "fp32",

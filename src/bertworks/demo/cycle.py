@@ -40,7 +40,9 @@ PRETRAINING: Mapping[str, Any] = {
     "phases": [{"max_seq_length": 48}],
     "masking": {"mlm_probability": 0.4},
     "instances": {"next_sentence_balance": "exact"},
-    "optimizer": {"lr": 2e-3, "betas": [0.9, 0.98], "warmup": 0.1},
+    "learning_rate": 2e-3,
+    "betas": [0.9, 0.98],
+    "warmup": 0.1,
     "held_out": {"documents": 0.05, "sequences": 500},
     "log_every": 25,
     "eval_every": 1000,
@@ -185,7 +187,7 @@ class _Demo:
             f"  loss of masked words      {first['mlm_loss']:7.3f}  → {last['mlm_loss']:7.3f}",
             f"  masked words guessed      {first['mlm_accuracy']:7.1%}  → "
             f"{last['mlm_accuracy']:7.1%}",
-            f"  next sentences predicted       {first['nsp_accuracy']:7.1%}  → "
+            f"  next sentences predicted  {first['nsp_accuracy']:7.1%}  → "
             f"{last['nsp_accuracy']:7.1%}   (majority {last['nsp_majority']:.1%})",
         )
         return first["mlm_loss"], last["mlm_loss"]
