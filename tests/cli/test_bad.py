@@ -36,7 +36,6 @@ def _fails(bertworks: Bertworks, *words: object, says: str, status: int = 1) -> 
         (["vocb", "x", "--out", "y"], "Did you mean 'vocab'"),
         (["vocab", "x"], "Missing option '--out'"),
         (["vocab", "x", "--ot", "y"], "--out"),
-        (["vocab", "x", "--out", "y", "--size", "many"], "--size"),
         (["vocab", "x", "--out", "y", "--format", "docx"], "'jsonl'"),
         (["prepare", "x", "--out", "y"], "--tokenizer"),
         (["prepare", "x", "--tokenizer", "t", "--out", "y", "--workers", "0"], "--workers"),
@@ -94,6 +93,10 @@ def test_bad_corpora(bertworks: Bertworks, world: World, tmp_path: Path) -> None
     ):
         _fails(bertworks, "vocab", tmp_path / name, "--out", out, says=says)
     _fails(bertworks, "vocab", world.corpus, "--out", out, "--size", 50, says="size=50")
+    _fails(
+        *(bertworks, "vocab", world.corpus, "--out", out, "--size", "many"),
+        says="size='many': input should be a valid integer",
+    )
     _fails(bertworks, "vocab", world.train, "--out", out, "--column", "txt", says="'txt'")
     _fails(
         *(bertworks, "vocab", world.corpus, "--out", out, "--column", "text"),

@@ -74,8 +74,8 @@ def evaluate(
     80 % of them masked, 10 % replaced, 10 % left.
     """
     given = given_settings(ctx, settings_file)
-    _check_page(report)
     with output(report, [data], model=model):
+        _check_page(report)
         found = load_model(model, device, threads, task).evaluate(
             data,
             **given,
@@ -132,8 +132,8 @@ def score(
     """
     from ..scoring import score as run
 
-    _check_page(report)
     with output(report, [data, predictions, no_answer_probs]):
+        _check_page(report)
         found = run(
             task,
             data,
