@@ -1,15 +1,16 @@
 # bertworks serve on a CPU: runs as any user, on a read-only file system.
-#   docker build -t bertworks .
+#   docker build -t bertworks --build-arg PIP_EXTRA_INDEX_URL=… .
+# The argument names the index of PyTorch's CPU builds; without it gigabytes of CUDA are installed.
 #   docker run --read-only --user 1000:1000 -p 8080:8080 -e BERTWORKS_API_KEYS=me:KEY \
 #     -v $PWD/models:/models:ro bertworks /models/minilm
 FROM python:3.11-slim AS build
 WORKDIR /source
+ARG PIP_EXTRA_INDEX_URL
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY recipes recipes
 COPY src src
 RUN python -m venv /venv \
- && /venv/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-      -c constraints.txt ".[serve]"
+ && /venv/bin/pip install --no-cache-dir -c constraints.txt ".[serve]"
 
 FROM python:3.11-slim
 COPY --from=build /venv /venv

@@ -237,7 +237,9 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     texts = paragraphs(options.texts)
     (work / "texts.json").write_text(json.dumps(texts))
     limit = _max_length(options.model)
-    encoded = Tokenizer.load(options.model).encode_batch(texts, max_length=limit)
+    encoded = Tokenizer.load(options.model).encode_batch(
+        texts, max_length=limit, truncation="longest_first"
+    )
     tokens = sum(row.num_tokens for row in encoded)
     result: dict[str, Any] = {"machine": machine(), "texts": len(texts), "tokens": tokens}
     result["versions"] = {name: _version(name) for name in PACKAGES}

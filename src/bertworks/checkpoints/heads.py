@@ -1,4 +1,4 @@
-"""The heads: what stands on an encoder's vectors. Each is declared here once, or by a user's task.
+"""The heads: what maps an encoder's vectors to outputs, each declared here or by a user's task.
 
 A head is an attribute of a task's network. Loading, saving, the families' layouts, inspection and
 the command line read what is said of it here. Where a family gives a head other names, its file

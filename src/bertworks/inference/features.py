@@ -184,7 +184,7 @@ class Embedder(States):
         Args:
             texts: the next ones.
             where: what to call each in an error; if left out, by its number.
-            progress: told how many of them are done, batch by batch.
+            progress: called with how many of them are done, batch by batch.
 
         Raises:
             DataError: see `encode`.
@@ -204,7 +204,7 @@ class Embedder(States):
         Args:
             texts: what `encode` made.
             place: what an error calls the text of an index.
-            progress: told how many of them are done, batch by batch.
+            progress: called with how many of them are done, batch by batch.
 
         Raises:
             CheckpointError: a vector is not finite.

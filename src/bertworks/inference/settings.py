@@ -93,16 +93,24 @@ class GenerationSettings(Settings):
         return self
 
 
-class MeasuredSettings(Settings):
-    """Which part of a prepared corpus a pre-trained model is measured on, and how long."""
+class HeldOutSettings(Settings):
+    """What is never trained on, to measure by."""
 
-    documents: int | float = Field(
-        0.01, gt=0, description="how many are held out; below 1: which share"
+    documents: int | float = Field(0.01, gt=0, description="how many; below 1: which share")
+    sequences: int = Field(1024, ge=1, description="how many of them an evaluation takes")
+    seed: int | None = Field(
+        None,
+        ge=0,
+        description="which documents, and how their tokens are masked; the run's seed if left out. "
+        "Runs of different seeds compare only with the same one here",
     )
-    sequences: int = Field(1024, ge=1, description="how many of theirs are measured")
-    seed: int = Field(
-        0, ge=0, description="which documents, and which tokens are masked; that of the training"
-    )
+
+
+class MeasuredSettings(HeldOutSettings):
+    """Which part of a prepared corpus a pre-trained model is measured on, and how long; give what
+    training had as `held_out`."""
+
+    seed: int = with_default(HeldOutSettings, "seed", 0)
     max_seq_length: int = Field(128, ge=8, description="the most tokens of a sequence")
 
 

@@ -49,7 +49,7 @@ class TokenFeatures(States):
         Args:
             texts: the next ones.
             where: what to call each in an error; if left out, by its number.
-            progress: told how many of them are done, batch by batch.
+            progress: called with how many of them are done, batch by batch.
 
         Raises:
             DataError: see `States.encode`.

@@ -63,13 +63,13 @@ async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
             request, runner, items, [item.text for item in items], limit=runner.task.max_length
         )
     )
-    told = []
+    filled = []
     for text in texts:
         answer = next(answers)
         chances = _chances(text.count(mask), pieces, answer["asked"], answers)
         more = {} if candidates is None else {"candidates": chances}
-        told.append({"masks": answer["masks"], **more})
-    return reply(request, told)
+        filled.append({"masks": answer["masks"], **more})
+    return reply(request, filled)
 
 
 @router.post("/next-sentence", responses={200: {"model": list[NextSentence]}})
@@ -149,10 +149,10 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
     if body.null_threshold is not None:
         changed = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
         task = AnsweringTask(task.tokenizer, changed)
-    told = [task.answer(*spans) for spans in found]
-    for prediction in told:
+    predictions = [task.answer(*spans) for spans in found]
+    for prediction in predictions:
         prediction["alternatives"] = prediction["alternatives"][: body.n_best]
-    return reply(request, told)
+    return reply(request, predictions)
 
 
 @router.post("/generate", responses={200: {"model": list[Generated]}})
@@ -192,8 +192,7 @@ async def predict_rows(body: RowsRequest, request: Request) -> Response:
     service.check_texts("rows", texts)
     items = [Asked(f"rows[{at}]", row) for at, row in enumerate(rows)]
     found = await service.ask(request, runner, items, texts, limit=None)
-    told = [getattr(answer, "prediction", answer) for answer in found]
-    return reply(request, told)
+    return reply(request, [getattr(answer, "prediction", answer) for answer in found])
 
 
 def _row(task: Task[Any], given: str | list[str] | dict[str, Any], place: str) -> Row:
@@ -215,13 +214,13 @@ def _texts_or_pairs(
     service: Service, given: str | list[str] | list[list[str]]
 ) -> tuple[list[Sequence[str]], list[str]]:
     """Rows of one text or two; here a list of strings is as many texts."""
-    as_rows = [[text] for text in given] if isinstance(given, list) and _are_texts(given) else given
-    rows, places, _ = text_rows(service, as_rows)  # type: ignore[arg-type]
+    rows: Any = [[text] for text in given] if _are_texts(given) else given
+    rows, places, _ = text_rows(service, rows)
     return rows, places
 
 
 def _are_texts(given: Sequence[Any]) -> bool:
-    return bool(given) and isinstance(given[0], str)
+    return isinstance(given, list) and bool(given) and isinstance(given[0], str)
 
 
 def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
@@ -274,16 +273,16 @@ def _chances(
 ) -> list[list[dict[str, Any]]]:
     """The candidates of each mask, the likeliest first."""
     words = [word for word, ids in pieces.items() if len(ids) == 1]
-    told = []
+    found = []
     for at in range(masks):
         own = dict(zip(words, singles[at * len(words) : (at + 1) * len(words)], strict=True))
         for length in _lengths(pieces):
             long = [word for word, ids in pieces.items() if len(ids) == length]
             own |= dict(zip(long, next(answers)["asked"], strict=True))
-        told.append(
+        found.append(
             [
                 {"candidate": word, "probability": own[word]}
                 for word in sorted(own, key=lambda word: -own[word])
             ]
         )
-    return told
+    return found

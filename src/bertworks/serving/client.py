@@ -13,17 +13,19 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BertworksError, DataError, need
+from ..literals import Combine, Pooling, Precision
 
 if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
+Texts = str | Iterable[str]
 Rows = str | Iterable[Any]
 """A text; or texts, pairs of texts or rows."""
 
@@ -46,6 +48,28 @@ class _Call(Generic[T]):
     path: str
     bodies: Sequence[Mapping[str, Any]]
     read: Callable[[list[Any]], T]
+
+
+class EncodeKeywords(TypedDict, total=False):
+    """Of `embed`: what is left out is the server's. `truncate` cuts texts that are too long."""
+
+    pooling: Pooling
+    layers: Sequence[int]
+    combine: Combine
+    normalize: bool
+    precision: Precision
+    truncate: bool
+
+
+class GenerationKeywords(TypedDict, total=False):
+    """Of `generate`, as of `Model.generate`."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    stop_ids: Sequence[int]
+    seed: int
 
 
 class _Verbs:
@@ -73,6 +97,11 @@ class _Verbs:
         self.url, self.model, self.retries = url.rstrip("/"), model, retries
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._timeout = timeout
+        self._open()
+
+    def _open(self) -> None:
+        """Make the connections; none is opened before it is needed."""
+        raise NotImplementedError
 
     def _options(self) -> dict[str, Any]:
         import httpx
@@ -85,7 +114,9 @@ class _Verbs:
         given = {"model": self.model, **values}
         return {name: value for name, value in given.items() if value is not None}
 
-    def _embed(self, texts: str | Iterable[str], **settings: Any) -> _Call[NDArray[np.float32]]:
+    def _embed(
+        self, texts: Texts, **settings: Unpack[EncodeKeywords]
+    ) -> _Call[NDArray[np.float32]]:
         bodies = [
             self._body(texts=part, encoding_format="base64", **settings) for part in _parts(texts)
         ]
@@ -115,7 +146,7 @@ class _Verbs:
         name = "next_sentence_probability"
         return _Call("/next-sentence", [body], lambda answers: float(answers[0][0][name]))
 
-    def _generate(self, prompts: str | Iterable[str], **settings: Any) -> _Call[list[str]]:
+    def _generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> _Call[list[str]]:
         bodies = [self._body(inputs=part, **settings) for part in _parts(prompts)]
         return _Call("/generate", bodies, lambda all: [one["generated"] for one in _joined(all)])
 
@@ -127,7 +158,7 @@ class _Verbs:
             "/rerank", [body], lambda all: [(one["index"], one["score"]) for one in all[0]]
         )
 
-    def _tokenize(self, texts: str | Iterable[str]) -> _Call[list[list[dict[str, Any]]]]:
+    def _tokenize(self, texts: Texts) -> _Call[list[list[dict[str, Any]]]]:
         return _Call("/tokenize", [self._body(inputs=part) for part in _parts(texts)], _joined)
 
     def _checked(self, answer: httpx.Response) -> Any:
@@ -172,8 +203,7 @@ class Client(_Verbs):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __init__(self, *given: Any, **settings: Any) -> None:
-        super().__init__(*given, **settings)
+    def _open(self) -> None:
         import httpx
 
         self._http = httpx.Client(**self._options())
@@ -182,7 +212,7 @@ class Client(_Verbs):
         """Close the connections."""
         self._http.close()
 
-    def embed(self, texts: str | Iterable[str], **settings: Any) -> NDArray[np.float32]:
+    def embed(self, texts: Texts, **settings: Unpack[EncodeKeywords]) -> NDArray[np.float32]:
         """A vector of each text: float32 `[texts, width]`, as `Model.embed`.
 
         Args:
@@ -209,8 +239,8 @@ class Client(_Verbs):
         """The probability that the second text follows the first."""
         return self._send(self._next_sentence(first, second))
 
-    def generate(self, prompts: str | Iterable[str], **settings: Any) -> list[str]:
-        """What a causal model goes on each prompt with, as `Model.generate`."""
+    def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
+        """What a causal model continues each prompt with, as `Model.generate`."""
         return self._send(self._generate(prompts, **settings))
 
     def rerank(
@@ -219,7 +249,7 @@ class Client(_Verbs):
         """Each text's number and score, the best first."""
         return self._send(self._rerank(query, texts, truncate=truncate))
 
-    def tokenize(self, texts: str | Iterable[str]) -> list[list[dict[str, Any]]]:
+    def tokenize(self, texts: Texts) -> list[list[dict[str, Any]]]:
         """The tokens of each text, with the bytes where they stand."""
         return self._send(self._tokenize(texts))
 
@@ -258,8 +288,7 @@ class AsyncClient(_Verbs):
         BertworksError: httpx is not installed.
     """
 
-    def __init__(self, *given: Any, **settings: Any) -> None:
-        super().__init__(*given, **settings)
+    def _open(self) -> None:
         import httpx
 
         self._http = httpx.AsyncClient(**self._options())
@@ -274,7 +303,7 @@ class AsyncClient(_Verbs):
         """Close the connections."""
         await self._http.aclose()
 
-    async def embed(self, texts: str | Iterable[str], **settings: Any) -> NDArray[np.float32]:
+    async def embed(self, texts: Texts, **settings: Unpack[EncodeKeywords]) -> NDArray[np.float32]:
         """See `Client.embed`."""
         return await self._send(self._embed(texts, **settings))
 
@@ -292,7 +321,7 @@ class AsyncClient(_Verbs):
         """See `Client.next_sentence`."""
         return await self._send(self._next_sentence(first, second))
 
-    async def generate(self, prompts: str | Iterable[str], **settings: Any) -> list[str]:
+    async def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
         """See `Client.generate`."""
         return await self._send(self._generate(prompts, **settings))
 
@@ -302,7 +331,7 @@ class AsyncClient(_Verbs):
         """See `Client.rerank`."""
         return await self._send(self._rerank(query, texts, truncate=truncate))
 
-    async def tokenize(self, texts: str | Iterable[str]) -> list[list[dict[str, Any]]]:
+    async def tokenize(self, texts: Texts) -> list[list[dict[str, Any]]]:
         """See `Client.tokenize`."""
         return await self._send(self._tokenize(texts))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
@@ -122,12 +124,12 @@ def texts_or_ids(
         RequestError: there are none, too many, or ids are not taken.
     """
     single = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
-    values: list[str] | list[list[int]] = [given] if single else given  # type: ignore[assignment]
+    values: list[Any] = [given] if single else list(given)
     if values and isinstance(values[0], list):
         if not service.settings.token_ids:
             raise invalid(field, _IDS)
         texts = ["x" * len(ids) for ids in values]
         service.check_texts(field, texts, single=single)
     else:
-        service.check_texts(field, values, single=single)  # type: ignore[arg-type]
+        service.check_texts(field, values, single=single)
     return values, single

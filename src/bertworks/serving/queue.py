@@ -166,7 +166,7 @@ class Queue:
         max_wait: seconds that a batch waits for rows that are being tokenised. A request that is
             alone waits for nothing.
         clock: seconds; deadlines are compared with it.
-        observe: told of each batch its rows, tokens and seconds.
+        observe: called after each batch with its rows, tokens and seconds.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Queue:
         self._lanes: dict[Hashable, _Lane] = {}
         self._untokenised: deque[_Lane] = deque()  # each lane once, in turn
         self._tickets: set[Ticket] = set()
-        self._over: list[Ticket] = []  # whose callers are to be told
+        self._over: list[Ticket] = []  # whose callers wait to hear it
         self._tokens = self._served = self._numbers = 0
         self._untokenised_rows = self._ready_tokens = 0
         self._rate = 0.0  # tokens a second
@@ -466,7 +466,7 @@ class Queue:
         self._tokens += tokens
 
     def _end(self, ticket: Ticket, error: BaseException | None = None) -> None:
-        """Give up what a request still held; its caller is told once the lock is free."""
+        """Give up what a request still held; its caller hears of it once the lock is free."""
         ticket.is_over, ticket.error = True, error
         self._tickets.discard(ticket)
         self._hold(ticket, -ticket.held)

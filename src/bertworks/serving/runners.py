@@ -1,7 +1,7 @@
 """What the queue runs: a model's verbs, each as tokenising and as computing a batch.
 
 Rows of one runner share batches, whoever sent them; what only concerns how a text is tokenised, or
-what is told of its answer, belongs to the row and not to the runner.
+what is kept of its answer, belongs to the row and not to the runner.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..tasks.answering.task import AnsweringTask
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..tasks.task import Network, Prediction, Row, Task
-from ..tasks.texts import TextTask, rows_of
+from ..tasks.texts import TextTask
 from ..text.encoding import Segment
 from ..text.tokenizer import Tokenizer
 
@@ -119,9 +119,9 @@ class EmbedRunner:
                 raise too_long(tokens, limit, where[at])
             if tokens > limit:
                 cutting.cut += 1
-                room = limit - around
-                segment = segment[:room] if cutting.side == "right" else segment[-room:]  # noqa: PLW2901
-            made.append(EncodedText(at, self.tokenizer.frame(segment)))
+            room = limit - around
+            kept = segment[:room] if cutting.side == "right" else segment[-room:]
+            made.append(EncodedText(at, self.tokenizer.frame(kept)))
             cutting.count(made[-1].num_tokens)
         return made
 
@@ -208,14 +208,14 @@ class TaskRunner:
         return [found[_number(example)] for example in examples]
 
     def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
-        """What is told of each row, by its number."""
+        """The answer for each row, by its number."""
         answers: dict[int, Any] = self.task.decode(outputs, batch)
         if not isinstance(self.task, TextTask):
             return answers
         logits = outputs["logits" if "logits" in outputs else "values"]
         rows = logits.float().cpu().numpy().reshape(len(answers), -1)
-        told = zip(rows_of(batch), rows, strict=True)
-        return {row: Scored(answers[row], logits) for row, logits in told}
+        scored = zip(answers.items(), rows, strict=True)  # both in the order of the batch
+        return {row: Scored(answer, logits) for (row, answer), logits in scored}
 
 
 class Spans(NamedTuple):
@@ -241,7 +241,7 @@ class Masked(NamedTuple):
     Attributes:
         where: what an error calls it.
         text, pair: the texts.
-        top_k: how many pieces are told for each mask.
+        top_k: how many pieces are given for each mask.
         asked: the first mask and the pieces of each candidate: it is asked how likely they are at
             this mask and those behind it.
     """
@@ -297,9 +297,9 @@ class MaskedRunner:
         found: dict[int | None, Prediction] = {}
         with _memory_errors():
             for outputs, batch in outputs_of(self.network, task, examples, self.engine):
-                for row, told in task.decode(outputs, batch).items():
-                    masks = [pieces[: own[row].top_k] for pieces in told["masks"]]
-                    found[row] = {**told, "masks": masks, "asked": []}
+                for row, answer in task.decode(outputs, batch).items():
+                    masks = [pieces[: own[row].top_k] for pieces in answer["masks"]]
+                    found[row] = {**answer, "masks": masks, "asked": []}
                 if any(example.asked for example in examples):
                     for row, chances in _chances_of_rows(outputs["mlm_logits"], batch):
                         found[row]["asked"] = _asked(chances, own[row].asked)

@@ -94,8 +94,8 @@ async def predict(body: PredictRequest, request: Request) -> Response:
     found = await score_texts(
         service, request, served, "classify", rows, places, truncate=body.truncate
     )
-    told = [label_scores(served, scored, raw=body.raw_scores) for scored in found]
-    return reply(request, told[0] if single else told)
+    labels = [label_scores(served, scored, raw=body.raw_scores) for scored in found]
+    return reply(request, labels[0] if single else labels)
 
 
 @router.post("/rerank", responses={200: {"model": list[Rank]}})
@@ -170,10 +170,10 @@ async def decode(body: DecodeRequest, request: Request) -> Response:
     service.check_texts("ids", ["x" * len(row) for row in ids])
     decode_one = served.model.tokenizer.decode
     try:
-        told = [decode_one(row, skip_special_tokens=body.skip_special_tokens) for row in ids]
+        texts = [decode_one(row, skip_special_tokens=body.skip_special_tokens) for row in ids]
     except DataError as error:
         raise invalid("ids", str(error), 422, "Tokenizer") from None
-    return reply(request, told)
+    return reply(request, texts)
 
 
 @router.post("/", include_in_schema=False)

@@ -25,7 +25,10 @@ _TASKS = {
     "choice": "choice.task:ChoiceTask",
     "retrieval": "retrieval.task:RetrievalTask",
 }
-_PUBLISHED = ("answering", "tagging", "choice", "classification", "regression", *list(_TASKS)[:2])
+_PUBLISHED = (
+    *("answering", "tagging", "choice", "classification", "regression"),
+    *("pretraining", "replaced-tokens"),
+)
 """Tasks that other tools train, in the order in which a checkpoint is tried for their heads."""
 
 _REGISTERED: dict[str, type[Task[Any]]] = {}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .placed import Rows
 
 LABEL = "label"
-"""The role of the column with the classes' names, and the loss's name in a network of a user's."""
+"""The role of the column with the classes' names."""
 
 
 class ClassifyingNetwork(Network):

@@ -28,7 +28,6 @@ from .texts import (
     TextTask,
     is_single_value,
     labelled_batch,
-    rows_of,
     shared_settings,
 )
 
@@ -123,7 +122,8 @@ class RegressionTask(TextTask):
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row its `value`."""
         values = outputs["values"].double().tolist()
-        return {row: {"value": value} for row, value in zip(rows_of(batch), values, strict=True)}
+        examples = zip(batch.examples, values, strict=True)
+        return {example.index: {"value": value} for example, value in examples}
 
     def shown(self, prediction: Prediction) -> list[Shown]:
         return [(prediction["value"], None)]

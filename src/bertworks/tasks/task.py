@@ -149,7 +149,7 @@ class Task(ABC, Generic[ExampleT]):
             they do not (in-batch negatives), the loop refuses to split a batch.
         best_metric: the metric that chooses the best checkpoint unless the user says another.
         lower_is_better: the metrics of which less is better.
-        head: what stands on the encoder; None if nothing does.
+        head: what maps its vectors to outputs; None if nothing does.
     """
 
     name: ClassVar[str]

@@ -271,13 +271,6 @@ class TextTask(LabelledTask[LabelledExample]):
         return type(self)(self.tokenizer, self.settings.with_values(columns=columns))
 
 
-def rows_of(batch: Batch) -> list[int]:
-    """The row of each answer: of the first of its sequences."""
-    packed = batch.packed
-    numbers = packed.sequence_number.tolist()
-    return [row for row, at in zip(packed.sequence_row.tolist(), numbers, strict=True) if at == 0]
-
-
 def labelled_batch(
     examples: Sequence[LabelledExample], dtype: type[np.generic], loss: str
 ) -> Batch:

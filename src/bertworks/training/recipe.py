@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, Unpack
 from pydantic import Field, field_serializer, model_validator
 
 from ..errors import SettingsError, nearest
+from ..inference.settings import HeldOutSettings
 from ..keywords import PretrainKeywords
 from ..literals import Objective
 from ..model.config import HEAD_DROPOUTS, EncoderConfig
@@ -120,19 +121,6 @@ class PhaseSettings(Settings):
         if self.batch_size is not None and self.batch_tokens is not None:
             raise ValueError("batch_size and batch_tokens of a phase exclude each other")
         return self
-
-
-class HeldOutSettings(Settings):
-    """What is never trained on, to measure by."""
-
-    documents: int | float = Field(0.01, gt=0, description="how many; below 1: which share")
-    sequences: int = Field(1024, ge=1, description="how many of them an evaluation takes")
-    seed: int | None = Field(
-        None,
-        ge=0,
-        description="which documents, and how their tokens are masked; the run's seed if left out. "
-        "Runs of different seeds compare only with the same one here",
-    )
 
 
 class PretrainSettings(FitSettings):
