@@ -6,7 +6,7 @@
 FROM python:3.11-slim AS build
 WORKDIR /source
 ARG PIP_EXTRA_INDEX_URL
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY recipes recipes
 COPY src src
 RUN python -m venv /venv \
@@ -14,7 +14,8 @@ RUN python -m venv /venv \
 
 FROM python:3.11-slim
 COPY --from=build /venv /venv
-# Nothing is written but temporary files and, if a model comes from the hub, its cache: in memory.
+# Nothing is written but temporary files and, if a model comes from the hub, its cache: in memory,
+# of which Docker gives 64 MB unless --shm-size says otherwise.
 ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/dev/shm TMPDIR=/dev/shm \
     HF_HOME=/dev/shm/huggingface
 USER 65534

@@ -5,10 +5,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BENCH ?= .venv-bench
+RESULTS ?= benchmarks/results
+INFINITY ?= .venv-infinity
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-quick test-slow lint format bench clean help
+.PHONY: demo test test-quick test-slow faults lint format docs bench bench-serving clean help
 
 demo: $(VENV)/.installed-demo  ## the whole cycle on text that Python itself carries, in minutes
 	$(BIN)/bertworks demo
@@ -20,7 +22,10 @@ test-quick: $(VENV)/.installed-test  ## while you work: all but the long ones, t
 	$(BIN)/python -m pytest -m "not slow and not long" -n auto
 
 test-slow: $(VENV)/.installed-test  ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --ignore=tests/faults
+
+faults: $(VENV)/.installed-test  ## kills, full disks, damaged files: a sample; FAULTS=full for all
+	FAULTS=$(FAULTS) $(BIN)/python -m pytest -n 2 tests/faults
 
 lint: $(VENV)/.installed-dev  ## ruff (lint and format), mypy, and the floors of the house
 	$(BIN)/ruff check
@@ -32,11 +37,27 @@ format: $(VENV)/.installed-dev  ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(VENV)/.installed-docs  ## the documentation as a site in site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
+
+# One question, or all: make bench MODEL=DIR QUESTIONS="pretraining preparation"
+QUESTIONS ?= inference passages pretraining finetuning/speed preparation starting sizes account
+ARGUMENTS_passages := inference.py --passages 384 --texts 24
+ARGUMENTS_pretraining := pretraining.py
+ARGUMENTS_preparation := preparation.py
 bench: $(BENCH)/.installed  ## ours beside its peers, in an environment of its own: make bench MODEL=DIR
-	$(BENCH)/bin/python benchmarks/inference.py $(MODEL) --out benchmarks/inference.json
+	mkdir -p $(RESULTS)
+	set -e; $(foreach question,$(QUESTIONS),$(BENCH)/bin/python \
+	  benchmarks/$(or $(ARGUMENTS_$(question)),$(question).py $(MODEL)) \
+	  --out $(RESULTS)/$(notdir $(question)).json;)
+
+bench-serving: $(VENV)/.installed-test $(INFINITY)/.installed  ## servers under load: make bench-serving MODEL=DIR
+	$(BIN)/python benchmarks/serving.py $(MODEL) --infinity $(INFINITY)/bin/infinity_emb \
+	  --out benchmarks/serving.jsonl
 
 clean:  ## remove the virtual environment and what tools leave behind
-	rm -rf $(VENV) $(BENCH) bertworks-demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(INFINITY) bertworks-demo site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -52,8 +73,17 @@ $(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(BENCH)/bin/pip install --quiet -c constraints.txt -r benchmarks/requirements.txt
 	@touch $@
 
+$(INFINITY)/.installed: benchmarks/infinity.txt
+	$(PYTHON) -m venv $(INFINITY)
+	$(INFINITY)/bin/pip install --quiet -r benchmarks/infinity.txt
+	@touch $@
+
 $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[metrics,plots]"
+	@touch $@
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[docs]"
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python

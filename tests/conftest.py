@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
+from typer import testing
 
 # Tests are small and may run side by side: threads that wait for one another cost far more than
 # they bring. This must stand before torch is first imported.
@@ -31,13 +34,28 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(autouse=True)
 def auto_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """`precision=auto` is fp32 on every machine, so that tests compare float32 numbers."""
-    monkeypatch.setattr("bertworks.model.precision.is_fast_at_bfloat16", lambda _: False)
+    monkeypatch.setattr("bertworks.model.device.is_fast_at_bfloat16", lambda _: False)
 
 
-@pytest.fixture
-def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without matplotlib: a report's charts take longer than most of the tests' runs."""
-    monkeypatch.setattr("bertworks.training.report.charts.can_draw", lambda: False)
+def _not_synchronised(descriptor: int) -> None:
+    """As `os.fsync`, without its wait for the disk."""
+    os.fstat(descriptor)  # an error for what is not open
+
+
+# What is not synchronised is lost in a crash of the machine alone, which `crashes.py` simulates.
+os.fsync = _not_synchronised
+
+
+# For each command line typer builds all verbs anew, which takes longer than most of them do.
+testing._get_command = cache(testing._get_command)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_charts() -> Iterator[None]:
+    """As without matplotlib: charts take longer than most runs. `test_report.py` draws them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("bertworks.training.report.charts.can_draw", lambda: False)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -16,14 +16,14 @@ if __name__ == "__main__":  # the module may lack what others import from it unt
     sys.modules["bertworks.keywords"] = Mock()
 
 import bertworks
-from bertworks.ablations.features import FeatureAblationSettings
+from bertworks.corpus.settings import PrepareSettings
 from bertworks.inference import settings as inference
+from bertworks.lab.features import FeatureAblationSettings
 from bertworks.model.config import EncoderConfig
+from bertworks.tables.reading import TableOptions
 from bertworks.tasks import LABELLED, labelled_task
-from bertworks.tasks.table_options import TableOptions
-from bertworks.training.finetune_settings import FinetuneSettings
 from bertworks.training.recipe import PretrainSettings
-from bertworks.training.settings import TrainingSettings
+from bertworks.training.settings import FinetuneSettings, TrainingSettings
 
 FILE = Path(bertworks.__file__).parent / "keywords.py"
 HEAD = '''"""The settings of public functions as keywords, for editors and type checkers.
@@ -42,16 +42,27 @@ KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
     "EngineKeywords": ("How rows are run through a network.", (), [inference.EngineSettings]),
     "RowKeywords": ("Of `predict` and `stream`.", ("TableKeywords", "EngineKeywords"), []),
     "EvaluateKeywords": ("Of `evaluate`.", ("RowKeywords",), [inference.MeasuredSettings]),
-    "EmbedKeywords": ("Of `embed`.", ("RowKeywords",), [inference.EmbeddingSettings]),
-    "FeatureKeywords": ("Of `features_to`.", ("RowKeywords",), [inference.FeatureSettings]),
+    "LayerKeywords": ("Which hidden states are taken.", (), [inference.LayerSettings]),
+    "VectorKeywords": ("How texts become vectors.", ("LayerKeywords",), [inference.EmbedSettings]),
+    "EmbedKeywords": ("Of `embed`.", ("RowKeywords", "VectorKeywords"), []),
+    "FeatureKeywords": (
+        "Of `features_to`.",
+        ("RowKeywords", "LayerKeywords"),
+        [inference.FeatureSettings],
+    ),
     "GenerateKeywords": ("Of `generate`.", ("EngineKeywords",), [inference.GenerateSettings]),
-    "ProbeKeywords": ("Of `probe`.", ("TableKeywords",), [inference.TextProbeSettings]),
+    "ProbeKeywords": (
+        "Of `probe`.",
+        ("TableKeywords", "VectorKeywords"),
+        [inference.TextProbeSettings],
+    ),
+    "PrepareKeywords": ("Of `prepare`.", (), [PrepareSettings]),
     "EncoderKeywords": ("The geometry of an encoder.", (), [EncoderConfig]),
     "TrainingKeywords": ("Of all that trains.", (), [TrainingSettings]),
     "PretrainKeywords": ("Of `pretrain`.", ("TrainingKeywords",), [PretrainSettings]),
     "FinetuneKeywords": ("Of `finetune`, for any task.", ("TrainingKeywords",), [FinetuneSettings]),
     "TaskKeywords": ("Of the package's tasks.", ("FinetuneKeywords", "TableKeywords"), TASKS),
-    "AblationKeywords": ("Of `ablate_features`.", (), [FeatureAblationSettings]),
+    "AblationKeywords": ("Of `ablate_features`.", ("TableKeywords",), [FeatureAblationSettings]),
 }
 """Each dictionary: its docstring, its bases, and the settings that it has beside theirs."""
 

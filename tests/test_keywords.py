@@ -54,5 +54,5 @@ def test_a_type_checker_rejects_wrong_settings(tmp_path: Path) -> None:
     lines = USES.splitlines()
     start = next(number for number, line in enumerate(lines, 1) if "def wrong" in line)
     wrong = {number for number, line in enumerate(lines, 1) if number > start and line.strip()}
-    told = {int(number) for number in re.findall(r"uses\.py:(\d+): error", found)}
-    assert told == wrong, found
+    reported = {int(number) for number in re.findall(r"uses\.py:(\d+): error", found)}
+    assert reported == wrong, found

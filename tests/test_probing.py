@@ -35,10 +35,10 @@ def test_it_is_the_regression_by_hand(model: bw.Model, settings: dict[str, Any])
     # Another way to the same optimum.
     by_hand = LogisticRegression(C=strength, solver="newton-cholesky", tol=1e-10)
     by_hand.fit(model.embed(texts, **how).astype(np.float64), labels)
-    told = by_hand.predict(model.embed([row["text"] for row in DEV], **how))
+    predicted = by_hand.predict(model.embed([row["text"] for row in DEV], **how))
     wanted = [row["label"] for row in DEV]
-    assert found.metrics["accuracy"] == pytest.approx(np.mean(told == np.array(wanted)))
-    assert found.metrics["f1"] == pytest.approx(f1_score(wanted, told, pos_label="yes"))
+    assert found.metrics["accuracy"] == pytest.approx(np.mean(predicted == np.array(wanted)))
+    assert found.metrics["f1"] == pytest.approx(f1_score(wanted, predicted, pos_label="yes"))
     assert found.metrics["majority"] == 0.5
     assert found.labels == ("no", "yes")
     assert found.width == by_hand.coef_.shape[1]

@@ -18,7 +18,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 import bertworks as bw
 from bertworks.errors import BertworksError, DataError, SettingsError
-from bertworks.tasks.rows import read_rows
+from bertworks.tables.reading import read_rows
 
 from .tasks import squad_oracle
 
@@ -312,15 +312,15 @@ def test_a_table_without_rows(tmp_path, task):
 def test_values():
     draw = random.Random(0)
     true = [draw.random() for _ in range(30)]
-    told = [value + draw.gauss(0, 0.3) for value in true]
-    pairs = zip(true, told, strict=True)
+    predicted = [value + draw.gauss(0, 0.3) for value in true]
+    pairs = zip(true, predicted, strict=True)
     found = bw.score("regression", [{"label": a, "prediction": {"value": b}} for a, b in pairs])
-    errors = [abs(a - b) for a, b in zip(true, told, strict=True)]
+    errors = [abs(a - b) for a, b in zip(true, predicted, strict=True)]
     assert found.metrics == pytest.approx(
         {
             "mean_squared_error": sum(error**2 for error in errors) / 30,
-            "pearson": pearsonr(true, told).statistic,
-            "spearman": spearmanr(true, told).statistic,
+            "pearson": pearsonr(true, predicted).statistic,
+            "spearman": spearmanr(true, predicted).statistic,
         }
     )
     assert found.breakdown.mistakes[0].error == pytest.approx(max(errors))

@@ -14,10 +14,9 @@ import bertworks as bw
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
 from bertworks.search import Hit, Index
-from bertworks.tasks.classification.settings import ClassificationSettings
-from bertworks.tasks.classification.task import ClassificationTask
-from bertworks.tasks.columns import Columns
-from bertworks.tasks.plain import read_texts
+from bertworks.tables.schema import Columns
+from bertworks.tables.texts import read_texts
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.texts import TextSettings
 from bertworks.text.tokenizer import Tokenizer
@@ -75,9 +74,9 @@ def test_kept_vectors_are_of_this_file_and_this_model(model: Model, tmp_path: Pa
     file.write_text("\n".join(TEXTS))
     first = Index.open(model, file, kept)
     before = (kept / "vectors.npy").stat().st_mtime_ns
-    told: list[int] = []
-    again = Index.open(model, file, kept, progress=lambda done, total: told.append(done))
-    assert not told
+    reported: list[int] = []
+    again = Index.open(model, file, kept, progress=lambda done, total: reported.append(done))
+    assert not reported
     assert (kept / "vectors.npy").stat().st_mtime_ns == before
     assert isinstance(again.vectors, np.memmap)
     assert len(again) == len(TEXTS)
@@ -168,14 +167,16 @@ def test_a_reranker_has_the_last_word(model: Model) -> None:
         for query, hits in zip(QUERIES, index.search(QUERIES, 20), strict=True)
     }
     for one, score in (
-        (regression, lambda told: told["value"]),
-        (classes[None], lambda told: told["probabilities"]["good"]),
-        (classes["bad"], lambda told: told["probabilities"]["bad"]),
+        (regression, lambda reported: reported["value"]),
+        (classes[None], lambda reported: reported["probabilities"]["good"]),
+        (classes["bad"], lambda reported: reported["probabilities"]["bad"]),
     ):
         found = index.search(QUERIES, 3, rerank=one, candidates=20)
         for query, hits in zip(QUERIES, found, strict=True):
             texts = candidates[query]
-            scores = [score(told) for told in one.predict([(query, text) for text in texts])]
+            scores = [
+                score(reported) for reported in one.predict([(query, text) for text in texts])
+            ]
             best = sorted(scores, reverse=True)[:3]
             assert [hit.score for hit in hits] == pytest.approx(best, abs=1e-6)
             assert {hit.text for hit in hits} <= set(texts)
@@ -223,9 +224,9 @@ def test_a_published_cross_encoder_is_one_of_pairs(tmp_path: Path, version: int)
         file.write_text(json.dumps({**json.loads(file.read_text()), "sentence_transformers": said}))
     again = load(tmp_path / "theirs", device="cpu")
     assert again.sentence is None
-    told = [answer["value"] for answer in again.predict(pairs)]
+    reported = [answer["value"] for answer in again.predict(pairs)]
     logits = np.log(expected / (1 - expected))  # theirs end with a sigmoid
-    assert told == pytest.approx(logits.tolist(), abs=1e-4)
+    assert reported == pytest.approx(logits.tolist(), abs=1e-4)
 
 
 def test_what_cannot_be_searched(model: Model, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from bertworks.errors import BertworksError, BertworksWarning, SettingsError, need
-from bertworks.settings import Settings
+from bertworks.settings import Settings, dump_yaml
 
 
 class Inner(Settings):
@@ -42,7 +42,7 @@ def test_words_win_over_values_over_the_file(tmp_path):
 def test_what_is_written_is_read_again(tmp_path):
     settings = Outer(steps=6, optimizer=Inner(lr=0.25, betas=(0.5, 0.75)))
     file = tmp_path / "a.yaml"
-    file.write_text(settings.to_yaml())
+    file.write_text(dump_yaml(settings.model_dump(mode="json")))
     assert Outer.resolve(file) == settings
 
 

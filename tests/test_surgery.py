@@ -11,7 +11,7 @@ import torch
 import transformers
 
 import bertworks as bw
-from bertworks.errors import DataError, SettingsError
+from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.surgery import add_frame, add_tokens, extend_positions, shrink
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -171,6 +171,12 @@ def gpt(tmp_path):
     config = published.geometry("openai-gpt", vocab_size=len(pieces) + 1)
     published.theirs_of(config, "masked-lm", torch.float32).save_pretrained(tmp_path / "gpt")
     return bw.load(tmp_path / "gpt", device="cpu")
+
+
+def test_transposed_matrices_have_no_codes_in_files(gpt, tmp_path):
+    with pytest.raises(CheckpointError, match="matrices transposed"):
+        gpt.save(tmp_path / "eight", precision="int8")
+    assert not (tmp_path / "eight").exists()
 
 
 def test_gpt_gets_pieces_around_its_texts(gpt, tmp_path):

@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers
-    from .ablations.features import ablate_features as ablate_features
     from .api import Model as Model
     from .api import load as load
     from .checkpoints.heads import Head as Head
@@ -18,7 +17,9 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .corpus.shards import Corpus as Corpus
     from .errors import BertworksError as BertworksError
     from .errors import DataError as DataError
+    from .inference.merging import merge as merge
     from .inspection import inspect as inspect
+    from .lab.features import ablate_features as ablate_features
     from .model.config import EncoderConfig as EncoderConfig
     from .model.encoder import Encoder as Encoder
     from .packed import Batch as Batch
@@ -29,16 +30,17 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .search import Index as Index
     from .serving.client import AsyncClient as AsyncClient
     from .serving.client import Client as Client
+    from .tables.schema import Role as Role
+    from .tables.schema import Schema as Schema
     from .tasks.classifying import ClassifyingNetwork as ClassifyingNetwork
     from .tasks.classifying import ClassifyingTask as ClassifyingTask
     from .tasks.example import LabelledExample as LabelledExample
     from .tasks.labelled import LabelledTask as LabelledTask
-    from .tasks.schema import Role as Role
-    from .tasks.schema import Schema as Schema
     from .tasks.task import Network as Network
     from .tasks.task import Task as Task
     from .text.tokenizer import Tokenizer as Tokenizer
     from .text.vocabulary import train_vocabulary as train_vocabulary
+    from .training.estimate import estimate as estimate
     from .training.finetune import finetune as finetune
     from .training.glue import glue as glue
     from .training.grid import finetune_grid as finetune_grid
@@ -64,8 +66,8 @@ _HOMES = {
     "LabelledExample": "tasks.example",
     "ClassifyingTask": "tasks.classifying",
     "ClassifyingNetwork": "tasks.classifying",
-    "Schema": "tasks.schema",
-    "Role": "tasks.schema",
+    "Schema": "tables.schema",
+    "Role": "tables.schema",
     "Head": "checkpoints.heads",
     "DataError": "errors",
     "Model": "api",
@@ -74,13 +76,15 @@ _HOMES = {
     "Client": "serving.client",
     "AsyncClient": "serving.client",
     "inspect": "inspection",
+    "merge": "inference.merging",
     "score": "scoring",
     "pretrain": "training.pretrain",
+    "estimate": "training.estimate",
     "finetune": "training.finetune",
     "finetune_grid": "training.grid",
     "glue": "training.glue",
     "probe": "probing",
-    "ablate_features": "ablations.features",
+    "ablate_features": "lab.features",
 }
 
 

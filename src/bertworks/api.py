@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias, Unpack
 
@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from . import parallel
 from .checkpoints.families import family_of
+from .checkpoints.heads import Published
 from .checkpoints.locate import locate
-from .checkpoints.published import Published
+from .checkpoints.saving import save_model
 from .checkpoints.sentence import SentenceSettings, is_cross_encoder, read_sentence_settings
 from .checkpoints.store import (
     LoadReport,
@@ -25,14 +27,12 @@ from .checkpoints.store import (
     read_config,
     read_task,
     read_tensors,
-    save_model,
 )
 from .errors import BertworksError, CheckpointError, DataError, SettingsError, brief
 from .inference import engine
-from .inference.evaluate import Evaluation, evaluate
-from .inference.features import Embedder, embed
+from .inference.evaluate import evaluate, evaluate_held_out, is_corpus
+from .inference.features import Embedder, TokenFeatures, embed
 from .inference.generate import generate
-from .inference.held_out import evaluate_held_out, is_corpus
 from .inference.settings import (
     EmbeddingSettings,
     EngineSettings,
@@ -40,8 +40,8 @@ from .inference.settings import (
     GenerateSettings,
     MeasuredSettings,
 )
-from .inference.token_features import TokenFeatures
 from .inference.vectors import WrittenVectors, begun_with, fingerprint, write_vectors
+from .inference.writers import OutputFormat, write_part, write_predictions
 from .keywords import (
     EmbedKeywords,
     EvaluateKeywords,
@@ -49,24 +49,28 @@ from .keywords import (
     GenerateKeywords,
     RowKeywords,
 )
+from .literals import InferencePrecision, SavedPrecision
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
-from .model.device import pick_device, without_weights
+from .model.device import dtype_of, pick_device, without_weights
 from .model.encoder import Encoder, HasEncoder
-from .model.precision import dtype_of
-from .tasks import is_registered, published_task, task_class
-from .tasks.classification.task import ClassificationTask
-from .tasks.plain import Texts, as_texts, not_empty, read_texts, warn_of_file
+from .remote import written_here
+from .tables.reading import Table, TableOptions, read_rows
+from .tables.rows import Row, Rows
+from .tables.texts import Texts, as_texts, not_empty, read_texts, warn_of_file
+from .tasks import is_registered, is_user_task, published_task, task_class
+from .tasks.breakdown import Evaluation
+from .tasks.classification import ClassificationTask
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
-from .tasks.rows import Table, read_rows
-from .tasks.table_options import TableOptions
-from .tasks.task import Network, Prediction, Row, Task
+from .tasks.task import Network, Prediction, Task
 from .tasks.texts import TextTask
 from .text.tokenizer import Tokenizer
-from .wording import listed, short
+from .wording import html_facts, listed, short
 
 Inputs: TypeAlias = str | Iterable[Any]
 """A text; or texts, pairs of texts or rows."""
+
+_SAVED_AS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
 
 class BareEncoder(HasEncoder):
@@ -85,7 +89,7 @@ class Model:
         task: what the network was trained for; None for a bare encoder.
         network: the task's, or a `BareEncoder`.
         report: what became of each tensor when it was loaded.
-        sentence: how `embed` makes vectors unless it is told otherwise; as the task says, if left
+        sentence: how `embed` makes vectors by default; as the task says, if left
             out.
         source: the directory or name it was loaded from.
 
@@ -108,17 +112,30 @@ class Model:
 
     def __repr__(self) -> str:
         config = self.encoder.config
-        size = short(sum(weight.numel() for weight in self.network.parameters()))
         facts = [
             f"{config.family}: {config.num_hidden_layers} layers",
             f"hidden_size {config.hidden_size}",
             f"{config.num_attention_heads} heads",
-            f"{size} parameters",
+            f"{short(self.num_parameters)} parameters",
         ]
         task = "bare encoder" if self.task is None else self.task.name
         labels = f" into {listed(self.labels)}" if self.labels else ""
         source = " in memory" if self.source is None else f" {self.source}"
         return f"<Model{source}; {', '.join(facts)}; {task}{labels}>"
+
+    def _repr_html_(self) -> str:
+        config = self.encoder.config
+        facts = {
+            "family": config.family,
+            "layers": config.num_hidden_layers,
+            "hidden_size": config.hidden_size,
+            "heads": config.num_attention_heads,
+            "parameters": f"{self.num_parameters:,}",
+            "pieces": f"{self.tokenizer.vocab_size:,}",
+            "task": "none: a bare encoder" if self.task is None else self.task.name,
+            **({"labels": ", ".join(self.labels)} if self.labels else {}),
+        }
+        return html_facts(f"Model {self.source or 'in memory'}", facts)
 
     @classmethod
     def fresh(cls, config: EncoderConfig, tokenizer: Tokenizer, *, seed: int = 0) -> Self:
@@ -131,6 +148,11 @@ class Model:
     def encoder(self) -> Encoder:
         """The bare module: `Packed` in, `[tokens, hidden_size]` out."""
         return self.network.encoder
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers are learned; shared ones count once."""
+        return sum(weight.numel() for weight in self.network.parameters())
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -149,7 +171,7 @@ class Model:
         Args:
             rows: a text (a list of one prediction is returned), texts, pairs of texts, or rows in
                 memory, such as a pandas `DataFrame`; any number, also none.
-            data: a table instead: a path, or rows in memory (see `tasks.rows.Table`).
+            data: a table instead: a path, or rows in memory (see `tables.reading.Table`).
             settings: those of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`),
                 and those of `EngineSettings`, such as `precision="bf16"`.
 
@@ -203,7 +225,76 @@ class Model:
             DataError: a row is not one of the task.
             BertworksError: the model has no task, or was only pre-trained.
         """
-        task, network = self._task_and_network()
+        self._check_predicts()
+        options, others = TableOptions.split(settings)
+        how = EngineSettings.parse(others)
+        given = _one_of(rows, data)
+        if data is None:
+            filled = not_empty(self._rows(as_texts(given)))
+            if filled is None:
+                return iter(())
+            given = filled
+        task, network, table = self._opened(given, labelled=False, **options)
+        return engine.predict(network, task, table, how)
+
+    def predict_to(
+        self,
+        out: str | Path,
+        data: Table,
+        *,
+        json: bool = False,
+        part: str | None = None,
+        workers: int | None = 1,
+        on: str | None = None,
+        **settings: Unpack[RowKeywords],
+    ) -> int:
+        """Write the rows of a table with their predictions to a file.
+
+        Args:
+            out: the file, its name ending in `.tsv`, `.csv` or `.jsonl`.
+            data: a path, or rows in memory (see `tables.reading.Table`).
+            json: write JSON Lines, whatever the name.
+            part: `I/N`: write only the I-th of N parts of the rows; `merge` puts them together.
+            workers, on: how many processes, each with the model, and where; see `parallel.map`.
+            settings: as `predict` takes them.
+
+        Returns:
+            How many rows were written.
+
+        Raises:
+            DataError, BertworksError: as `stream` does.
+            SettingsError: `part` is none; or the task is of a file of yours, which workers lack.
+            OutputError: the file cannot be written, or is being written by another process.
+        """
+        self._check_predicts()
+        options, others = TableOptions.split(settings)
+        how = EngineSettings.parse(others)
+        self._check_workers(workers, on)
+        how = how.with_values(precision=self._precision(how.precision))
+        task, network, table = self._opened(data, labelled=False, **options)
+        format: OutputFormat = "jsonl" if json else "auto"
+        if part is None:
+            found = engine.predict(network, task, table, how, workers=workers, on=on)
+            return write_predictions(out, found, format=format)
+        return write_part(
+            out,
+            partial(engine.predict, network, task, table, how),
+            table,
+            part=part,
+            window_rows=how.window_rows,
+            made_with={
+                "model": fingerprint(self.encoder, self.tokenizer, network),
+                "task": task.name,
+                **task.to_dict(),
+                **how.model_dump(mode="json"),
+            },
+            format=format,
+            workers=workers,
+            on=on,
+        )
+
+    def _check_predicts(self) -> None:
+        task, _ = self._task_and_network()
         if isinstance(task, PretrainingTask):
             verbs = (
                 "generate" if task.causal else "fill-mask",
@@ -213,25 +304,37 @@ class Model:
                 "the model was only pre-trained, and has no labels or values to predict",
                 fix=f"Use {', '.join(verbs)} or embed; or train it with finetune.",
             )
-        options, others = TableOptions.split(settings)
-        engine_settings = EngineSettings.parse(others)
-        given = _one_of(rows, data)
-        if data is None:
-            filled = not_empty(self._rows(as_texts(given)))
-            if filled is None:
-                return iter(())
-            given = filled
-        table = read_rows(given, columns=task.column_names, **options)
-        task = task.for_table(table, labelled=False)
-        return engine.predict(network, task, table, engine_settings)
+
+    def _check_workers(self, workers: int | None, on: str | None) -> None:
+        """See that other processes know the task."""
+        if (workers != 1 or on is not None) and is_user_task(self.task):
+            raise SettingsError(
+                f"workers do not have the file of the task {type(self.task).__name__}",
+                fix="Use one process (give it threads), or several with --part I/N.",
+            )
+
+    def _opened(
+        self, table: Table, *, labelled: bool, **options: Any
+    ) -> tuple[Task[Any], Network, Rows]:
+        """The task for a table, the network, and the table's rows."""
+        task, network = self._task_and_network()
+        rows = read_rows(table, columns=task.column_names, **options)
+        return task.for_table(rows, labelled=labelled), network, rows
+
+    def _precision(self, asked: InferencePrecision) -> InferencePrecision:
+        """What is computed in; "auto" is what it means here, wherever workers are."""
+        if asked != "auto":
+            return asked
+        dtype = dtype_of("auto", next(self.network.parameters()).device)
+        return "fp32" if dtype is None else "bf16"
 
     def evaluate(self, table: Table, **settings: Unpack[EvaluateKeywords]) -> Evaluation:
         """The task's metrics on rows whose labels are known.
 
         Args:
             table: a path, or rows in memory: mappings, a pandas `DataFrame`, `(text, label)` pairs
-                or a tuple `(texts, labels)` (see `tasks.rows.Table`). For a pre-trained model, a
-                directory that `prepare` made, whose held-out documents are measured.
+                or a tuple `(texts, labels)` (see `tables.reading.Table`). For a pre-trained
+                model, a directory that `prepare` made, whose held-out documents are measured.
             settings: those of `TableOptions`, and those of `EngineSettings`; for a corpus those of
                 `MeasuredSettings`.
 
@@ -250,12 +353,36 @@ class Model:
         if of_corpus:
             key, value = next(iter(of_corpus.items()))
             raise SettingsError(f"{key}={value} is for a prepared corpus", fix="Leave it out.")
-        rows = read_rows(table, columns=task.column_names, **options)
-        task = task.for_table(rows, labelled=True)
+        task, network, rows = self._opened(table, labelled=True, **options)
         cuts = engine.Cuts()
         examples = cuts.add(engine.labelled_examples(task, rows))
         found = evaluate(network, task, examples, EngineSettings.parse(others))
         return replace(found, remarks=[*found.remarks, *cuts.remarks()])
+
+    def evaluate_each(
+        self,
+        tables: Iterable[Table],
+        *,
+        workers: int | None = 1,
+        on: str | None = None,
+        **settings: Unpack[EvaluateKeywords],
+    ) -> list[Evaluation]:
+        """`evaluate` of each of several tables.
+
+        Args:
+            tables: as `evaluate` takes them; each is read by the process that measures it.
+            workers, on: how many processes, each with the model, and where; see `parallel.map`.
+            settings: as `evaluate` takes them.
+
+        Raises:
+            DataError, SettingsError, BertworksError: as `evaluate` does; or the task is of a file
+                of yours, which workers lack.
+        """
+        self._check_workers(workers, on)
+        settings["precision"] = self._precision(settings.get("precision", "auto"))
+        measure = _Evaluate(self, settings, engine.threads_of_worker(workers, on))
+        gpus = int(next(self.network.parameters()).is_cuda)
+        return list(parallel.map(measure, tables, workers=workers, on=on, gpus=gpus))
 
     def embed(
         self,
@@ -334,16 +461,22 @@ class Model:
         data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
+        part: str | None = None,
+        workers: int | None = 1,
+        on: str | None = None,
         progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[EmbedKeywords],
     ) -> WrittenVectors:
-        """Write a vector of each text to a file, in bounded memory; again, it goes on.
+        """Write a vector of each text to a file, in bounded memory; called again, it resumes.
 
         Args:
-            out: the file, its name ending in `.npy` or `.parquet`.
+            out: the file, its name ending in `.npy` or `.parquet`. On another file system,
+                `s3://…`, it is put when it is whole: a run that was stopped begins anew.
             data: texts, rows, a `.txt` file (each line a text), or a table.
             column: the texts' column in a table; found out if left out.
-            progress: told how many rows are done, and how many there are (0 if that is not known).
+            part: `I/N`: write only the I-th of N parts of the vectors; `merge` puts them together.
+            workers, on: how many processes, each with the model, and where; see `parallel.map`.
+            progress: called with how many rows are done, and how many there are (0: not known).
             settings: as `embed` takes them.
 
         Raises:
@@ -353,7 +486,7 @@ class Model:
         """
         options, others = TableOptions.split(settings)
         texts = read_texts(data, column=column, **options)
-        return self._write(out, [data], texts, self.embedder(**others), progress)
+        return self._write(out, [data], texts, self.embedder(**others), progress, part, workers, on)
 
     def features_to(
         self,
@@ -361,6 +494,9 @@ class Model:
         data: Table | Texts | Iterable[str],
         *,
         column: str | None = None,
+        part: str | None = None,
+        workers: int | None = 1,
+        on: str | None = None,
         progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[FeatureKeywords],
     ) -> WrittenVectors:
@@ -368,7 +504,7 @@ class Model:
 
         Args:
             out: the file, its name ending in `.parquet`.
-            data, column, progress: as `embed_to` takes them.
+            data, column, part, workers, on, progress: as `embed_to` takes them.
             settings: those of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
                 "mean"), `layers`, `combine`, `max_seq_length`; and of `EngineSettings` and
                 `TableOptions`.
@@ -381,7 +517,7 @@ class Model:
         how = FeatureSettings.resolve(**others)
         made = TokenFeatures(self.network, self.tokenizer, how, how)
         texts = read_texts(data, column=column, **options)
-        return self._write(out, [data], texts, made, progress)
+        return self._write(out, [data], texts, made, progress, part, workers, on)
 
     def _write(
         self,
@@ -390,19 +526,36 @@ class Model:
         texts: Texts,
         made: Embedder | TokenFeatures,
         progress: Callable[[int, int], None] | None,
+        part: str | None,
+        workers: int | None,
+        on: str | None,
     ) -> WrittenVectors:
-        total = sum(1 for _ in texts) if texts.again else 0
+        if part is not None and not texts.again:
+            raise DataError(
+                "a part is of texts that can be read twice", fix="Give a file, or leave part out."
+            )
+        total = sum(1 for _ in texts) if texts.again and part is None else 0
         if made.engine.precision == "auto":
-            dtype = dtype_of("auto", next(self.network.parameters()).device)
-            precision = begun_with(out).get("precision", "fp32" if dtype is None else "bf16")
+            precision = begun_with(out).get("precision", self._precision(made.engine.precision))
             made.engine = made.engine.with_values(precision=precision)
         made_with = {
             "model": fingerprint(self.encoder, self.tokenizer),
             **made.settings.model_dump(mode="json"),
             **made.engine.model_dump(mode="json"),
         }
-        tell = None if progress is None else lambda rows: progress(rows, total)
-        return write_vectors(out, texts, made, made_with=made_with, inputs=inputs, progress=tell)
+        report = None if progress is None else lambda rows: progress(rows, total)
+        with written_here(out) as file:
+            return write_vectors(
+                file,
+                texts,
+                made,
+                made_with=made_with,
+                part=part,
+                inputs=inputs,
+                progress=report,
+                workers=workers,
+                on=on,
+            )
 
     def embedder(self, **settings: Unpack[EmbedKeywords]) -> Embedder:
         """What `embed` makes vectors with; its arguments are those of `embed`.
@@ -437,7 +590,7 @@ class Model:
     def generate(
         self, prompts: str | Iterable[str], **settings: Unpack[GenerateKeywords]
     ) -> list[str]:
-        """What the model goes on each text with.
+        """Continue each text.
 
         Args:
             prompts: one text or several, one token long at least.
@@ -464,7 +617,7 @@ class Model:
         """The probability that the second text follows the first.
 
         Raises:
-            BertworksError: the model was not pre-trained to tell.
+            BertworksError: the model was not pre-trained on pairs of texts.
         """
         answer = self._pretrained(first, second)
         if "next_sentence_probability" not in answer:
@@ -472,13 +625,22 @@ class Model:
         probability: float = answer["next_sentence_probability"]
         return probability
 
-    def save(self, directory: str | Path, *, keep_others: bool = False) -> Path:
+    def save(
+        self,
+        directory: str | Path,
+        *,
+        precision: SavedPrecision = "fp32",
+        keep_others: bool = False,
+    ) -> Path:
         """Write the model in the Hugging Face layout; `load` reads it again.
 
         A model that is there is replaced.
 
         Args:
             directory: new, empty, or a saved model's.
+            precision: of the weights in the file; bf16 rounds them, to half the bytes; int8 has the
+                layers' matrices in 8-bit numbers with a scale for each row, which no other reader
+                knows, and the rest in bf16.
             keep_others: keep the files in it that are no part of a saved model, rather than refuse
                 to save there.
 
@@ -498,6 +660,7 @@ class Model:
             head_dropout=None if task is None else task.head_dropout,
             tokenizer=self.tokenizer,
             sentence=self.sentence,
+            dtype=_SAVED_AS[precision],
             keep_others=keep_others,
         )
 
@@ -550,6 +713,20 @@ class Model:
         return answer
 
 
+@dataclass(frozen=True)
+class _Evaluate:
+    """What a worker has: a model, the settings, and the threads to run it with."""
+
+    model: Model
+    settings: EvaluateKeywords
+    threads: int | None
+
+    def __call__(self, table: Table) -> Evaluation:
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        return self.model.evaluate(table, **self.settings)
+
+
 def load(
     name: str | Path,
     *,
@@ -592,21 +769,21 @@ def load(
     tensors, dropped = read_tensors(directory, family)
     check_geometry(config, tensors, family, str(name))
     described = read_task(directory)
-    own: Task[Any] | None = None
+    found_task: Task[Any] | None = None
     if described is not None and task != "encoder":
-        own = _described_task(described, task, tokenizer, directory)
+        found_task = _described_task(described, task, tokenizer, directory)
     elif task is not None and task != "encoder":
         raise CheckpointError(
             "does not say that its task is one of yours", where=str(name), fix="Leave task out."
         )
     elif task is None:
         pairs = is_cross_encoder(directory, raw)
-        own = published_task(Published(raw, config, family, tensors, tokenizer, pairs))
+        found_task = published_task(Published(raw, config, family, tensors, tokenizer, pairs))
 
     def build() -> Network | BareEncoder:
-        if own is None:
+        if found_task is None:
             return BareEncoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
-        return own.network(config)
+        return found_task.network(config)
 
     try:
         with without_weights():  # nothing is drawn at random only to be replaced
@@ -621,7 +798,7 @@ def load(
         family,
         str(name),
         allow_non_finite=allow_non_finite,
-        unused_heads=described.heads if described is not None and own is None else (),
+        unused_heads=described.heads if described is not None and found_task is None else (),
     )
     report = replace(report, dropped={**report.dropped, **dropped})
     if report.initialized:
@@ -631,7 +808,7 @@ def load(
     keep_freed_memory()
     network = network.to(pick_device(device)).eval()
     sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
-    return Model(tokenizer, own, network, report, sentence, str(name))
+    return Model(tokenizer, found_task, network, report, sentence, str(name))
 
 
 def _described_task(

@@ -59,7 +59,7 @@ class OutputError(BertworksError):
 
 
 class TrainingError(BertworksError):
-    """Training cannot go on; what was saved before is untouched."""
+    """Training cannot continue; what was saved before is untouched."""
 
 
 class BertworksWarning(UserWarning):
@@ -167,6 +167,15 @@ def check_name(path: str | os.PathLike[str]) -> None:
         raise DataError(
             "the name is not UTF-8", where=name, fix="Rename it, or give another."
         ) from None
+
+
+def is_memory_short(error: BaseException) -> bool:
+    """Whether memory is what failed; PyTorch has a class of its own for a GPU's alone."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+    )
 
 
 def need(module: str, extra: str, what: str) -> ModuleType:

@@ -30,7 +30,7 @@ class Inspection:
         parameters: how many there are, by part: `embeddings`, `layers`, `each layer`, `heads`,
             `total`.
         vocabulary: its kind, size, casing, special pieces.
-        heads: what stands on top of the encoder.
+        heads: what is on top of the encoder.
         dtypes: how many tensors of each type the files hold.
         license: as its README or a file of that name says; None if nothing does.
         used: the network's tensors that were filled.
@@ -52,7 +52,7 @@ class Inspection:
 
 
 def inspect(name: str | Path) -> Inspection:
-    """Load a checkpoint and tell what is in it.
+    """Load a checkpoint and describe what is in it.
 
     Args:
         name: a model's directory, a run's directory, or a name on the Hugging Face hub.

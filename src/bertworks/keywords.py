@@ -41,26 +41,31 @@ class EvaluateKeywords(RowKeywords, total=False):
     max_seq_length: int
 
 
-class EmbedKeywords(RowKeywords, total=False):
-    """Of `embed`."""
+class LayerKeywords(TypedDict, total=False):
+    """Which hidden states are taken."""
 
     layers: Sequence[int]
     combine: Literal["concat", "sum", "mean"]
     max_seq_length: int | None
     truncation: Literal["cut", "error"]
+
+
+class VectorKeywords(LayerKeywords, total=False):
+    """How texts become vectors."""
+
     pooling: Literal[
         "mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"
     ]
     normalize: bool
 
 
-class FeatureKeywords(RowKeywords, total=False):
+class EmbedKeywords(RowKeywords, VectorKeywords, total=False):
+    """Of `embed`."""
+
+
+class FeatureKeywords(RowKeywords, LayerKeywords, total=False):
     """Of `features_to`."""
 
-    layers: Sequence[int]
-    combine: Literal["concat", "sum", "mean"]
-    max_seq_length: int | None
-    truncation: Literal["cut", "error"]
     of: Literal["tokens", "words"]
     pieces: Literal["first", "mean"]
 
@@ -76,22 +81,24 @@ class GenerateKeywords(EngineKeywords, total=False):
     seed: int
 
 
-class ProbeKeywords(TableKeywords, total=False):
+class ProbeKeywords(TableKeywords, VectorKeywords, total=False):
     """Of `probe`."""
 
-    layers: Sequence[int]
-    combine: Literal["concat", "sum", "mean"]
-    max_seq_length: int | None
-    truncation: Literal["cut", "error"]
-    pooling: Literal[
-        "mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"
-    ]
-    normalize: bool
     text_column: str | None
     label_column: str | None
     precision: Literal["auto", "fp32", "bf16", "int8"]
     inverse_regularization: float
     max_iterations: int
+
+
+class PrepareKeywords(TypedDict, total=False):
+    """Of `prepare`."""
+
+    sentences: Literal["split", "lines"]
+    language: str
+    spans: Literal["none", "given", "rules"]
+    seed: int
+    shard_bytes: int
 
 
 class EncoderKeywords(TypedDict, total=False):
@@ -112,10 +119,11 @@ class EncoderKeywords(TypedDict, total=False):
     family: str
     embedding_size: int | None
     num_hidden_groups: int | None
-    positions: Literal["learned", "rotary"]
+    positions: Literal["learned", "rotary", "sinusoidal", "none"]
     position_offset: int
     task_type_vocab_size: int
-    attention: Literal["bidirectional", "causal"]
+    mixer: Literal["attention", "lstm"]
+    attention: Literal["bidirectional", "causal", "two-way"]
     local_attention: int | None
     global_attention_every: int
     rope_theta: float
@@ -167,6 +175,8 @@ class TrainingKeywords(TypedDict, total=False):
     checkpoint_every: int | None
     keep_checkpoints: int
     deterministic: bool
+    sharding: Literal["none", "full"]
+    rank_timeout: float
     tensorboard: bool
 
 
@@ -239,6 +249,14 @@ class ReplacedTokensKeywords(TypedDict, total=False):
     generator_layers: float
 
 
+class SkipGramKeywords(TypedDict, total=False):
+    """Of the group `skip_gram`."""
+
+    window: int
+    negatives: int
+    subsample: float
+
+
 class PretrainKeywords(TrainingKeywords, total=False):
     """Of `pretrain`."""
 
@@ -246,10 +264,12 @@ class PretrainKeywords(TrainingKeywords, total=False):
     eval_first: bool
     loader_workers: int
     data: str
-    objective: Literal["mlm", "causal", "replaced_tokens", "distillation"]
+    objective: Literal["mlm", "causal", "replaced_tokens", "distillation", "skip_gram"]
     model: ModelKeywords
     init_checkpoint: str | None
     init_generator: str | None
+    initial_attention: Literal["random", "neighbours"]
+    allow_leak: bool
     steps: int
     phases: Sequence[PhaseKeywords]
     instances: InstanceKeywords
@@ -257,6 +277,7 @@ class PretrainKeywords(TrainingKeywords, total=False):
     held_out: HeldOutKeywords
     distillation: DistillationKeywords | None
     replaced_tokens: ReplacedTokensKeywords | None
+    skip_gram: SkipGramKeywords | None
 
 
 class FinetuneKeywords(TrainingKeywords, total=False):
@@ -328,15 +349,22 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     pooling: Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"] | None
 
 
-class AblationKeywords(TypedDict, total=False):
+class TaggingProbeKeywords(TypedDict, total=False):
+    """Of the group `probe`."""
+
+    lstm_hidden_size: int
+    lstm_layers: int
+    dropout: float
+    epochs: float
+    batch_size: int
+    learning_rate: float
+    max_grad_norm: float
+    bucket_batches: int
+
+
+class AblationKeywords(TableKeywords, total=False):
     """Of `ablate_features`."""
 
-    header: bool | None
-    format: Literal[
-        "auto", "tsv", "csv", "jsonl", "json", "parquet", "conll", "conllu", "label-text", "text"
-    ]
-    encoding: str
-    max_line_bytes: int
     max_seq_length: int
     dropout: float | None
     word_column: str | None
@@ -349,5 +377,5 @@ class AblationKeywords(TypedDict, total=False):
     document_column: str | None
     seeds: Sequence[int]
     precision: Literal["auto", "fp32", "bf16"]
-    probe: ProbeKeywords
+    probe: TaggingProbeKeywords
     finetune: FinetuneKeywords | None

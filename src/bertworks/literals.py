@@ -21,6 +21,9 @@ InferencePrecision: TypeAlias = Literal["auto", "fp32", "bf16", "int8"]
 8-bit inputs, each output and each token with a scale; the rest is as with `auto`.
 """
 
+SavedPrecision: TypeAlias = Literal["fp32", "bf16", "int8"]
+"""What the weights in a model's file are."""
+
 TableFormat: TypeAlias = Literal[
     "auto",
     "tsv",
@@ -37,9 +40,12 @@ TableFormat: TypeAlias = Literal[
 label, a space and a text on each line; `text`: a text on each line; auto: by suffix, else by
 content."""
 
-Objective: TypeAlias = Literal["mlm", "causal", "replaced_tokens", "distillation"]
+Objective: TypeAlias = Literal["mlm", "causal", "replaced_tokens", "distillation", "skip_gram"]
 """What an encoder is pre-trained for: to predict masked tokens (BERT) or each next one (GPT), to
 predict replaced tokens (ELECTRA), or masked tokens from a teacher too (DistilBERT)."""
+
+InitialAttention: TypeAlias = Literal["random", "neighbours"]
+"""How attention begins: as random weights make it, or on neighbouring tokens."""
 
 CorpusFormat: TypeAlias = Literal["auto", "text", "wiki", "jsonl", "parquet"]
 """How the files of a corpus hold their documents."""

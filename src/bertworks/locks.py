@@ -18,6 +18,7 @@ from typing import IO, Any, Literal, TypeAlias
 
 from .errors import BertworksWarning, OutputError, check_name
 from .files import LOCK, beside, finish, is_device, make_directory, writing
+from .remote import is_remote
 
 Kind: TypeAlias = Literal["file", "directory", "whole directory"]
 """What an output is; a whole directory is made at once, any other is filled bit by bit."""
@@ -41,7 +42,6 @@ def claim(
     at the end, and so are directories that were made here, if they are empty then.
 
     Args:
-        path: the output.
         inputs: what the output is made from; those that are no paths of files or directories that
             exist are passed over.
         kind: a "directory" is made at once, with those above it, and for a "whole directory" those
@@ -53,6 +53,12 @@ def claim(
             thread has the lock; or it cannot be written.
         DataError: a directory's name is not UTF-8.
     """
+    if is_remote(path):
+        raise OutputError(
+            "is on another file system, where vectors alone are written",
+            where=os.fspath(path),
+            fix="Write to this machine, and copy it there.",
+        )
     if kind != "file":  # whose libraries are handed its files' names
         check_name(path)
     target = Path(path).resolve()
@@ -129,7 +135,6 @@ def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tup
         target: the output.
         needed: the directory that is made if it is missing.
         made: takes the directories that are made.
-        name: the output's name in errors.
     """
     for _ in range(100):  # others may come and go
         with suppress(FileNotFoundError):  # another has just removed one
@@ -163,6 +168,8 @@ def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tup
         except OSError:
             _unlock(path, handle)
             raise
+        if target.is_dir():
+            _remove_stale(beside(target, "lock"))
         return path, handle
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
@@ -173,6 +180,15 @@ def _unlock(path: Path, handle: IO[bytes]) -> None:
         if _is_at(handle, path):
             path.unlink()
     with suppress(OSError):  # what could not be written is tried once more
+        handle.close()
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the lock of one who was killed once its directory had taken its name."""
+    with suppress(OSError):
+        handle = path.open("r+b")
+        if _try_lock(handle):
+            _unlock(path, handle)
         handle.close()
 
 

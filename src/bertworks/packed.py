@@ -42,17 +42,13 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where each sequence is among tokens laid end to end.
+    """Where each sequence is among tokens laid end to end."""
 
-    Attributes:
-        cu_seqlens: sequence `i` is tokens `cu_seqlens[i]` up to `cu_seqlens[i + 1]`; there is one
-            edge more than sequences.
-        max_seqlen: the number of tokens of the longest sequence.
-        groups: runs of neighbouring sequences of equal length, in order.
-    """
-
+    # sequence `i` is tokens `cu_seqlens[i]` up to `cu_seqlens[i + 1]`; there is one edge more than
+    # sequences
     cu_seqlens: Int32[Array, " edges"]
-    max_seqlen: int
+    max_seqlen: int  # the number of tokens of the longest sequence
+    # runs of neighbouring sequences of equal length, in order
     groups: tuple[Group, ...] = field(repr=False)
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Scores of predictions that are in a file, whatever system they are from.
 
     answering        the data as SQuAD's JSON, and ids → texts as its official scorers read them
-    tagging          CoNLL columns of which the last two are the true and the predicted tags
+    tagging          CoNLL columns of which the last two are the gold and the predicted tags
     classification   a table with a column of labels and a column of predicted ones
     regression       the like, of numbers
 
@@ -22,15 +22,14 @@ import numpy as np
 
 from .errors import DataError, SettingsError, nearest
 from .literals import ScoredTask
-from .tasks.answering.columns import SCHEMA, answers_of
+from .tables.formats import DOCUMENT
+from .tables.reading import Table, read_rows
+from .tables.rows import PlacedRow, Rows, listing, text_of
+from .tables.schema import LABEL_NAMES, PREDICTION, resolve
 from .tasks.answering.scores import AnsweringScores
-from .tasks.columns import LABEL_NAMES, PREDICTION, listing, resolve
-from .tasks.conll import DOCUMENT
-from .tasks.counters import Place
-from .tasks.evaluation import Evaluation
+from .tasks.answering.spans import SCHEMA, answers_of
+from .tasks.breakdown import Evaluation, Place
 from .tasks.labels import finite_number, label_name, sort_labels
-from .tasks.placed import PlacedRow, Rows, text_of
-from .tasks.rows import Table, read_rows
 from .tasks.scores import ClassificationScores, RegressionScores
 from .tasks.tagging.columns import TAG_NAMES, WORD_NAMES, strings_of
 from .tasks.tagging.scores import TaggingScores
@@ -59,11 +58,11 @@ def score(
 
     Args:
         task: what was predicted: "answering", "tagging", "classification" or "regression".
-        data: the rows with the true values; but for answering, also with the predicted ones.
+        data: the rows with the gold values; but for answering, also with the predicted ones.
         predictions: of answering: by the question's id the answer, "" for none; or a JSON file.
         no_answer_probabilities: of answering: by id how probable it is that there is no answer, for
             the best F1 at any threshold; or a JSON file. Any finite score will do.
-        label_column: the true labels, values or tags, by name or number; found out if left out.
+        label_column: the gold labels, values or tags, by name or number; found out if left out.
         prediction_column: the predicted ones; found out if left out.
         header: whether the first line of a TSV or CSV file names its columns; found out if None.
 
@@ -153,12 +152,7 @@ def _by_id(
     questions: Mapping[str, PlacedRow],
     data: str,
 ) -> dict[str, T]:
-    """Values by the questions' ids, all of them known.
-
-    Raises:
-        DataError: a file is no JSON object; an id is unknown or twice there; `checked` gives None
-            of a value.
-    """
+    """Values by the questions' ids, all of them known."""
     where, items = name, given
     if isinstance(given, str | os.PathLike):
         where, items = os.fspath(given), _json_object(os.fspath(given))
@@ -235,17 +229,17 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
         word_column = first
     sentences: list[tuple[Place, list[str], list[str], list[str]]] = []
     for where, row in rows:
-        true = strings_of(row, tag_column, where)
+        gold = strings_of(row, tag_column, where)
         predicted = strings_of(_unfolded(row, predicted_column, "tags"), predicted_column, where)
         # Without words the mistakes are shown among the predicted tags.
         words = predicted if word_column is None else strings_of(row, word_column, where)
-        if not len(words) == len(true) == len(predicted):
+        if not len(words) == len(gold) == len(predicted):
             raise DataError(
-                f"{len(words)} word(s), {len(true)} tag(s) and {len(predicted)} predicted one(s)",
+                f"{len(words)} word(s), {len(gold)} tag(s) and {len(predicted)} predicted one(s)",
                 where=where,
             )
-        sentences.append((Place(len(sentences), where), words, true, predicted))
-    labels = sorted({tag for _, _, true, predicted in sentences for tag in (*true, *predicted)})
+        sentences.append((Place(len(sentences), where), words, gold, predicted))
+    labels = sorted({tag for _, _, gold, predicted in sentences for tag in (*gold, *predicted)})
     scores = TaggingScores(labels, spans=mark_spans(labels))
     for sentence in sentences:
         scores.add(*sentence)
@@ -295,11 +289,7 @@ def _are_numbered(rows: Rows) -> bool:
 def _find_columns(
     rows: Rows, label_names: Sequence[str], label: str | None, prediction: str | None
 ) -> tuple[str, str]:
-    """The columns of the true and the predicted labels: of a file without names, the last two.
-
-    Raises:
-        DataError: one is not there, or both are the same.
-    """
+    """The columns of the gold and the predicted labels: of a file without names, the last two."""
     names = [column for column in rows.columns if column != DOCUMENT]
     if _are_numbered(rows):
         guesses = (names[-2:-1], names[-1:])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -21,18 +21,17 @@ from typing import Any, NamedTuple, Self, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from . import files
 from .api import Model
-from .errors import BertworksError, DataError, SettingsError
-from .inference.approximate import open_cells
+from .errors import BertworksError, DataError, SettingsError, need
 from .inference.settings import EngineSettings
 from .keywords import EngineKeywords, RowKeywords
 from .locks import check_inputs, claim
-from .tasks.classification.task import ClassificationTask
-from .tasks.plain import Texts, read_texts
+from .tables.reading import Table, TableOptions
+from .tables.texts import Texts, read_texts
+from .tasks.classification import ClassificationTask
 from .tasks.regression import RegressionTask
-from .tasks.retrieval.exact import top_k as nearest
-from .tasks.rows import Table
-from .tasks.table_options import TableOptions
+from .tasks.retrieval.evaluator import top_k as nearest
 from .tasks.task import Prediction
 
 MANY = 1_000_000
@@ -104,9 +103,9 @@ class Index:
             data: texts, rows, a `.txt` file (each line a text), or a table; blank texts are left
                 out.
             directory: where vectors are kept, and read from as they are needed; in memory, if left
-                out. One that was stopped half-way is gone on with.
+                out. One that was stopped half-way is resumed.
             column: the texts' column in a table; found out if left out.
-            progress: told how many texts are done, and how many there are.
+            progress: called with how many texts are done, and how many there are.
             settings: those of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`) and
                 of `EngineSettings`.
 
@@ -176,7 +175,7 @@ class Index:
         Raises:
             DataError: a query is too long; or the texts have changed since they were opened.
             SettingsError: `top_k` is less than 1.
-            BertworksError: the reranker does not tell how well two texts belong together; or Faiss
+            BertworksError: the reranker does not score pairs of texts; or Faiss
                 is not installed.
         """
         queries = [queries] if isinstance(queries, str) else list(queries)
@@ -240,11 +239,7 @@ def _reranked(
 
 
 def _relevance(model: Model) -> Callable[[Prediction], float]:
-    """How well two texts belong together, of what a model predicts for them.
-
-    Raises:
-        BertworksError: it does not tell.
-    """
+    """How well two texts belong together, of what a model predicts for them."""
     task = model.task
     if not isinstance(task, ClassificationTask | RegressionTask):
         name = "nothing" if task is None else task.name
@@ -255,11 +250,56 @@ def _relevance(model: Model) -> Callable[[Prediction], float]:
     if task.settings.columns.pair is None and not task.settings.takes_either:
         raise BertworksError("the reranker takes single texts, not pairs")
     if isinstance(task, RegressionTask):
-        return lambda told: float(told["value"])
+        return lambda answer: float(answer["value"])
     labels, positive = task.settings.labels, task.settings.positive
     if positive is None or task.settings.multi_label:
         raise BertworksError(
             f"the reranker does not say which of its labels {', '.join(labels)} is the good one",
             fix="Train it with positive_label=NAME.",
         )
-    return lambda told: float(told["probabilities"][positive])
+    return lambda answer: float(answer["probabilities"][positive])
+
+
+_BLOCK = 65536
+_POINTS = 64  # that a cell's centre is the mean of, as Faiss wants: from 39 to 256
+_VISITED = 16  # one cell in so many, and
+_LEAST = 8  # so many at least
+
+
+def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
+    """Sort vectors into cells, or read the cells of an earlier time.
+
+    A query is compared with the vectors of the nearest cells alone. Source: Jégou et al. (2011),
+    "Product Quantization for Nearest Neighbor Search", §4, without the quantization: products are
+    exact, and some of the nearest may be missed.
+
+    Args:
+        vectors: `[vectors, width]` of length 1; may lie in a mapped file.
+        file: where the cells are kept; nowhere, if left out.
+
+    Raises:
+        BertworksError: Faiss is not installed.
+    """
+    faiss: Any = need("faiss", "search", "Approximate search")
+    count, width = vectors.shape
+    if file is not None and file.exists():
+        with suppress(RuntimeError):  # a damaged file is made anew, and so is one of other vectors
+            kept = faiss.read_index(str(file))
+            if (kept.ntotal, kept.d) == (count, width):
+                return kept
+    number = max(1, min(int(4 * count**0.5), count // _POINTS))
+    centres = faiss.IndexFlatIP(width)
+    cells = faiss.IndexIVFFlat(centres, width, number, faiss.METRIC_INNER_PRODUCT)
+    cells.cp.min_points_per_centroid = 1  # or Faiss warns where there are few texts
+    chosen = np.random.default_rng(0).choice(count, min(count, _POINTS * number), replace=False)
+    cells.train(np.ascontiguousarray(vectors[np.sort(chosen)]))
+    for start in range(0, count, _BLOCK):
+        cells.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
+    cells.nprobe = max(_LEAST, number // _VISITED)
+    if file is not None:
+        with claim(file), files.atomic(file) as new:
+            try:
+                faiss.write_index(cells, str(new))
+            except RuntimeError as error:
+                raise OSError(str(error)) from None
+    return cells

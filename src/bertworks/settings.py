@@ -25,15 +25,12 @@ REQUIRED = "REQUIRED"
 
 
 class Settings(BaseModel):
-    """A frozen, strictly typed group of settings; numbers in it are finite.
+    """A frozen, strictly typed group of settings; numbers in it are finite."""
 
-    Attributes:
-        former: the present key of each setting that had another; one that was in a group has the
-            group before it, with a dot. Former keys are accepted, and `resolve` warns of them.
-        common: the settings that `--help` lists where there are too many for it; all, if empty.
-    """
-
+    # the present key of each setting that had another; one that was in a group has the group before
+    # it, with a dot. Former keys are accepted, and `resolve` warns of them
     former: ClassVar[Mapping[str, str]] = {}
+    # the settings that `--help` lists where there are too many for it; all, if empty
     common: ClassVar[tuple[str, ...]] = ()
 
     model_config = ConfigDict(
@@ -84,8 +81,8 @@ class Settings(BaseModel):
             _merge(tree, parsed)
         tree = cls.completed(tree, met)
         if met:
-            told = ", ".join(f"{old} (now {new})" for old, new in met.items())
-            warnings.warn(f"deprecated settings: {told}", BertworksWarning, stacklevel=2)
+            renamed = ", ".join(f"{old} (now {new})" for old, new in met.items())
+            warnings.warn(f"deprecated settings: {renamed}", BertworksWarning, stacklevel=2)
         where = str(file) if file is not None else None
         for key, field in _required(cls, tree):
             meaning = f" ({field.description})" if field.description else ""
@@ -196,7 +193,7 @@ class Settings(BaseModel):
 
     def to_yaml(self) -> str:
         """The resolved settings as YAML, in the order in which they are declared."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return dump_yaml(self.model_dump(mode="json"))
 
 
 def with_default(
@@ -205,9 +202,6 @@ def with_default(
     """A setting of a base class with another default, for the body of a subclass.
 
     Args:
-        settings: the base class.
-        name: the setting.
-        default: in the subclass.
         description: in the subclass, if it differs.
     """
     field = copy.copy(settings.model_fields[name])
@@ -216,8 +210,29 @@ def with_default(
     return field
 
 
+_MOST_NODES = 100_000
+"""How many values a YAML document may have; references to others could make ten lines billions."""
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML in which no key of a mapping stands twice, of which the last would count."""
+    """YAML of bounded size, in which no key of a mapping occurs twice (the last would count)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        node = super().compose_node(parent, index)
+        children = list(node.value) if isinstance(node, yaml.CollectionNode) else []
+        if isinstance(node, yaml.MappingNode):
+            children = [one for pair in children for one in pair]
+        size = 1 + sum(self._sizes.get(id(child), 1) for child in children)
+        if node is not None and size > _MOST_NODES:
+            raise yaml.composer.ComposerError(
+                None, None, f"it has more than {_MOST_NODES:,} values", node.start_mark
+            )
+        self._sizes[id(node)] = size
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -231,13 +246,23 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _load_yaml(text: str) -> Any:
+def load_yaml(text: str) -> Any:
+    """What a YAML document holds.
+
+    Raises:
+        yaml.YAMLError, ValueError, RecursionError: it is none, or too large.
+    """
     return yaml.load(text, Loader=_Loader)  # a SafeLoader
+
+
+def dump_yaml(tree: Mapping[str, Any]) -> str:
+    """A mapping as YAML, in its order."""
+    return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        tree = _load_yaml(path.read_text(encoding="utf-8"))
+        tree = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError("no such file", where=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -247,7 +272,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        problem = getattr(error, "problem", error)
+        problem = " ".join(str(getattr(error, "problem", error)).split())
         raise SettingsError(f"not valid YAML ({problem})", where=where) from None
     if tree is None:
         return {}
@@ -268,7 +293,7 @@ def _parsed(text: str, kind: Any) -> Any:
 
 def _parse_scalar(text: str) -> Any:
     try:
-        value = _load_yaml(text)
+        value = load_yaml(text)
     except yaml.constructor.ConstructorError as error:
         raise SettingsError(f"{text}: {error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date such as 2001-99-99

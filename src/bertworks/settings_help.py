@@ -18,6 +18,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from .settings import dump_yaml
+
 _TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
 _WIDTH = 100
 _INDENT = 30
@@ -26,26 +28,17 @@ _Item = TypeVar("_Item", "SettingHelp", "_Field")
 
 @dataclass(frozen=True, slots=True)
 class SettingHelp:
-    """One setting.
+    """One setting."""
 
-    Attributes:
-        key: its name; a nested group's settings are joined to it with a dot, and those of the
-            members of a list with `[]`.
-        type: of its values.
-        allowed: their bounds; empty if there are none.
-        default: None also where there is none, see `required`.
-        required: whether it must be given.
-        description: what it does.
-        group: the title of the settings that it belongs with.
-    """
-
+    # its name; a nested group's settings are joined to it with a dot, and those of the members of a
+    # list with `[]`
     key: str
-    type: str
-    allowed: str
-    default: Any
-    required: bool
-    description: str
-    group: str
+    type: str  # of its values
+    allowed: str  # their bounds; empty if there are none
+    default: Any  # None also where there is none, see `required`
+    required: bool  # whether it must be given
+    description: str  # what it does
+    group: str  # the title of the settings that it belongs with
 
     @property
     def default_text(self) -> str:
@@ -68,12 +61,7 @@ def describe(settings: type[BaseModel]) -> list[SettingHelp]:
 
 
 def sorted_by_group(settings: type[BaseModel], found: Iterable[_Item]) -> list[_Item]:
-    """Bring the settings of a group together: first common ones, and those that the class adds.
-
-    Args:
-        settings: the class.
-        found: its settings, in the order of their fields.
-    """
+    """Bring the settings of a group together: first common ones, and those that the class adds."""
     common: tuple[str, ...] = getattr(settings, "common", ())
     items = list(found)
     named = {item.key: item.group for item in items}
@@ -139,15 +127,15 @@ class _Field:
 def _top_level(settings: type[BaseModel]) -> list[_Field]:
     found = []
     for name, info in settings.model_fields.items():
-        own = _help(settings, name, info, "", {})
-        found.append(_Field(name, info, own.group, own, _settings_in(info.annotation)))
+        described = _help(settings, name, info, "", {})
+        found.append(_Field(name, info, described.group, described, _settings_in(info.annotation)))
     return sorted_by_group(settings, found)
 
 
 def _yaml_of(field: _Field, given: Mapping[str, Any]) -> list[str]:
     name = field.key
     if name in given:
-        value = yaml.safe_dump({name: given[name]}, sort_keys=False, allow_unicode=True)
+        value = dump_yaml({name: given[name]})
         return [*_comment(_sentence(field.help)), *value.rstrip().splitlines()]
     if field.inner is None:
         line = f"{name}: " + ("REQUIRED" if field.help.required else field.help.default_text)
@@ -178,14 +166,14 @@ def _described(
     for name, info in settings.model_fields.items():
         if info.json_schema_extra == {"hidden": True}:
             continue
-        own = _help(settings, name, info, prefix, seen)
+        described = _help(settings, name, info, prefix, seen)
         inner = _settings_in(info.annotation)
         if inner is None:
-            yield own
+            yield described
             continue
         dots = "[]." if _is_list(info.annotation) else "."
         if info.default is None:  # a group that is left out as a whole
-            yield own
+            yield described
         title = f"{prefix}{name}: {info.description or _title(inner)}"
         groups = dict.fromkeys(inner.__mro__, title)
         yield from _described(inner, f"{prefix}{name}{dots}", groups)

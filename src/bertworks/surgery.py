@@ -1,4 +1,4 @@
-"""Changes to a trained model's vocabulary and positions, after which it goes on as it was.
+"""Changes to a trained model's vocabulary and positions, which keep what it computes.
 
 - `add_frame`: texts get GPT's start, delimiter and extract pieces;
 - `add_tokens`: words of a domain become pieces, each beginning as the mean of its former pieces;
@@ -39,23 +39,16 @@ _POSITIONS = "encoder.embeddings.position_embeddings.weight"
 
 @dataclass(frozen=True)
 class Addition:
-    """What `add_tokens` did.
+    """What `add_tokens` did."""
 
-    Attributes:
-        model: the new model.
-        added: the words that became pieces.
-        known: those that were pieces before.
-        reused: how many of the added took the place of an unused piece.
-    """
-
-    model: Model
-    added: tuple[str, ...]
-    known: tuple[str, ...]
-    reused: int
+    model: Model  # the new model
+    added: tuple[str, ...]  # the words that became pieces
+    known: tuple[str, ...]  # those that were pieces before
+    reused: int  # how many of the added took the place of an unused piece
 
 
 def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model:
-    """Have special pieces stand around a model's texts, as a classifier of the first GPT needs.
+    """Put special pieces around a model's texts, as a classifier of the first GPT needs.
 
     The classifier reads the last token: then the extract piece, which means nothing else. The
     pieces are new and their embeddings are drawn at random, to be learned in fine-tuning.

@@ -53,7 +53,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that stands at a place, and the place behind it.
+    """The number at a place, and the place after it.
 
     Raises:
         ValueError: the data end within it, or it is of more than 64 bits.

@@ -1,11 +1,13 @@
-"""Numbers, spans of time, lines and tables as people read them; values as JSON."""
+"""Numbers, durations, lines and tables as people read them; time left; values as JSON."""
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -27,6 +29,17 @@ def measured(metrics: Mapping[str, float], remarks: Sequence[str] = ()) -> str:
     """Metrics in a line, and what to know beside them."""
     shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or "not measured"
     return "; ".join([shown, *remarks])
+
+
+def html_facts(title: str, facts: Mapping[str, object], notes: Sequence[str] = ()) -> str:
+    """Names and values as HTML, for notebooks; numbers have four digits."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>"
+        f"{html.escape(f'{value:.4g}' if isinstance(value, float) else str(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    return f"<p><b>{html.escape(title)}</b></p><table>{rows}</table>{below}"
 
 
 def duration(seconds: float) -> str:
@@ -59,7 +72,7 @@ def printable(name: str) -> str:
 
 
 def wrapped(text: str, width: int = 80) -> str:
-    """Text whose lines are no wider than a terminal; what goes on stands four columns further in.
+    """Text whose lines are no wider than a terminal; continued lines are indented by four columns.
 
     Words are not broken, so that paths and settings can be copied.
     """
@@ -102,3 +115,61 @@ def markdown(
     """A table's lines in Markdown; the last `numbers` columns are set to the right."""
     rule = ["---"] * (len(columns) - numbers) + ["--:"] * numbers
     return [f"| {' | '.join(cells)} |" for cells in (columns, rule, *rows)]
+
+
+_MIN_UPDATES = 3
+_MIN_SECONDS = 5.0
+_HALF_LIFE = 30.0  # seconds after which progress counts half
+
+
+class TimeLeft:
+    """Estimates the time left of a piece of work.
+
+    There is no estimate until there is something to base it on. The first update only starts the
+    measurement, because what came before it (loading, compiling, warming up) does not come again.
+    Then a few updates and seconds must pass.
+
+    Args:
+        clock: gives the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._updates = -1  # the first one is not counted
+        self._at = self._done = self._first_done = self._remaining = 0.0
+        self._seconds = self._units = 0.0  # of the work, faded
+        self._measured = self._pauses = 0.0
+
+    def update(self, done: float, total: float, took: float | None = None) -> None:
+        """Take note of progress.
+
+        Args:
+            done: the units of work done so far.
+            total: the units of work in all; 0 if unknown.
+            took: the seconds of work since the last update, where there were pauses too (such as
+                evaluations); all of them, if left out. Pauses are expected to come again as often
+                as they did so far.
+        """
+        now = self._clock()
+        if self._updates >= 0:
+            passed, units = now - self._at, done - self._done
+            worked = passed if took is None else min(took, passed)
+            fade = 0.5 ** (worked / _HALF_LIFE)
+            self._seconds = fade * self._seconds + worked
+            self._units = fade * self._units + units
+            self._measured += passed
+            self._pauses += passed - worked
+        else:
+            self._first_done = done
+        self._updates += 1
+        self._at, self._done, self._remaining = now, done, total - done
+
+    @property
+    def seconds(self) -> float | None:
+        """The estimate; None as long as there is none."""
+        if self._updates < _MIN_UPDATES or self._measured < _MIN_SECONDS:
+            return None
+        if self._remaining < 0 or self._units <= 0:
+            return None
+        pause = self._pauses / (self._done - self._first_done)
+        return self._remaining * (self._seconds / self._units + pause)

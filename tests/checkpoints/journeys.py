@@ -18,11 +18,10 @@ from torch import Tensor
 
 import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
-from bertworks.onnx import PaddedNetwork, write_onnx
+from bertworks.export import PaddedNetwork, write_onnx
 from bertworks.packed import Packed
-from bertworks.tasks.classification.settings import ClassificationSettings
-from bertworks.tasks.classification.task import ClassificationTask
-from bertworks.tasks.columns import Columns
+from bertworks.tables.schema import Columns
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 
 from . import published
 from .published import error, geometry

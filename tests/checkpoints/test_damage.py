@@ -23,8 +23,8 @@ from safetensors.torch import load_file, save_file
 
 import bertworks as bw
 from bertworks.checkpoints.bundle import read_bundle
-from bertworks.checkpoints.export import write_tensorflow
 from bertworks.errors import BertworksError, CheckpointError
+from bertworks.export import write_tensorflow
 from bertworks.wire import bytes_field, fields, number_field, read_varint, varint
 from tests.checkpoints import journeys
 from tests.checkpoints.published import CONFIG_CLASSES

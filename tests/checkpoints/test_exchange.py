@@ -8,7 +8,7 @@ import transformers
 
 import bertworks as bw
 from bertworks.errors import BertworksError, DataError
-from bertworks.onnx import PaddedNetwork
+from bertworks.export import PaddedNetwork
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from tests.checkpoints import journeys, published
@@ -74,10 +74,10 @@ def test_a_discriminator_tells_replaced_tokens(tmp_path):
     alone, both = model.predict(["b", (text, pair)])
     assert alone.keys() == {"tokens"}
     assert [entry["token"] for entry in alone["tokens"]] == ["b"]
-    told = both["tokens"] + both["pair_tokens"]
+    predicted = both["tokens"] + both["pair_tokens"]
     assert [entry["token"] for entry in both["pair_tokens"]] == ["c", "a"]
     inside = torch.from_numpy(~encoding.special_tokens_mask)
-    assert [entry["probability"] for entry in told] == pytest.approx(
+    assert [entry["probability"] for entry in predicted] == pytest.approx(
         torch.sigmoid(logits[inside]).tolist(), rel=1e-4
     )
     assert [text[entry["start"] : entry["end"]] for entry in both["tokens"]] == ["a", "b", "c", "a"]

@@ -12,7 +12,7 @@ from bertworks.errors import CheckpointError
 from bertworks.model.config import EncoderConfig
 from bertworks.model.layers import ACTIVATIONS
 from bertworks.packed import Batch
-from bertworks.tasks.classification.network import ClassificationNetwork
+from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.replaced_tokens import DiscriminatorNetwork
 from bertworks.tasks.pretraining.task import PretrainingNetwork
 from tests.checkpoints import measures, published

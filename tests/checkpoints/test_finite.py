@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import bertworks as bw
 from bertworks.errors import CheckpointError
 from bertworks.inspection import inspect
-from bertworks.model.precision import is_finite
+from bertworks.model.device import is_finite
 from tests.checkpoints import journeys
 from tests.checkpoints.test_store import tiny
 

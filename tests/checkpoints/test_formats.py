@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 import bertworks as bw
 from bertworks.checkpoints.bundle import masked_checksum, read_bundle, write_bundle
-from bertworks.checkpoints.export import write_tensorflow
 from bertworks.errors import CheckpointError
+from bertworks.export import write_tensorflow
 from bertworks.packed import Packed
 from tests.checkpoints.paper_forward import PaperBert
 from tests.checkpoints.test_store import tiny
@@ -96,7 +96,7 @@ def test_a_bundle_keeps_every_bit(tmp_path):
 
 
 def test_tensorflows_layout_has_no_classifier_on_the_mean(tmp_path):
-    from bertworks.checkpoints.export import write_tensorflow
+    from bertworks.export import write_tensorflow
 
     model = tiny("classification")
     config = model.encoder.config.with_values(classifier_pooling="mean")
@@ -106,7 +106,7 @@ def test_tensorflows_layout_has_no_classifier_on_the_mean(tmp_path):
 
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
 def test_round_trip_through_tensorflows_layout(tmp_path, task):
-    from bertworks.checkpoints.export import write_tensorflow
+    from bertworks.export import write_tensorflow
 
     model = tiny(task)
     write_tensorflow(

@@ -12,18 +12,15 @@ from torch.nn import functional as F
 
 import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
-from bertworks.onnx import PaddedNetwork, write_onnx
+from bertworks.export import PaddedNetwork, write_onnx
 from bertworks.packed import Batch
 from bertworks.tasks import task_class
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.task import AnsweringTask
-from bertworks.tasks.choice.network import ChoiceNetwork
-from bertworks.tasks.choice.task import ChoiceTask
-from bertworks.tasks.classification.network import ClassificationNetwork
-from bertworks.tasks.classification.task import ClassificationTask
+from bertworks.tasks.choice import ChoiceNetwork, ChoiceTask
+from bertworks.tasks.classification import ClassificationNetwork, ClassificationTask
 from bertworks.tasks.regression import RegressionTask
-from bertworks.tasks.tagging.network import TaggingNetwork
-from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.tasks.tagging.task import TaggingNetwork, TaggingTask
 from tests.checkpoints import journeys, measures, published
 from tests.checkpoints.measures import TOLERANCE
 from tests.checkpoints.published import CONFIG_CLASSES, error, geometry
@@ -139,8 +136,8 @@ def test_answering(family, dtype):
     spans = torch.stack([lengths // 3, lengths // 2], 1).long()
     batch = Batch(pair.packed, {"spans": spans})
     with published.exact_rotation():
-        told = pair.theirs(**pair.padded)
-    logits = torch.stack([told.start_logits, told.end_logits], -1)
+        predicted = pair.theirs(**pair.padded)
+    logits = torch.stack([predicted.start_logits, predicted.end_logits], -1)
     own = pair.ours.predict(batch)["logits"]
     assert error(own.detach(), logits[pair.mask].detach()) <= TOLERANCE[dtype]
     # Theirs lets pad tokens into the softmax; ours has none.

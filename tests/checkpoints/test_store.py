@@ -27,9 +27,8 @@ from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.store import own_tensors
 from bertworks.errors import CheckpointError, OutputError
 from bertworks.model.config import EncoderConfig
-from bertworks.tasks.classification.settings import ClassificationSettings
-from bertworks.tasks.classification.task import ClassificationTask
-from bertworks.tasks.columns import Columns
+from bertworks.tables.schema import Columns
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.journeys import PIECES

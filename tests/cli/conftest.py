@@ -58,7 +58,26 @@ def bertworks() -> Bertworks:
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     root = tmp_path_factory.mktemp("world")
-    corpus = root / "corpus.txt"
+    make_world(root)
+    return world_at(root)
+
+
+def world_at(root: Path) -> World:
+    """The world that `make_world` made in a folder."""
+    return World(
+        corpus=root / "corpus.txt",
+        vocab=root / "vocab",
+        prepared=root / "prepared",
+        pretrained=root / "pretrained",
+        finetuned=root / "finetuned",
+        train=root / "train.jsonl",
+        dev=root / "dev.jsonl",
+    )
+
+
+def make_world(root: Path) -> None:
+    """Make everything with the command line."""
+    made = world_at(root)
     nouns = ("door", "window", "train", "river", "letter", "garden")
     verbs = ("opened", "closed", "followed", "painted", "forgot")
     documents = [
@@ -68,26 +87,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         )
         for i in range(12)
     ]
-    corpus.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    made.corpus.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     rows = [
         json.dumps({"text": f"the {noun} was {verb}", "label": "wet" if noun == "river" else "dry"})
         for noun in nouns
         for verb in verbs
     ]
-    made = World(
-        corpus=corpus,
-        vocab=root / "vocab",
-        prepared=root / "prepared",
-        pretrained=root / "pretrained",
-        finetuned=root / "finetuned",
-        train=root / "train.jsonl",
-        dev=root / "dev.jsonl",
-    )
     made.train.write_text("\n".join(rows) + "\n", encoding="utf-8")
     made.dev.write_text("\n".join(rows[::3]) + "\n", encoding="utf-8")
     for words in (
-        ("vocab", corpus, "--out", made.vocab, "--size", 250),
-        ("prepare", corpus, "--tokenizer", made.vocab, "--out", made.prepared, "--workers", 1),
+        ("vocab", made.corpus, "--out", made.vocab, "--size", 250),
+        ("prepare", made.corpus, "--tokenizer", made.vocab, "--out", made.prepared, "--workers", 1),
         ("pretrain", "tiny", *SMALL, f"data={made.prepared}", *CPU, "--out", made.pretrained),
         (
             *("finetune", "classification", "--model", made.pretrained, "--train", made.train),
@@ -96,4 +106,3 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     ):
         result = invoke(*words)
         assert result.exit_code == 0, (words, result.output, result.exception)
-    return made

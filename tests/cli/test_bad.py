@@ -405,3 +405,23 @@ def test_a_full_disk_is_one_line(world: World) -> None:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.strip() == "error: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (MemoryError(), "memory is short. Free some, or lower batch_tokens"),
+        (
+            RuntimeError("[enforce] DefaultCPUAllocator:\ncan't allocate 9 bytes"),
+            "allocate 9 bytes)",
+        ),
+    ],
+)
+def test_memory_that_is_short_is_said_in_a_line(
+    bertworks: Bertworks, monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("bertworks.api.load", fail)
+    _fails(bertworks, "fill-mask", "mini", "a [MASK]", says=says)

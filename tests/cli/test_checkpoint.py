@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -68,6 +69,22 @@ def test_extend(bertworks: Bertworks, world: World, tmp_path) -> None:
     assert model.encoder.config.max_seqlen == 100
     before = bw.load(world.pretrained, device="cpu").embed(["The door was opened."])
     assert np.array_equal(before, model.embed(["The door was opened."]))
+
+
+def test_quantize(bertworks: Bertworks, world: World, tmp_path) -> None:
+    (tmp_path / "some.txt").write_text("The door was opened.\nA river\n")
+    words = ("quantize", world.finetuned, "--out", tmp_path / "m")
+    result = bertworks(*words, "--texts", tmp_path / "some.txt", "--data", world.dev)
+    assert result.exit_code == 0, result.output
+    worst = re.search(r"cosine +(\S+) at worst, (\S+) on average", result.stdout)
+    assert worst is not None and 0.9 < float(worst[1]) <= float(worst[2]) <= 1
+    was = bw.load(world.finetuned, device="cpu").evaluate(world.dev, precision="fp32").metrics
+    assert f"before {was['accuracy']:.4f}" in result.stdout
+    before, after = (
+        bw.load(path, device="cpu").embed(["The door was opened."], precision="int8")
+        for path in (world.finetuned, tmp_path / "m")
+    )
+    assert np.abs(before - after).max() < 0.05
 
 
 def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:

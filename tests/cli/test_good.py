@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import bertworks as bw
+from bertworks.cli.app import ORDER
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -18,14 +19,9 @@ from .conftest import CPU, SMALL, Bertworks, World
 
 def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None:
     overview = bertworks("--help").stdout
-    verbs = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()[:25]]
-    assert verbs == [
-        *("demo", "vocab", "prepare", "pretrain", "finetune", "glue", "probe", "ablate"),
-        *("evaluate", "score", "predict", "fill-mask", "next-sentence", "generate", "embed"),
-        *("features", "search", "serve"),
-        *("tokenize", "inspect", "convert", "add-tokens", "shrink", "extend", "settings"),
-    ]
-    for verb in verbs:
+    listed = overview.partition("Commands:\n")[2].splitlines()[: len(ORDER)]
+    assert [line.split()[0] for line in listed] == list(ORDER)
+    for verb in ORDER:
         text = bertworks(verb, "--help").stdout
         heading, _, examples = text.partition("  Example")
         assert heading, verb
@@ -42,12 +38,16 @@ def test_options_of_the_examples_exist(bertworks: Bertworks) -> None:
         "glue",
         "probe",
         "ablate",
+        "lab",
         "evaluate",
         "score",
         "predict",
         "embed",
         "search",
         "serve",
+        "estimate",
+        "merge",
+        "explain",
         "generate",
     ):
         heading, _, examples = bertworks(verb, "--help").stdout.partition("  Example")
@@ -208,11 +208,11 @@ def test_evaluate(bertworks: Bertworks, world: World) -> None:
 
 def test_evaluate_writes_a_page(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     page = tmp_path / "errors.html"
-    told = bertworks("evaluate", world.finetuned, "--data", world.dev, "--report", page)
-    assert told.exit_code == 0
-    assert "% sure on average" in told.stdout
-    assert "report" in told.stdout
-    lines = [line for line in told.stdout.splitlines() if str(page) not in line]
+    printed = bertworks("evaluate", world.finetuned, "--data", world.dev, "--report", page)
+    assert printed.exit_code == 0
+    assert "% sure on average" in printed.stdout
+    assert "report" in printed.stdout
+    lines = [line for line in printed.stdout.splitlines() if str(page) not in line]
     assert max(map(len, lines)) <= 80
     assert "Calibration" in page.read_text(encoding="utf-8")
 
@@ -229,8 +229,8 @@ def test_predict_tells_what_it_cuts_off(bertworks: Bertworks, world: World) -> N
     result = bertworks("predict", world.finetuned, "the river rose", "door " * 200, "--json")
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 2
-    (told,) = result.stderr.splitlines()
-    assert told.startswith("warning: 1 of 2 rows were too long for the model: 1")
+    (printed,) = result.stderr.splitlines()
+    assert printed.startswith("warning: 1 of 2 rows were too long for the model: 1")
 
 
 def test_predict_lines_of_standard_input(bertworks: Bertworks, world: World) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import bertworks as bw
+from bertworks.corpus.prepare import prepare
 from bertworks.locks import Kind, claim
 
 from ..crashes import contents
@@ -37,6 +39,20 @@ def glue_data(world: World) -> Path:
     for name in ("train.tsv", "dev.tsv"):
         (folder / "CoLA" / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
     return folder
+
+
+def prepared_parts(world: World) -> list[Path]:
+    folders = [world.corpus.with_name(f"part{number}") for number in (1, 2)]
+    for number, folder in enumerate(folders, 1):
+        prepare(world.corpus, tokenizer=world.vocab, out=folder, part=f"{number}/2")
+    return folders
+
+
+def parts_of_vectors(world: World) -> list[Path]:
+    files = [world.corpus.with_name(f"part{number}.npy") for number in (1, 2)]
+    for number, file in enumerate(files, 1):
+        bw.load(world.pretrained, device="cpu").embed_to(file, world.dev, part=f"{number}/2")
+    return files
 
 
 def finetune(world: World, task: str = "classification") -> Words:
@@ -98,6 +114,11 @@ VERBS: dict[str, tuple[str, Kind, Callable[[World, Path], Words]]] = {
         "file",
         lambda w, out: ("predict", w.finetuned, "--data", w.dev, "--out", out, *CPU),
     ),
+    "explain": (
+        "page.html",
+        "file",
+        lambda w, out: ("explain", w.finetuned, "the river", "--out", out, *CPU),
+    ),
     "embed": (
         "vectors.npy",
         "file",
@@ -112,6 +133,16 @@ VERBS: dict[str, tuple[str, Kind, Callable[[World, Path], Words]]] = {
         "index",
         "directory",
         lambda w, out: ("search", w.pretrained, w.corpus, "a door", "--index", out, *CPU),
+    ),
+    "merge": (
+        "prepared",
+        "whole directory",
+        lambda w, out: ("merge", *prepared_parts(w), "--out", out),
+    ),
+    "merge of vectors": (
+        "vectors.npy",
+        "file",
+        lambda w, out: ("merge", *parts_of_vectors(w), "--out", out),
     ),
     "convert": ("model", "whole directory", convert("hf")),
     "convert to tensorflow": ("model", "whole directory", convert("tensorflow")),
@@ -165,7 +196,7 @@ def largest_file(size: int) -> Iterator[None]:
     [pytest.param(verb, marks=[pytest.mark.slow] * ("onnx" in verb)) for verb in VERBS],
 )
 def test_a_full_disk_names_the_file_and_the_next_run_is_whole(
-    bertworks: Bertworks, world: World, tmp_path: Path, no_charts: None, verb: str
+    bertworks: Bertworks, world: World, tmp_path: Path, verb: str
 ) -> None:
     name, _, words = VERBS[verb]
     whole = tmp_path / "whole"

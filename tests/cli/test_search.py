@@ -35,10 +35,10 @@ def test_search_shows_the_nearest_texts(bertworks: Bertworks, world: World, text
     assert max(map(len, every)) <= 80
     assert any(line.endswith("…") for line in every)  # the long text is cut
     asked = bertworks(*words[:3], "-", *CPU, "--json", stdin="the river was open\n")
-    (told,) = map(json.loads, asked.stdout.splitlines())
-    assert told["query"] == "the river was open"
-    best = told["hits"][0]
-    assert (best["row"], best["where"], best["text"]) == (2, f"{texts}:3", told["query"])
+    (printed,) = map(json.loads, asked.stdout.splitlines())
+    assert printed["query"] == "the river was open"
+    best = printed["hits"][0]
+    assert (best["row"], best["where"], best["text"]) == (2, f"{texts}:3", printed["query"])
     assert best["score"] == best["similarity"] == pytest.approx(1, abs=1e-6)
 
 
@@ -90,9 +90,9 @@ def test_retrieval_is_trained_measured_and_searched(
     measured = bertworks("evaluate", tmp_path / "run", "--data", train, *CPU, "--json")
     assert 0 < json.loads(measured.stdout)["mrr@10"] <= 1
     pair = ("predict", tmp_path / "run", "the door", "--pair", "a door", *CPU, "--json")
-    told = json.loads(bertworks(*pair).stdout)["prediction"]["similarity"]
+    printed = json.loads(bertworks(*pair).stdout)["prediction"]["similarity"]
     one, two = bw.load(tmp_path / "run", device="cpu").embed(["the door", "a door"])
-    assert told == pytest.approx(float(one @ two), abs=1e-6)
+    assert printed == pytest.approx(float(one @ two), abs=1e-6)
     alone = bertworks("predict", tmp_path / "run", "the door", *CPU)
     assert alone.exit_code == 1
     assert "there is one" in alone.stderr

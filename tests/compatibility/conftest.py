@@ -21,7 +21,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _in_root(root: Path, no_charts: None) -> Iterator[None]:
+def _in_root(root: Path) -> Iterator[None]:
     """Work where the relative paths of the runs' settings lead, on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -209,7 +209,11 @@ def check_same(was: Any, now: Any, *, rel: float, where: str = "") -> None:
 
 
 def _processor() -> str:
+    """The processor's name and family: clouds call processors of several generations alike."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    facts = {
+        name.strip(): value.strip() for name, _, value in (one.partition(":") for one in lines)
+    }
+    name = facts.get("model name", platform.processor() or platform.machine())
+    return f"{name}, family {facts['cpu family']}" if "cpu family" in facts else name

@@ -38,11 +38,11 @@ from bertworks.inference.settings import (
     TokenSettings,
 )
 from bertworks.settings import Settings
-from bertworks.training import initial
 from bertworks.training.journal import RunDirectory
+from bertworks.training.objective import with_geometry
 from bertworks.training.recipe import read_recipe
+from bertworks.training.recorder import Recorder
 from bertworks.training.report import charts
-from bertworks.training.teller import Teller
 
 from . import look, surface, texts, words
 from .commands import KILLED_AT, RUNS
@@ -489,16 +489,16 @@ def make_runs() -> None:
 def run_half_way(command: Sequence[str], step: int) -> None:
     """Run a command line, and die in a step, counted over all its runs."""
     done = 0
-    stepped = Teller.stepped
+    stepped = Recorder.stepped
 
-    def counted(self: Teller, *args: Any, **facts: Any) -> None:
+    def counted(self: Recorder, *args: Any, **facts: Any) -> None:
         nonlocal done
         done += 1
         if done == step:
             die()
         stepped(self, *args, **facts)
 
-    Teller.stepped = counted  # type: ignore[method-assign]
+    Recorder.stepped = counted  # type: ignore[method-assign]
     run(command)
 
 
@@ -541,7 +541,7 @@ def make_settings() -> None:
     Path("settings").mkdir()
     with tempfile.TemporaryDirectory() as scratch:
         for name, more in RECIPES.items():
-            settings = initial.with_geometry(read_recipe(name, ["data=prepared", *more]))
+            settings = with_geometry(read_recipe(name, ["data=prepared", *more]))
             RunDirectory.open(Path(scratch) / name, settings).close()
             shutil.copy(Path(scratch) / name / "settings.yaml", f"settings/{name}.yaml")
     write_json("recipes.json", {name: list(more) for name, more in RECIPES.items()})

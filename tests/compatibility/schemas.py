@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bertworks.ablations.features import FeatureAblationSettings
 from bertworks.inference.settings import TextProbeSettings
+from bertworks.lab.features import FeatureAblationSettings
 from bertworks.settings import Settings
 from bertworks.tasks import LABELLED, labelled_task
-from bertworks.training.finetune_settings import settings_of
 from bertworks.training.recipe import PretrainSettings, read_recipe
+from bertworks.training.settings import settings_of
 
 VERBS = ("pretrain", *(f"finetune {task}" for task in LABELLED), "glue", "probe", "ablate")
 """The verbs that take `key=value` words; of `finetune`, one for each task."""

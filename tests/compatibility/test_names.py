@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bertworks as bw
-from bertworks.tasks.plain import read_texts
+from bertworks.tables.texts import read_texts
 
 from . import accepted, look, surface
 
@@ -96,6 +96,12 @@ def with_header(method: str, *given: Any) -> Callable[[], Any]:
     return use
 
 
+def prepared_with(name: str, value: Any) -> Callable[[], Any]:
+    """A use of a setting of `prepare`, which is one of `PrepareSettings` now."""
+    out = f"prepared-with-{name}"
+    return lambda: bw.prepare("corpus.txt", tokenizer="vocab", out=out, **{name: value})
+
+
 ENGINE = {"engine": {"precision": "fp32"}}
 
 
@@ -120,6 +126,11 @@ FORMER_NAMES: dict[str, Callable[[], Any]] = {
     "Model.generate(precision)": lambda: bw.load("models/causal", device="cpu").generate(
         "the river", precision="fp32"
     ),
+    "prepare(sentences)": prepared_with("sentences", "lines"),
+    "prepare(language)": prepared_with("language", "en"),
+    "prepare(spans)": prepared_with("spans", "rules"),
+    "prepare(seed)": prepared_with("seed", 1),
+    "prepare(shard_bytes)": prepared_with("shard_bytes", 1 << 20),
     "Index.open(header)": lambda: bw.Index.open(
         bw.load("models/classification", device="cpu"), tsv("tables/single-dev.jsonl"), header=True
     ),
@@ -131,6 +142,7 @@ def test_the_options_are_there() -> None:
     assert lines("options.txt") - set(surface.options()) == FORMER_OPTIONS.keys()
 
 
+@pytest.mark.long
 def test_former_options_work() -> None:
     for number, command in enumerate(sorted(set(FORMER_OPTIONS.values()))):
         accepted.invoke([re.sub("^former", f"former-{number}", word) for word in command])

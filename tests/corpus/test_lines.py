@@ -142,7 +142,7 @@ def test_a_line_without_an_end_takes_little_memory(tmp_path: Path, compress: obj
 
 def test_standard_input_is_read_by_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from bertworks.cli.app import lines_of
-    from bertworks.tasks.rows import read_rows
+    from bertworks.tables.reading import read_rows
 
     def given(content: bytes) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))

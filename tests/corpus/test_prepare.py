@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,8 @@ from bertworks.corpus.manifest import Journal, Manifest
 from bertworks.corpus.prepare import PrepareProgress, prepare
 from bertworks.corpus.readers import read_documents
 from bertworks.corpus.shards import Corpus
-from bertworks.corpus.workers import Workers
-from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
-from bertworks.text.sentences import split_sentences
+from bertworks.errors import BertworksError, CheckpointError, DataError, OutputError, SettingsError
+from bertworks.text.documents import split_sentences
 from bertworks.text.tokenizer import Tokenizer
 
 
@@ -83,12 +84,23 @@ def test_ids_are_the_tokenizers(
     assert corpus.manifest == manifest
     assert manifest.documents == corpus.num_documents == len(wanted)
     assert manifest.documents + manifest.empty_documents == len(documents)
-    assert manifest.sentences == corpus.sentence_counts.sum() == sum(map(len, wanted))
+    assert manifest.sentences == sum(map(len, wanted))
     assert manifest.tokens == corpus.document_lengths.sum()
     flat = [piece for document in wanted for sentence in document for piece in sentence]
     assert manifest.unknown_tokens == flat.count(tokenizer.unk_id)
-    assert corpus.sentence_counts.tolist() == list(map(len, wanted))
     assert corpus.document_lengths.tolist() == [sum(map(len, document)) for document in wanted]
+
+
+def test_a_damaged_tokenizer_of_a_finished_corpus_is_mended(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path
+) -> None:
+    """Its `vocab.txt`, which is for other tools, has no checksum."""
+    out = tmp_path / "out"
+    prepare(text, tokenizer=tokenizer, out=out)
+    whole = contents(out)
+    (out / "tokenizer" / "vocab.txt").write_text("other\n")
+    prepare(text, tokenizer=tokenizer, out=out)
+    assert contents(out) == whole
 
 
 def test_bytes_do_not_depend_on_workers(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
@@ -333,34 +345,6 @@ def test_full_disk(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     assert reused[-1] > 3
 
 
-def _build() -> Any:
-    def work(task: int) -> int:
-        if task == 3:
-            raise DataError("bad", where="f:3", fix="Mend it.")
-        if task == 4:
-            raise ZeroDivisionError
-        if task == 5:
-            signal.raise_signal(signal.SIGKILL)
-        return task * 2
-
-    return work
-
-
-def test_faults_in_workers_come_through() -> None:
-    workers: Workers[int, int] = Workers(1, _build)
-    try:
-        assert sorted(workers.map([1, 2])) == [2, 4]
-        with pytest.raises(DataError, match=r"^f:3: bad\. Mend it\.$"):
-            list(workers.map([1, 3]))
-        with pytest.raises(ZeroDivisionError) as caught:
-            list(workers.map([4]))
-        assert "In a worker process" in caught.value.__notes__[0]
-        with pytest.raises(BertworksError, match=r"worker process died \(signal 9\)"):
-            list(workers.map([5]))
-    finally:
-        workers.close()
-
-
 @needs_proc
 def test_after_any_crash_of_the_machine_the_bytes_are_the_same(
     tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -379,3 +363,46 @@ def test_after_any_crash_of_the_machine_the_bytes_are_the_same(
         assert disk.crashes > 10
         assert not disk.damaged
         assert disk.is_new()
+
+
+def test_a_changed_number_in_the_journal_is_found(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path
+) -> None:
+    """Of what an unfinished `prepare` has done; lines of earlier releases have no checksum."""
+    made = prepare(text, tokenizer=tokenizer, out=tmp_path / "data")
+    whole = made.job, list(made.shards)
+
+    def read() -> Any:
+        with closing(Journal(tmp_path)) as journal:
+            return journal.read()
+
+    with closing(Journal(tmp_path)) as journal:
+        journal.restart(made.job)
+        for shard in made.shards:
+            journal.append(shard)
+    assert read() == whole
+    file = Journal.path(tmp_path)
+    content = file.read_bytes()
+    file.write_bytes(re.sub(rb',"crc32":"\w{8}"', b"", content))
+    assert file.stat().st_size == len(content) - (1 + len(made.shards)) * 19
+    assert read() == whole
+    file.write_bytes(content.replace(b'"unknown_tokens":', b'"unknown_tokens":1', 1))
+    with pytest.raises(CheckpointError, match="the checksum of a line is wrong"):
+        read()
+
+
+def test_a_resumed_preparation_has_a_whole_tokenizer(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path
+) -> None:
+    prepare(text, tokenizer=tokenizer, out=tmp_path / "whole", shard_bytes=3000)
+
+    def stop(progress: PrepareProgress) -> None:
+        if progress.shards == 2:
+            raise KeyboardInterrupt
+
+    how: dict[str, Any] = {"tokenizer": tokenizer, "out": tmp_path / "data", "shard_bytes": 3000}
+    with pytest.raises(KeyboardInterrupt):
+        prepare(text, progress=stop, **how)
+    (tmp_path / "data" / "tokenizer" / "vocab.txt").write_bytes(b"damaged")
+    prepare(text, **how)
+    assert contents(tmp_path / "data") == contents(tmp_path / "whole")

@@ -166,7 +166,7 @@ def test_weights(tmp_path: Path) -> None:
 
 
 def test_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertworks.corpus.duplicates._FEW", 7)  # so that the array is merged into
+    monkeypatch.setattr("bertworks.corpus.overlap._FEW", 7)  # so that the array is merged into
     texts = [str(number % 300) for number in range(1000)]
     (tmp_path / "f").write_text("\n\n".join(texts))
     (tmp_path / "g").write_text("1\n\n2\n3\n\n999")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertworks.corpus.duplicates import SeenTexts
+from bertworks.corpus.overlap import SeenTexts
 from bertworks.corpus.prepare import prepare
 from bertworks.corpus.shards import Corpus, token_type
 from bertworks.errors import CheckpointError, DataError
@@ -110,7 +110,7 @@ def test_bad_manifest(prepared: Path, tmp_path: Path) -> None:
 
 
 def test_seen_texts_against_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertworks.corpus.duplicates._FEW", 3)
+    monkeypatch.setattr("bertworks.corpus.overlap._FEW", 3)
     seen, plain = SeenTexts(), set[str]()
     for number in np.random.default_rng(0).integers(0, 500, 2000):
         text = str(number)

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.corpus.chunks import find_chunks
 from bertworks.corpus.formats import split_paragraphs
 from bertworks.corpus.manifest import Manifest
 from bertworks.corpus.prepare import prepare
 from bertworks.corpus.readers import read_documents
 from bertworks.corpus.shards import Corpus
-from bertworks.corpus.spans import mark_units, of_paragraphs, parse_spans
+from bertworks.corpus.spans import find_chunks, mark_units, of_paragraphs, parse_spans
 from bertworks.errors import BertworksError, DataError
 from bertworks.text.tokenizer import Tokenizer
 

@@ -1,4 +1,4 @@
-"""The demo: in small, that each stage is told of; in full (slow), that pre-training pays."""
+"""The demo: in small, that each stage is shown; in full (slow), that pre-training pays."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("small")
-def test_every_stage_is_told_of_and_it_can_be_run_again(tmp_path: Path) -> None:
+def test_every_stage_is_shown_and_it_can_be_run_again(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    told = io.StringIO()
-    result = run_demo(out, console=Console(file=told, width=80))
-    text = told.getvalue()
-    for stage in range(1, 9):
+    shown = io.StringIO()
+    result = run_demo(out, console=Console(file=shown, width=80))
+    text = shown.getvalue()
+    for stage in range(9):
         assert f"\n{stage}  " in text, text
     assert f"{result.majority:.1%}" in text
     assert f"{result.with_pretraining:.1%}" in text
@@ -56,6 +56,29 @@ def test_every_stage_is_told_of_and_it_can_be_run_again(tmp_path: Path) -> None:
     again = run_demo(out, console=Console(file=io.StringIO()))
     assert again.with_pretraining == result.with_pretraining
     assert again.held_out_loss == result.held_out_loss
+    assert again.standard_error == result.standard_error
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("small")
+def test_quick_trains_for_less_beside_the_whole_cycle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle, "QUICK", {"steps": 2, "eval_every": 2, "checkpoint_every": 2})
+    shown = io.StringIO()
+    result = run_demo(tmp_path, quick=True, console=Console(file=shown, width=80))
+    assert "the accuracies mean little" in " ".join(shown.getvalue().split())
+    assert result.report == tmp_path / "quick" / "pretrained" / "report.html"
+    assert not (tmp_path / "pretrained").exists()
+
+
+def test_a_difference_is_clear_from_two_standard_errors_on() -> None:
+    def result(known: float) -> cycle.DemoResult:
+        return cycle.DemoResult((9.0, 6.0), 0.3, 0.5, known, 0.02, Path("report.html"), 1.0)
+
+    assert result(0.545).is_clear
+    assert not result(0.535).is_clear
+    assert result(0.535).beats_both
 
 
 @pytest.mark.slow

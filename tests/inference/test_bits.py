@@ -63,7 +63,13 @@ def precisions() -> list[str]:
     return [name for name, dtype in kinds if has_packed_kernels(dtype)]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "weighted-mean", "mean+max", "pooler"])
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        "mean",
+        *(pytest.param(p, marks=pytest.mark.long) for p in ("weighted-mean", "mean+max", "pooler")),
+    ],
+)
 def test_batches_change_no_bit(pooling: Pooling) -> None:
     model, texts = model_of(384), texts_of(24)
     for precision in precisions():

@@ -21,12 +21,14 @@ from bertworks.inference.evaluate import evaluate
 from bertworks.inference.settings import EngineSettings
 from bertworks.inference.writers import write_predictions
 from bertworks.model.config import EncoderConfig
-from bertworks.tasks.classification.network import ClassificationNetwork
-from bertworks.tasks.classification.settings import ClassificationSettings
-from bertworks.tasks.classification.task import ClassificationTask
-from bertworks.tasks.columns import Columns
-from bertworks.tasks.placed import PlacedRow
-from bertworks.tasks.rows import read_rows
+from bertworks.tables.reading import read_rows
+from bertworks.tables.rows import PlacedRow
+from bertworks.tables.schema import Columns
+from bertworks.tasks.classification import (
+    ClassificationNetwork,
+    ClassificationSettings,
+    ClassificationTask,
+)
 from bertworks.text.tokenizer import Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -111,13 +113,13 @@ def test_what_is_cut_off_is_told(
     task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
 ) -> None:
     long = [*rows, {"text": "a " * 50, "label": "x"}, {"text": "b " * 33, "label": "y"}]
-    told = "2 of 62 rows were too long for the model: 23 tokens were cut off"
-    with pytest.warns(BertworksWarning, match=told):
+    predicted = "2 of 62 rows were too long for the model: 23 tokens were cut off"
+    with pytest.warns(BertworksWarning, match=predicted):
         assert (
             len(list(predict(network, task, read_rows(long), EngineSettings(window_rows=7)))) == 62
         )
     model = Model(task.tokenizer, task, network)
-    assert model.evaluate(long).remarks == [told]
+    assert model.evaluate(long).remarks == [predicted]
     assert model.evaluate(rows).remarks == []
 
 

@@ -14,9 +14,9 @@ from torch import nn
 from bertworks.api import Model
 from bertworks.inference.form import frozen_form
 from bertworks.model.config import EncoderConfig
+from bertworks.model.device import computing_in
 from bertworks.model.encoder import Encoder
 from bertworks.model.heads import MLMHead
-from bertworks.model.precision import computing_in
 from bertworks.packed import Packed
 from bertworks.text.tokenizer import Tokenizer
 

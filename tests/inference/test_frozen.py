@@ -11,12 +11,11 @@ from tests.training.letters import GEOMETRY, WORD_PIECES, tagged
 
 from bertworks.api import Model
 from bertworks.errors import BertworksError
-from bertworks.inference.frozen import frozen_states
 from bertworks.inference.settings import EngineSettings
 from bertworks.packed import Packed
-from bertworks.tasks.tagging.probe import LayerChoice, LstmSettings, ProbeTask
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.tagging_probe import LayerChoice, LstmSettings, ProbeTask, frozen_states
 
 
 def task_of(**settings) -> TaggingTask:
@@ -88,7 +87,7 @@ def test_states_are_computed_once(model, tmp_path, monkeypatch):
     first = np.array(frozen_states(*given).values)
     said: list[str] = []
     monkeypatch.setattr(model.encoder, "hidden_states", None)
-    again = frozen_states(*given, tell=said.append)
+    again = frozen_states(*given, say=said.append)
     assert np.array_equal(again.values, first)
     assert said == []
     assert [file.name for file in tmp_path.iterdir()] == ["s.npy"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from tests.checkpoints import published
@@ -90,6 +92,26 @@ def test_texts_do_not_depend_on_each_other(network, monkeypatch):
     narrow = settings.with_values(top_k=1)
     greedy = GenerationSettings(max_new_tokens=10)
     assert generate(network, PROMPTS, narrow, ENGINE) == generate(network, PROMPTS, greedy, ENGINE)
+
+
+def test_texts_may_be_interrupted_and_go_on_beside_others(network):
+    """Others of other settings, which begin or have begun; with their memories or without."""
+    drawn = GenerationSettings(max_new_tokens=11, temperature=0.7, top_k=20, seed=5)
+    settings = [GenerationSettings(max_new_tokens=7), drawn, drawn.with_values(max_new_tokens=3)]
+    limit = network.encoder.config.max_seqlen
+    asked = [(tuple(prompt), how) for prompt in PROMPTS for how in settings]
+    expected = [generate(network, [prompt], how, ENGINE)[0] for prompt, how in asked]
+    for forgets in (False, True):
+        texts = [module.begin("", prompt, 0, how, limit) for prompt, how in asked]
+        count = 0
+        while not all(text.is_over for text in texts):
+            count += 2
+            part = module.continue_texts(network, texts[:count], "fp32", 3)
+            assert all(text.is_over or text.memory is not None for text in part)
+            if forgets:
+                part = [dataclasses.replace(text, memory=None) for text in part]
+            texts[:count] = part
+        assert [list(text.new) for text in texts] == expected
 
 
 def test_draws_follow_the_probabilities(network):

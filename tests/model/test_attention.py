@@ -70,6 +70,22 @@ def test_against_the_formula(backend, lengths, more, causal, window, seed):
         assert torch.allclose(mine, other, atol=1e-11)
 
 
+@pytest.mark.parametrize("size", [1 << 19, 3000])  # scores at once: all, or a few sequences
+@pytest.mark.parametrize("heads", [(2, 32), (3, 64)])
+def test_bfloat16_without_gradients_against_the_formula(monkeypatch, size, heads):
+    monkeypatch.setattr("bertworks.model.attention._SCORES", size)
+    lengths = [1, 1, 13, 13, 13, 31, 32, 33, 70, 70]
+    q, k, v = (tensors(sum(lengths) + 3, *heads, seed).detach().bfloat16() for seed in range(3))
+    with torch.inference_mode():
+        found = attention(q, k, v, layout(lengths))
+    total = sum(lengths)
+    exact = [part[:total].double() for part in (q, k, v)]
+    expected = formula(*exact, lengths, lengths, causal=False, window=None)
+    # Scores and weights are rounded to 8 bits; a pad that had a weight would move far more.
+    assert (found[:total].double() - expected).abs().max() < 0.03
+    assert not found[total:].any()
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 0, 2])
 def test_a_padded_batch_gives_its_real_tokens_what_a_pack_gives(causal, window):

@@ -12,7 +12,8 @@ from bertworks.model import heads
 from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
 from bertworks.model.heads import MLMHead
-from bertworks.model.layers import Dropout, dropout, keep_mask
+from bertworks.model.layers import Dropout, dropout, keep_mask, sinusoids
+from bertworks.packed import Packed
 from tests.model import reference
 
 
@@ -100,3 +101,24 @@ def test_a_loss_over_nothing_is_zero():
     loss.backward()
     assert loss.item() == 0
     assert not head.decoder.grad.any()
+
+
+def test_sinusoids_are_those_of_the_formula():
+    found = sinusoids(torch.tensor([0, 3, 50]), torch.zeros(3, 6, dtype=torch.float64))
+    for row, place in zip(found, (0, 3, 50), strict=True):
+        for at, value in enumerate(row.tolist()):
+            angle = place / 10_000 ** ((at - at % 2) / 6)
+            assert value == pytest.approx(math.cos(angle) if at % 2 else math.sin(angle))
+
+
+@pytest.mark.parametrize(("positions", "same"), [("none", True), ("sinusoidal", False)])
+def test_order_is_lost_without_positions(positions, same):
+    torch.manual_seed(0)
+    config = EncoderConfig.of_size("tiny", vocab_size=50, positions=positions)
+    encoder = Encoder(config, pooler=False).double().eval()
+    ids = torch.arange(8, 16)
+    order = torch.tensor([3, 1, 0, 7, 2, 5, 4, 6])
+    one, other = (
+        encoder(Packed.from_arrays([part.numpy()]).to("cpu")) for part in (ids, ids[order])
+    )
+    assert torch.allclose(one[order], other) is same

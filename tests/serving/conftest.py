@@ -25,19 +25,15 @@ from bertworks.serving.models import Models
 from bertworks.serving.security import Keys
 from bertworks.serving.service import Service
 from bertworks.serving.settings import ServeSettings
-from bertworks.tasks.answering.settings import AnsweringSettings
-from bertworks.tasks.answering.task import AnsweringTask
-from bertworks.tasks.choice.settings import ChoiceSettings
-from bertworks.tasks.choice.task import ChoiceTask
-from bertworks.tasks.classification.settings import ClassificationSettings
-from bertworks.tasks.classification.task import ClassificationTask
-from bertworks.tasks.columns import Columns
+from bertworks.tables.schema import Columns
+from bertworks.tasks.answering.task import AnsweringSettings, AnsweringTask
+from bertworks.tasks.choice import ChoiceSettings, ChoiceTask
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.tagging.columns import WordColumns
-from bertworks.tasks.tagging.settings import TaggingSettings
-from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.tasks.tagging.task import TaggingSettings, TaggingTask
 from bertworks.tasks.task import Task
 from bertworks.tasks.texts import TextSettings
 from bertworks.text.tokenizer import Tokenizer
@@ -103,7 +99,11 @@ def tasks(tokenizer: Tokenizer) -> dict[str, Task[Any] | None]:
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Directories of models, by the names of `tasks`."""
-    root = tmp_path_factory.mktemp("models")
+    return save_models(tmp_path_factory.mktemp("models"))
+
+
+def save_models(root: Path) -> dict[str, str]:
+    """Save a model of each task; their directories, by the names of `tasks`."""
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     found = {}
     for seed, (name, task) in enumerate(tasks(tokenizer).items()):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+from bertworks.inference.settings import GenerationSettings
 from bertworks.packed import Packed
+from bertworks.serving.models import Models
+from bertworks.serving.queue import Queue
+from bertworks.serving.runners import Text
 from tests.serving.conftest import Running
 
 TEXT = "the door was [MASK] in [MASK]"
@@ -145,6 +151,44 @@ def test_generate_is_the_same_whoever_else_asks(server: Running, loaded) -> None
     assert server.post("/generate", {**body, "temperature": 0, "top_k": 2}).status_code == 400
     long = server.post("/generate", {"inputs": "door " * 60, "model": "causal"})
     assert long.status_code == 413
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 2048])  # with room for no memory, and for all
+def test_generations_of_other_lengths_share_batches_and_let_others_pass(
+    saved, batch_tokens: int
+) -> None:
+    models = Models({name: saved[name] for name in ("causal", "encoder")}, device="cpu")
+    model, batches = models.get("causal").model, list[int]()
+    queue = Queue(observe=lambda rows, tokens, seconds: batches.append(rows))
+    runner = models.get("causal").generate(batch_tokens)
+    tickets, expected = [], []
+    for client, (count, temperature) in enumerate([(40, 0.0), (3, 0.0), (40, 1.0)]):
+        settings = GenerationSettings(max_new_tokens=count, temperature=temperature)
+        prompts = ["the door", "a river was deep", "the door"]
+        expected.append(model.generate(prompts, **settings.model_dump()))
+        tickets.append(
+            queue.submit(
+                runner,
+                [Text("", prompt) for prompt in prompts],
+                [20] * 3,
+                client=client,
+                prepare=partial(runner.prepare, settings=settings, seen=Counter()),
+            )
+        )
+        queue.prepare_some()
+    assert queue.run_batch()
+    assert batches == [9], "all of them together"
+    assert [ticket.future.done() for ticket in tickets] == [False, True, False]
+    embed = models.get("encoder").embed()
+    single = queue.submit(embed, [Text("", "the door")], [20], client="single")
+    queue.prepare_some()
+    queue.run_batch()
+    queue.run_batch()
+    assert single.future.done(), "it waits for two batches at most"
+    assert not tickets[0].future.done()
+    while queue.run_batch():
+        pass
+    assert [ticket.future.result(0) for ticket in tickets] == expected
 
 
 def test_rows_of_any_task(server: Running, loaded) -> None:

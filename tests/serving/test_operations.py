@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import html
 import json
 import logging
+import re
+import shlex
 import socket
 import threading
 import time
@@ -15,6 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bertworks.errors import SettingsError
+from bertworks.serving.gate import Turnstile
 from bertworks.serving.models import Models, named_sources
 from bertworks.serving.queue import Queue
 from bertworks.serving.security import Keys, check_host, host_of, is_loopback, read_keys
@@ -269,6 +274,28 @@ def test_what_a_client_that_hung_up_asked_is_dropped(saved, start) -> None:
         assert counted["te_request_failure", frozenset({("err", "Gone")})] == 1
 
 
+def test_a_few_requests_pass_in_each_turn_of_the_loop() -> None:
+    """While a hundred are ready, others have their turn in between."""
+    order: list[str] = []
+
+    async def request(turnstile: Turnstile) -> None:
+        await turnstile.passed()
+        order.append("request")
+
+    async def check() -> None:
+        for _ in range(4):
+            await asyncio.sleep(0)
+        order.append("check")
+
+    async def both() -> None:
+        turnstile = Turnstile()
+        await asyncio.gather(*(request(turnstile) for _ in range(100)), check())
+
+    asyncio.run(both())
+    assert order.count("request") == 100
+    assert order.index("check") < 20
+
+
 def test_health_answers_beside_a_long_text(saved, start) -> None:
     settings = ServeSettings(max_characters=2_000_000)
     with start({"encoder": saved["encoder"]}, settings) as server:
@@ -462,3 +489,23 @@ def test_threads_are_no_more_than_processors() -> None:
     import os
 
     assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
+
+
+def test_the_page_of_routes_has_commands_that_run_and_loads_nothing(saved, start) -> None:
+    with start({"pretrained": saved["pretrained"]}) as server:
+        server.service.models.get("pretrained")
+        page = server.http.get("/docs").text
+        commands = [
+            shlex.split(html.unescape(one)) for one in re.findall(r"<pre.*?>(.*?)</pre>", page)
+        ]
+        assert len(commands) > 20
+        for curl, quiet, url, *more in commands:
+            assert (curl, quiet) == ("curl", "-s")
+            if "-d" in more:
+                headers = {"content-type": "application/json"}
+                answer = server.http.post(url, content=more[-1].encode(), headers=headers)
+            else:
+                answer = server.http.get(url)
+            expected = 424 if url.endswith("/embed_sparse") else 200
+            assert answer.status_code == expected, (url, answer.text)
+        assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", page)

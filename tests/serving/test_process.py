@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -167,6 +168,7 @@ def test_what_cannot_be_served_is_one_line(
     assert done.exit_code in (1, 2), done.output
     assert message in done.stderr
     assert "Traceback" not in done.output
+    assert gc.isenabled()
 
 
 BAD: list[tuple[str, bytes, dict[str, str], set[int]]] = [
@@ -242,6 +244,21 @@ def test_bad_requests_beside_good_ones(server: Any, loaded) -> None:
     while server.service.queue.load.tokens and time.monotonic() < end:
         time.sleep(0.01)
     assert server.service.queue.load == (0, 0)
+
+
+@pytest.mark.slow  # for its minutes
+def test_mixed_load_for_a_while() -> None:
+    """`python -m tests.serving.soak` does it for as long as one likes."""
+    from tests.serving.soak import bad_requests, soak
+
+    seen, rows = soak(minutes=3, rate=20, callers=6, extra=None, out=None)
+    assert not seen.faults
+    assert {f"bad: {one.name}" for one in bad_requests()} <= {
+        name.removesuffix(", connection closed") for name in seen.counts
+    }
+    assert seen.counts["bad: slow"] and seen.counts["bad: vanished"]
+    after = [row["anonymous"] for row in rows[len(rows) // 3 :]]
+    assert max(after) - after[0] < 20, "MB"
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from bertworks.serving.queue import (
     Queue,
     Ticket,
     TooLargeError,
+    Unfinished,
 )
 
 
@@ -37,7 +38,10 @@ class Example:
 
 @dataclass(eq=False)
 class Upper:
-    """A network that answers in capitals. `?` cannot be tokenised, `!` cannot be computed."""
+    """A network that answers in capitals.
+
+    `?` cannot be tokenised, `!` cannot be computed, each `+` takes one more batch and becomes `*`.
+    """
 
     memory: int = 1 << 30
     batches: list[list[str]] = field(default_factory=list)
@@ -57,7 +61,12 @@ class Upper:
             raise DataError("not finite")
         if any("#" in example.text for example in examples):
             raise ZeroDivisionError("a fault")
-        return [example.text.upper() for example in examples]
+        return [
+            Unfinished(Example(example.text.replace("+", "*", 1)))
+            if "+" in example.text
+            else example.text.upper()
+            for example in examples
+        ]
 
 
 def submit(queue: Queue, runner: Upper, *texts: str, **more: Any) -> Ticket:
@@ -279,7 +288,33 @@ def test_a_client_that_comes_late_is_owed_nothing_of_the_past() -> None:
     assert abs(letters.count("a") - letters.count("b")) <= 42
 
 
-TEXTS = st.text("abc?!#", min_size=1, max_size=9)
+def test_a_row_of_many_batches_lets_others_pass() -> None:
+    queue, upper, other = Queue(batch_tokens=8), Upper(), Upper()
+    long = submit(queue, upper, "a++++", "b+++", client=1)
+    queue.prepare_some()
+    queue.run_batch()
+    assert upper.batches == [["a++++"]]
+    assert queue.load == Load(1, 9), "what is unfinished is still held"
+    same, others = (submit(queue, runner, "c", client=2) for runner in (upper, other))
+    queue.prepare_some()
+    queue.prepare_some()
+    for _ in range(2):
+        queue.run_batch()
+    assert outcomes(same) == outcomes(others) == ["C"]
+    assert upper.batches[1:] == [["c", "a*+++"]], "and they share batches"
+    gone = submit(queue, upper, "d+++++", client=2)
+    queue.prepare_some()
+    queue.run_batch()
+    assert gone.future.cancel()
+    finish(queue)
+    assert outcomes(long) == ["A****", "B***"]
+    texts = [text for batch in upper.batches for text in batch]
+    assert texts.index("b+++") > texts.index("a****"), "what was begun is finished first"
+    assert not any("d*" in text for text in texts)
+    assert queue.load == Load(0, 0)
+
+
+TEXTS = st.text("abc?!#+", min_size=1, max_size=9)
 STEPS = st.one_of(
     st.tuples(
         st.just("submit"),
@@ -305,7 +340,7 @@ def right(text: str, outcome: Any, *, alone: bool) -> bool:
     if "!" in text:
         return str(outcome) in {"not finite", "a fault"}
     # A fault that is nobody's is that of the whole batch.
-    return outcome == text.upper() or isinstance(outcome, ZeroDivisionError)
+    return outcome == text.upper().replace("+", "*") or isinstance(outcome, ZeroDivisionError)
 
 
 @given(st.lists(STEPS, max_size=40), st.sampled_from([7, 30]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from huggingface_hub import InferenceClient
 
 from tests.serving.conftest import LIMIT, Running
 
@@ -188,6 +189,18 @@ def test_decode_is_the_other_way_round(server: Running) -> None:
         ("/predict", {"inputs": [["a", "b", "c"]], "model": "classifier"}, 422, "Validation"),
         ("/predict", {"inputs": LONG, "model": "classifier"}, 413, "Validation"),
         ("/rerank", {"query": "a", "texts": ["a"], "model": "classifier"}, 424, "Backend"),
+        (
+            "/predict",
+            {"inputs": TEXT, "prompt_name": "query", "model": "classifier"},
+            400,
+            "Validation",
+        ),
+        (
+            "/rerank",
+            {"query": "a", "texts": ["a"], "prompt_name": "query", "model": "reranker"},
+            400,
+            "Validation",
+        ),
         ("/rerank", {"query": "", "texts": ["a"], "model": "reranker"}, 400, "Empty"),
         ("/rerank", {"query": "a", "texts": [], "model": "reranker"}, 400, "Empty"),
         ("/nowhere", {"inputs": "a"}, 404, "NotFound"),
@@ -221,6 +234,8 @@ def test_errors_name_the_field(server: Running) -> None:
     }
     for message, body in said.items():
         assert server.post("/embed", body).json()["error"] == message
+    wrong = server.post("/rerank", {"query": "a", "texts": ["a", 1, 2], "model": "reranker"})
+    assert wrong.json()["error"] == "texts[1]: input should be a valid string"
 
 
 def test_what_is_no_json_is_400(server: Running) -> None:
@@ -255,7 +270,7 @@ def test_info_has_all_that_their_description_requires(server: Running) -> None:
 
 def test_the_root_is_health_and_takes_what_the_model_is_for(server: Running) -> None:
     for path in ("/", "/ping", "/health", "/ready"):
-        assert server.http.get(path).status_code == 200
+        assert server.http.get(path).status_code == server.http.head(path).status_code == 200
     embedded = server.ask("/embed", {"inputs": TEXT})
     for path in ("/", "/invocations"):
         assert np.allclose(server.ask(path, {"inputs": TEXT}), embedded, atol=1e-6)
@@ -265,6 +280,21 @@ def test_the_root_is_health_and_takes_what_the_model_is_for(server: Running) -> 
         assert [rank["index"] for rank in ranks] == [0]
         assert server.post(path, {"query": TEXT}).status_code == 422
         assert server.post(path, ["a"]).status_code == 422
+        wrong = server.post(path, {"inputs": 3}).json()["error"]
+        assert wrong == "inputs: is of none of the types that it may be"
+
+
+def test_hugging_faces_client_works_unchanged(
+    server: Running, loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    client = InferenceClient(model=server.url)
+    for texts in (TEXT, [TEXT, "a river"]):
+        expected = loaded("encoder").embed(texts)
+        np.testing.assert_allclose(client.feature_extraction(texts), expected, atol=1e-6)
+    cosines = client.sentence_similarity(TEXT, ["a river", TEXT])
+    expected = loaded("encoder").similarity(TEXT, ["a river", TEXT])[0]
+    np.testing.assert_allclose(cosines, expected, atol=1e-5)
 
 
 def test_embeddings_is_an_alias_of_openais(server: Running) -> None:

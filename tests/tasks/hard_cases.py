@@ -19,9 +19,10 @@ from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
 from bertworks.model.heads import MLMHead, cross_entropy_sum
 from bertworks.packed import Batch, Packed
-from bertworks.tasks.task import Evaluator, Network, Prediction, Row, Task
+from bertworks.tables.rows import Row
+from bertworks.tasks.task import Evaluator, Network, Prediction, Task
 from bertworks.text.tokenizer import Encoding, Tokenizer
-from bertworks.text.windows import windows
+from bertworks.text.windows import segment_windows
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
@@ -197,7 +198,8 @@ class SpanTask(LetterTask):
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
     ) -> SequencesExample:
         context = row["context"]
-        parts = windows(self.tokenizer, row["question"], context, max_length=20, stride=10)
+        segments = self.tokenizer.segments([row["question"], context])
+        parts = segment_windows(self.tokenizer, *segments, max_length=20, stride=10)
         return SequencesExample(index, parts, row["answer"] if labelled else None, context)
 
     def collate(self, examples: Sequence[SequencesExample]) -> Batch:
@@ -328,8 +330,8 @@ class ElectraNetwork(Network):
         is_replaced[positions] = (drawn != original).float()
         corrupted = replace(packed, input_ids=packed.input_ids.index_put((positions,), drawn))
         scores = self.replaced(self.encoder(corrupted)).squeeze(-1)
-        told = F.binary_cross_entropy_with_logits(scores, is_replaced, reduction="sum")
-        return {"mlm": cross_entropy_sum(logits, original), "replaced": 50 * told}
+        predicted = F.binary_cross_entropy_with_logits(scores, is_replaced, reduction="sum")
+        return {"mlm": cross_entropy_sum(logits, original), "replaced": 50 * predicted}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         return {"scores": self.replaced(self.encoder(batch.packed)).squeeze(-1)}

@@ -18,13 +18,17 @@ from torch.nn import functional as F
 from bertworks.errors import DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.model.config import EncoderConfig
-from bertworks.tasks.answering.columns import answers_of
-from bertworks.tasks.answering.metrics import best_threshold, exact_match, f1
+from bertworks.tables.reading import read_rows
 from bertworks.tasks.answering.network import AnsweringNetwork
-from bertworks.tasks.answering.settings import AnsweringOptions
-from bertworks.tasks.answering.spans import candidates, locate, passage_tokens, tellers
-from bertworks.tasks.answering.task import AnsweringTask
-from bertworks.tasks.rows import read_rows
+from bertworks.tasks.answering.scores import best_threshold, exact_match, f1
+from bertworks.tasks.answering.spans import (
+    answers_of,
+    candidates,
+    locate,
+    max_context,
+    passage_tokens,
+)
+from bertworks.tasks.answering.task import AnsweringOptions, AnsweringTask
 from bertworks.text.tokenizer import Tokenizer
 
 DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
@@ -67,11 +71,11 @@ def test_an_answer_comes_back(words, data):
         if (begin, end) != (0, 0):
             logits[ends[at] + begin, 0] = 9
             logits[ends[at] + end, 1] = 9
-    told = task.decode({"logits": logits}, batch)[7]
+    predicted = task.decode({"logits": logits}, batch)[7]
     # A window that sees less around the beginning has no say; then another begins where it begins.
-    if told["probability"] > 0.5:
-        assert (told["answer"], told["start"]) == (answer, start)
-    assert context[told["start"] : told["end"]] == told["answer"]
+    if predicted["probability"] > 0.5:
+        assert (predicted["answer"], predicted["start"]) == (answer, start)
+    assert context[predicted["start"] : predicted["end"]] == predicted["answer"]
 
 
 @given(words=PASSAGES, data=st.data())
@@ -140,6 +144,7 @@ def most_context(windows, token):
     return max(context, key=context.__getitem__)  # of equals the first
 
 
+@pytest.mark.long
 @given(
     words=st.lists(st.text("abcd中", min_size=1, max_size=4), max_size=25),
     question=st.integers(1, 6),
@@ -191,11 +196,11 @@ def test_what_is_predicted_is_what_the_rules_say(
     expected = chances[0] if chances else (0.0, 0, 0)
     if threshold is not None and (not best or rules.null - best[0][0] > threshold):
         expected = chances[-1]
-    told = found[3]
-    assert (told["start"], told["end"]) == expected[1:]
-    assert told["answer"] == context[told["start"] : told["end"]]
-    assert told["probability"] == pytest.approx(expected[0])
-    others = [(one["probability"], one["start"], one["end"]) for one in told["alternatives"]]
+    predicted = found[3]
+    assert (predicted["start"], predicted["end"]) == expected[1:]
+    assert predicted["answer"] == context[predicted["start"] : predicted["end"]]
+    assert predicted["probability"] == pytest.approx(expected[0])
+    others = [(one["probability"], one["start"], one["end"]) for one in predicted["alternatives"]]
     assert [one[1:] for one in others] == [one[1:] for one in sorted(chances, reverse=True)]
     assert [one[0] for one in others] == pytest.approx(sorted([c[0] for c in chances])[::-1])
 
@@ -261,7 +266,7 @@ def test_a_much_longer_window_has_the_say_with_a_little_less_context():
 
 
 def check_say(windows):
-    says = tellers(windows)
+    says = max_context(windows)
     assert [len(own) for own in says] == [length for _, length in windows]
     for token in range(sum(windows[-1])):
         sees = [n for n, (start, length) in enumerate(windows) if start <= token < start + length]
@@ -340,13 +345,13 @@ def test_the_loss_is_that_of_the_paper(loss, softmax):
 
 
 def test_no_answer_is_told_where_it_scores_better():
-    for threshold, told in ((0.0, ""), (2.0, "b"), (3.0, "b")):
+    for threshold, predicted in ((0.0, ""), (2.0, "b"), (3.0, "b")):
         task = make_task(unanswerable=True, null_threshold=threshold)
         batch = task.collate([task.example(row("a b", None), 0, labelled=False)]).to("cpu")
         logits = torch.zeros(7, 2)  # [CLS] a b [SEP] a b [SEP]
         logits[0], logits[5] = 2.0, 1.0
         answer = task.decode({"logits": logits}, batch)[0]
-        assert answer["answer"] == told
+        assert answer["answer"] == predicted
         chances = {one["answer"]: one["probability"] for one in answer["alternatives"]}
         assert sum(chances.values()) == pytest.approx(1)
         assert chances[""] / chances["b"] == pytest.approx(np.exp(2))
@@ -382,8 +387,8 @@ def test_the_threshold_is_the_best(rows):
 
     def mean(threshold):
         parts = [
-            none if margin > threshold else told
-            for margin, told, none in zip(margins, if_told, if_none, strict=True)
+            none if margin > threshold else predicted
+            for margin, predicted, none in zip(margins, if_told, if_none, strict=True)
         ]
         return sum(parts) / len(parts)
 
@@ -402,10 +407,10 @@ def test_scores_are_those_of_the_official_scorer(name, em, score):
     folder = DATA / "squad"
     if not folder.is_dir():
         pytest.skip(f"there is no {folder}")
-    told = json.loads((folder / f"predictions-{name}.json").read_text())
+    predicted = json.loads((folder / f"predictions-{name}.json").read_text())
     rows = [row.values for part in ("train", "dev") for row in read_rows(folder / f"{part}.json")]
     assert len(rows) == 10_570
-    pairs = [(told[one["id"]], one["answers"]["text"]) for one in rows]
+    pairs = [(predicted[one["id"]], one["answers"]["text"]) for one in rows]
     exact = [exact_match(*pair, "1.1") for pair in pairs]
     assert 100 * np.mean(exact) == pytest.approx(em, abs=5e-4)
     assert 100 * np.mean([f1(*pair, "1.1") for pair in pairs]) == pytest.approx(score, abs=5e-4)

@@ -21,17 +21,21 @@ from bertworks.api import Model
 from bertworks.errors import CheckpointError, DataError
 from bertworks.inference.evaluate import Evaluation
 from bertworks.model.config import EncoderConfig
+from bertworks.tables.reading import read_rows
 from bertworks.tasks import labelled_task
-from bertworks.tasks.breakdown import EXCERPT, Breakdown, Calibration, ScoreTable, excerpt
-from bertworks.tasks.counters import (
+from bertworks.tasks.breakdown import (
     BINS,
+    EXCERPT,
     MOST_GROUPS,
     MOST_MISTAKES,
+    Breakdown,
+    Calibration,
     CalibrationCounter,
+    ScoreTable,
     Worst,
+    excerpt,
     means_by,
 )
-from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.report.evaluation import sections
 

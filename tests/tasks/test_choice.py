@@ -8,9 +8,8 @@ from torch.nn import functional as F
 
 from bertworks.errors import DataError
 from bertworks.model.config import EncoderConfig
-from bertworks.tasks.choice.settings import ChoiceOptions
-from bertworks.tasks.choice.task import ChoiceTask
-from bertworks.tasks.rows import read_rows
+from bertworks.tables.reading import read_rows
+from bertworks.tasks.choice import ChoiceOptions, ChoiceTask
 from bertworks.text.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]
@@ -79,8 +78,8 @@ def test_what_numbers_count_from_is_known_or_asked():
     task = task_of(1, 3)
     row = {"prompt": "a", "choices": ["b", "c", "d"]}
     batch = task.collate([task.example(row, 0, labelled=False)])
-    told = task.decode({"logits": torch.tensor([[0.0, 0.0, 1.0]])}, batch)
-    assert (told[0]["choice"], told[0]["text"]) == (3, "d")
+    predicted = task.decode({"logits": torch.tensor([[0.0, 0.0, 1.0]])}, batch)
+    assert (predicted[0]["choice"], predicted[0]["text"]) == (3, "d")
 
 
 def test_numbered_columns_come_by_their_numbers():

@@ -17,12 +17,14 @@ from bertworks.checkpoints.store import load_weights
 from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.model.config import EncoderConfig
 from bertworks.packed import Batch
-from bertworks.tasks.classification.network import ClassificationNetwork
-from bertworks.tasks.classification.settings import ClassificationSettings
-from bertworks.tasks.classification.task import ClassificationTask
-from bertworks.tasks.columns import Columns
+from bertworks.tables.reading import read_rows
+from bertworks.tables.schema import Columns
+from bertworks.tasks.classification import (
+    ClassificationNetwork,
+    ClassificationSettings,
+    ClassificationTask,
+)
 from bertworks.tasks.labels import count_labels, label_names, sort_labels
-from bertworks.tasks.rows import read_rows
 from bertworks.tasks.summary import DataSummary
 from bertworks.text.tokenizer import Tokenizer
 
@@ -112,9 +114,9 @@ def test_loss_and_gradients_are_those_of_hugging_face(tokenizer: Tokenizer) -> N
     answers = task.decode(ours.predict(batch), batch)
     probabilities = torch.softmax(expected.logits, -1)
     for row in range(len(ROWS)):
-        told = [answers[row]["probabilities"][label] for label in ("neg", "pos", "meh")]
-        assert told == pytest.approx(probabilities[row].tolist(), abs=1e-9)
-        assert answers[row]["label"] == ("neg", "pos", "meh")[int(np.argmax(told))]
+        predicted = [answers[row]["probabilities"][label] for label in ("neg", "pos", "meh")]
+        assert predicted == pytest.approx(probabilities[row].tolist(), abs=1e-9)
+        assert answers[row]["label"] == ("neg", "pos", "meh")[int(np.argmax(predicted))]
 
 
 def test_dropout_before_the_head_is_a_setting(tokenizer: Tokenizer) -> None:

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from bertworks.api import Model
 from bertworks.errors import DataError
 from bertworks.inference.engine import labelled_examples
-from bertworks.tasks.rows import read_rows
-from bertworks.tasks.tagging.settings import TaggingOptions
-from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.tables.reading import read_rows
+from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
 from bertworks.text.tokenizer import Tokenizer
 
 from .test_tagging import CONFIG, PIECES
@@ -73,8 +72,8 @@ def test_each_word_is_tagged_once_in_its_place_of_the_document(documents, stride
         first = 0  # the sentence's first word, in its document
         for sentence in sentences:
             example = examples[at]
-            told = np.concatenate([window.words for window in example.sequences])
-            assert sorted(told.tolist()) == list(range(len(sentence)))
+            labelled = np.concatenate([window.words for window in example.sequences])
+            assert sorted(labelled.tolist()) == list(range(len(sentence)))
             for window in example.sequences:
                 seen = window.input_ids[1:-1].tolist()
                 assert len(seen) <= ROOM
@@ -222,8 +221,8 @@ def test_a_long_document_is_read_as_far_ahead_as_the_limit():
 def test_a_plain_text_stands_alone_whatever_document_it_names():
     task = tagger()
     model = Model(TOKENIZER, task, task.network(CONFIG).eval())
-    told = [{"text": "ab c"}, {"text": "ab c", "document": 1}, {"text": "d", "document": 1}]
-    first, second, third = model.predict(told)
+    rows = [{"text": "ab c"}, {"text": "ab c", "document": 1}, {"text": "d", "document": 1}]
+    first, second, third = model.predict(rows)
     assert second["tags"] == first["tags"]
     assert second["probabilities"] == pytest.approx(first["probabilities"])
     assert third["words"] == ["d"]

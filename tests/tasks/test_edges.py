@@ -16,8 +16,8 @@ from bertworks.api import Model
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.model.config import EncoderConfig
+from bertworks.tables.reading import read_rows
 from bertworks.tasks import LABELLED, labelled_task
-from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -257,8 +257,8 @@ def test_a_table_of_one_class_can_be_measured(
 def test_answers_at_the_edge(models: dict[str, Model], answers: object, is_answered: bool) -> None:
     row = {"question": "a", "context": "c b", "answers": answers}
     own = models["answering"]
-    told = own.predict([row])[0]["answer"]
+    predicted = own.predict([row])[0]["answer"]
     found = own.evaluate([row]).metrics
     assert found["unanswered_accuracy" if is_answered else "answered_f1"] == 0
     if not is_answered:
-        assert found["f1"] == found["unanswered_accuracy"] == (told == "")
+        assert found["f1"] == found["unanswered_accuracy"] == (predicted == "")

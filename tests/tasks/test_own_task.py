@@ -16,7 +16,7 @@ import bertworks as bw
 from bertworks import tasks
 from bertworks.checkpoints.weights import read_weights
 from bertworks.errors import BertworksError, CheckpointError, SettingsError
-from bertworks.tasks.rows import read_rows
+from bertworks.tables.reading import read_rows
 from tests.checkpoints.test_store import tiny
 from tests.cli.conftest import invoke
 from tests.conftest import ROOT
@@ -96,8 +96,8 @@ def test_command_line(table: Path, tmp_path: Path) -> None:
     measured = invoke("evaluate", out, "--data", table, "--task", SPEC, "--device", "cpu")
     assert measured.exit_code == 0, measured.output
     assert re.search(r"^accuracy +1\.0000$", measured.output, re.MULTILINE)
-    told = invoke("predict", out, "--data", table, "--task", SPEC, "--json", "--device", "cpu")
-    labels = [json.loads(line)["prediction"]["label"] for line in told.output.splitlines()]
+    predicted = invoke("predict", out, "--data", table, "--task", SPEC, "--json", "--device", "cpu")
+    labels = [json.loads(line)["prediction"]["label"] for line in predicted.output.splitlines()]
     assert labels == ["det", "nsubj", "amod", "obj"]
     tasks._REGISTERED.clear()
     seen = invoke("inspect", out)

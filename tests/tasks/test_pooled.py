@@ -16,11 +16,10 @@ from bertworks.errors import DataError, SettingsError
 from bertworks.inference.engine import predict
 from bertworks.inference.settings import EngineSettings
 from bertworks.packed import Packed
-from bertworks.tasks import pooled
-from bertworks.tasks.classification.task import ClassificationTask
-from bertworks.tasks.placed import PlacedRow
+from bertworks.tables.rows import PlacedRow
+from bertworks.tasks.classification import ClassificationTask
 from bertworks.tasks.regression import RegressionTask
-from bertworks.text.windows import windows
+from bertworks.text.windows import segment_windows
 from tests.tasks.test_choice import CONFIG, TOKENIZER
 
 LIMIT = 8
@@ -36,7 +35,7 @@ def task_of(kind: type, *, pair: bool = False, **values: Any) -> Any:
     )
 
 
-def told(task: Any, network: Any, batch: Any) -> torch.Tensor:
+def predicted(task: Any, network: Any, batch: Any) -> torch.Tensor:
     """What the network says of each row, `[rows, outputs]`, in the order of the rows."""
     found = network.predict(batch)
     values = found["logits"] if "logits" in found else found["values"][:, None]
@@ -50,7 +49,12 @@ def by_hand(task: Any, network: Any, texts: list[Any], stride: int | None) -> to
     for text in texts:
         parts = text if isinstance(text, tuple) else (text,)
         used = 2 if len(parts) == 1 else 3 + len(parts[0].split())
-        found = windows(TOKENIZER, *parts, max_length=LIMIT, stride=stride or LIMIT - used)
+        found = segment_windows(
+            TOKENIZER,
+            *TOKENIZER.segments(parts),
+            max_length=LIMIT,
+            stride=stride or LIMIT - used,
+        )
         logits = []
         for one in found:
             packed = Packed.from_arrays([one.input_ids], [one.token_type_ids]).to("cpu")
@@ -82,8 +86,8 @@ def test_a_text_s_answer_is_pooled_from_its_windows(kind, pooling, texts, stride
     assert batch.packed.max_seqlen <= LIMIT
     assert batch.counts == {task.name: len(texts)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pooled, "AT_ONCE", at_once)
-        found = told(task, network, batch)
+        patch.setattr("bertworks.tasks.texts.AT_ONCE", at_once)
+        found = predicted(task, network, batch)
         loss = network(batch)[task.name]
         ours = torch.autograd.grad(loss, list(network.head.parameters()))
     expected = by_hand(task, network, texts, stride)
@@ -108,7 +112,7 @@ def test_gradients_are_the_same_in_parts(monkeypatch):
     batch = task.collate(task.examples(rows, 0)).to("cpu")
     found = []
     for at_once in (8192, 24):
-        monkeypatch.setattr(pooled, "AT_ONCE", at_once)
+        monkeypatch.setattr("bertworks.tasks.texts.AT_ONCE", at_once)
         network.zero_grad()
         torch.manual_seed(1)
         network(batch)["classification"].backward()
@@ -124,7 +128,7 @@ def test_of_a_pair_the_second_text_has_windows(monkeypatch):
     rows = [{"text": a, "pair": b} for a, b in pairs]
     batch = task.collate(task.examples(rows, 0, labelled=False)).to("cpu")
     torch.testing.assert_close(
-        told(task, network, batch), by_hand(task, network, pairs, None), rtol=1e-6, atol=1e-8
+        predicted(task, network, batch), by_hand(task, network, pairs, None), rtol=1e-6, atol=1e-8
     )
     # A first text has half a window where not everything fits, and what is cut is counted.
     cut = task.example({"text": "a b c d a b", "pair": "c d a b"}, 0, labelled=False)
@@ -151,10 +155,12 @@ def test_a_text_of_a_hundred_thousand_words_needs_no_more_memory(monkeypatch):
     network = task.network(CONFIG).eval()
     sizes = []
     network.encoder.register_forward_hook(lambda _, given, __: sizes.append(given[0].num_tokens))
-    monkeypatch.setattr(pooled, "AT_ONCE", 1000)
+    monkeypatch.setattr("bertworks.tasks.texts.AT_ONCE", 1000)
     words = np.random.default_rng(0).choice(list("abcd"), 100_000)
     rows = [PlacedRow("f", {"text": text}) for text in ("a b", " ".join(words), "c")]
-    answers = [told for _, told in predict(network, task, rows, EngineSettings(batch_tokens=500))]
+    answers = [
+        predicted for _, predicted in predict(network, task, rows, EngineSettings(batch_tokens=500))
+    ]
     assert len(answers) == 3
     assert sum(sizes) == 100_000 + 2 * -(-100_000 // 30) + 4 + 3
     assert max(sizes) <= 1000

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bertworks.packed import Batch, Packed
-from bertworks.tasks.tagging.probe import LayerChoice, LstmSettings, ProbeNetwork, ScalarMix
+from bertworks.training.tagging_probe import LayerChoice, LstmSettings, ProbeNetwork, ScalarMix
 
 
 def test_the_mix_is_the_formula():

@@ -19,12 +19,12 @@ from bertworks.errors import SettingsError
 from bertworks.inference.engine import labelled_examples, predict
 from bertworks.inference.evaluate import evaluate
 from bertworks.inference.settings import EngineSettings
-from bertworks.tasks.rows import read_rows
+from bertworks.tables.reading import read_rows
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.fit import fit
 from bertworks.training.journal import RunDirectory
-from bertworks.training.plan import FitSettings, Phase
-from bertworks.training.row_source import RowSource
+from bertworks.training.labelled_data import RowSource
+from bertworks.training.state import FitSettings, Phase
 
 from .hard_cases import (
     CONFIG,

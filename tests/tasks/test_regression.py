@@ -12,11 +12,14 @@ from torch.nn import functional as F
 
 from bertworks.errors import DataError, SettingsError
 from bertworks.inference.writers import write_predictions
-from bertworks.tasks.classification.settings import ClassificationOptions, ClassificationSettings
-from bertworks.tasks.classification.task import ClassificationTask
+from bertworks.tables.reading import read_rows
+from bertworks.tasks.classification import (
+    ClassificationOptions,
+    ClassificationSettings,
+    ClassificationTask,
+)
 from bertworks.tasks.labels import count_labels, label_names
 from bertworks.tasks.regression import RegressionTask
-from bertworks.tasks.rows import read_rows
 from bertworks.tasks.texts import TextOptions
 from tests.tasks.test_choice import CONFIG, TOKENIZER
 
@@ -46,8 +49,8 @@ def test_metrics_by_hand():
     found = evaluator.result()
     assert found["loss"] == pytest.approx((4 + 2.5**2 + 1) / 3)
     assert found["spearman"] == pytest.approx(0.5)
-    true, told = np.array([-2, 1.5, 3]), np.array([0.0, 4, 2])
-    assert found["pearson"] == pytest.approx(np.corrcoef(true, told)[0, 1])
+    gold, predicted = np.array([-2, 1.5, 3]), np.array([0.0, 4, 2])
+    assert found["pearson"] == pytest.approx(np.corrcoef(gold, predicted)[0, 1])
     evaluator = regression().evaluator()
     evaluator.add({"values": torch.zeros(3)}, batch)
     assert evaluator.result()["pearson"] == 0
@@ -75,25 +78,27 @@ def test_several_labels_are_questions_of_their_own():
     logits = network.predict(batch)["logits"]
     expected = F.binary_cross_entropy_with_logits(logits, batch.targets["labels"]) * 3
     assert network(batch)["classification"].item() == pytest.approx(expected.item())
-    told = torch.tensor([[2.0, -1], [-1, -1], [3, 1]])
-    answers = task.decode({"logits": told}, batch)
+    predicted = torch.tensor([[2.0, -1], [-1, -1], [3, 1]])
+    answers = task.decode({"logits": predicted}, batch)
     assert [answers[at]["labels"] for at in range(3)] == [["x"], [], ["x", "y"]]
     evaluator = task.evaluator()
-    evaluator.add({"logits": told}, batch)
+    evaluator.add({"logits": predicted}, batch)
     found = evaluator.result()
     assert tuple(found) == task.metrics
     assert found["accuracy"] == pytest.approx(1 / 3)
     true = batch.targets["labels"].numpy()
-    assert found["micro_f1"] == pytest.approx(f1_score(true, told.numpy() > 0, average="micro"))
+    assert found["micro_f1"] == pytest.approx(
+        f1_score(true, predicted.numpy() > 0, average="micro")
+    )
     assert found["loss"] == pytest.approx(
-        F.binary_cross_entropy_with_logits(told, batch.targets["labels"]).item()
+        F.binary_cross_entropy_with_logits(predicted, batch.targets["labels"]).item()
     )
 
 
 def test_labels_that_were_told_can_be_learned_from(tmp_path):
     file = tmp_path / "told.tsv"
-    told = (["x", "y, z"], [], ["[w"])
-    write_predictions(file, [({"text": "a"}, {"labels": labels}) for labels in told])
+    predicted = (["x", "y, z"], [], ["[w"])
+    write_predictions(file, [({"text": "a"}, {"labels": labels}) for labels in predicted])
     rows = read_rows(file)
     counts = count_labels(rows, "prediction.labels", ",")
     assert counts == {"x": 1, "y, z": 1, "[w": 1}

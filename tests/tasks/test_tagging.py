@@ -15,9 +15,8 @@ from seqeval.scheme import Entities as SeqevalEntities
 
 from bertworks.errors import DataError
 from bertworks.model.config import EncoderConfig
-from bertworks.tasks.rows import read_rows
-from bertworks.tasks.tagging.metrics import span_scores
-from bertworks.tasks.tagging.settings import TaggingOptions
+from bertworks.tables.reading import read_rows
+from bertworks.tasks.tagging.scores import span_scores
 from bertworks.tasks.tagging.tags import (
     Span,
     best_path,
@@ -28,7 +27,7 @@ from bertworks.tasks.tagging.tags import (
     spans_of,
     write_spans,
 )
-from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
 from bertworks.tasks.tagging.words import split_words
 from bertworks.text.tokenizer import Tokenizer
 
@@ -127,11 +126,11 @@ TAGS = st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), min_
 def test_scores_are_those_of_seqeval(rows):
     """Tags in any disorder: seqeval's default mode follows conlleval."""
     true = [own[: min(len(own), len(other))] for own, other in rows]
-    told = [other[: min(len(own), len(other))] for own, other in rows]
-    precision, recall, f1, _ = span_scores(true, told)[""]
-    assert precision == pytest.approx(precision_score(true, told, zero_division=0))
-    assert recall == pytest.approx(recall_score(true, told, zero_division=0))
-    assert f1 == pytest.approx(f1_score(true, told, zero_division=0))
+    predicted = [other[: min(len(own), len(other))] for own, other in rows]
+    precision, recall, f1, _ = span_scores(true, predicted)[""]
+    assert precision == pytest.approx(precision_score(true, predicted, zero_division=0))
+    assert recall == pytest.approx(recall_score(true, predicted, zero_division=0))
+    assert f1 == pytest.approx(f1_score(true, predicted, zero_division=0))
 
 
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])

@@ -155,6 +155,7 @@ def test_a_special_piece_is_not_found_in_the_lattice(albert_files):
 # ----------------------------------------------------------- XLM-RoBERTa, CamemBERT, the first GPT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["xlm-roberta", "camembert"])
 def test_fairseq_puts_two_separators_between(peers_of, family):
     (peer,) = peers_of(family)

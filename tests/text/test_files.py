@@ -179,7 +179,7 @@ def test_tokenizers_that_are_not_berts(tmp_path, changes, message):
     ("name", "content", "message"),
     [
         ("vocab.txt", b"[PAD]\n\n[UNK]", "vocab.txt:2: an empty line"),
-        ("vocab.txt", b"[PAD]\na\n[UNK]\na\n", "vocab.txt:4: 'a' stands in line 2 already"),
+        ("vocab.txt", b"[PAD]\na\n[UNK]\na\n", "vocab.txt:4: 'a' is in line 2 already"),
         ("vocab.txt", b"a\nb\n", r"vocab.txt: the vocabulary has no \[PAD\]"),
         ("vocab.txt", b"", r"vocab.txt: the vocabulary has no \[PAD\]"),
         ("vocab.txt", b"a\n\xff\n", r"vocab.txt:2: not UTF-8"),

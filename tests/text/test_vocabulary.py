@@ -14,8 +14,7 @@ from bertworks.errors import DataError, SettingsError
 from bertworks.text import vocabulary
 from bertworks.text.definition import ORIGINAL_SPECIAL_PIECES
 from bertworks.text.normalization import Normalization
-from bertworks.text.vocabulary import train_vocabulary
-from bertworks.text.wordpiece import learn_pieces
+from bertworks.text.vocabulary import learn_pieces, train_vocabulary
 
 TEXT = ["The quick brown fox jumps over the lazy dog.", "Élan! the the thing", "中国 中", ""] * 3
 
@@ -151,22 +150,25 @@ def test_nothing_but_the_words_counts(texts, randomly):
     assert again.fingerprint == tokenizer.fingerprint
     for ids in tokenizer.piece_ids(texts):
         assert tokenizer.unk_id not in ids
-    counts = vocabulary._count_words(texts, Normalization(), 200, None)
+    count = vocabulary._WordCounter(Normalization(), 200)
+    counts = vocabulary._count_words([(1, texts[:3]), (4, texts[3:])], count)
     assert counts == Counter(word for text in texts for word in Normalization().words(text))
 
 
-def test_counting_in_small_portions_changes_nothing(monkeypatch):
+def test_counting_in_parts_changes_nothing(monkeypatch):
     whole = train_vocabulary(TEXT, size=200)
-    monkeypatch.setattr(vocabulary, "_MAX_STRINGS", 2)
-    assert train_vocabulary(TEXT, size=200).fingerprint == whole.fingerprint
-    monkeypatch.setattr(vocabulary, "_MAX_CHARACTERS", 5)
-    assert train_vocabulary(TEXT, size=200).fingerprint == whole.fingerprint
+    monkeypatch.setattr(vocabulary, "_PART_CHARACTERS", 5)
+    for workers in (1, 3):
+        again = train_vocabulary(TEXT, size=200, workers=workers)
+        assert again.fingerprint == whole.fingerprint
+    with pytest.raises(DataError, match=r"paragraph 4: .*surrogate"):
+        train_vocabulary([*TEXT[:3], "\udc80"], size=200, workers=2)
 
 
 def test_progress_is_told(monkeypatch):
-    told = []
-    train_vocabulary(TEXT, size=200, progress=lambda stage, done: told.append((stage, done)))
-    assert told == [("paragraphs", len(TEXT))]
+    reported = []
+    train_vocabulary(TEXT, size=200, progress=lambda stage, done: reported.append((stage, done)))
+    assert reported == [("paragraphs", len(TEXT))]
 
 
 PROGRAM = """

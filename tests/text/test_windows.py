@@ -1,23 +1,30 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.errors import DataError
+from bertworks.text.encoding import Encoding
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.windows import windows
+from bertworks.text.windows import most_context, segment_windows
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##d", "?"]
 TOKENIZER = Tokenizer.from_vocabulary(PIECES)
 LETTERS = st.text(st.sampled_from("abcd ?"), max_size=40)
 
 
+def windows(*texts: str | list[str], max_length: int, stride: int) -> list[Encoding]:
+    segments = TOKENIZER.segments(list(texts))
+    return segment_windows(TOKENIZER, *segments, max_length=max_length, stride=stride)
+
+
 @given(text=LETTERS, room=st.integers(1, 9), data=st.data())
 def test_windows_hold_every_token_where_it_stands(text, room, data):
     stride = data.draw(st.integers(1, room))
     whole = TOKENIZER.encode(text)
-    found = windows(TOKENIZER, text, max_length=room + 2, stride=stride)
+    found = windows(text, max_length=room + 2, stride=stride)
     covered = []
     for number, window in enumerate(found):
         inner = slice(number * stride + 1, number * stride + window.num_tokens - 1)
@@ -34,7 +41,7 @@ def test_windows_hold_every_token_where_it_stands(text, room, data):
 
 
 def test_of_a_pair_the_second_text_is_cut():
-    found = windows(TOKENIZER, "a?", "a b c a b", max_length=8, stride=2)
+    found = windows("a?", "a b c a b", max_length=8, stride=2)
     assert [TOKENIZER.tokens(window.input_ids) for window in found] == [
         ["[CLS]", "a", "?", "[SEP]", "a", "b", "c", "[SEP]"],
         ["[CLS]", "a", "?", "[SEP]", "c", "a", "b", "[SEP]"],
@@ -45,19 +52,19 @@ def test_of_a_pair_the_second_text_is_cut():
 
 
 def test_of_words():
-    found = windows(TOKENIZER, ["ad", "b", "cd"], max_length=5, stride=3)
+    found = windows(["ad", "b", "cd"], max_length=5, stride=3)
     assert [window.word_ids.tolist() for window in found] == [[-1, 0, 0, 1, -1], [-1, 2, 2, -1]]
     assert found[1].offsets.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
 
 
 def test_an_empty_text_is_one_window():
-    assert [w.num_tokens for w in windows(TOKENIZER, "", max_length=8, stride=4)] == [2]
-    assert [w.num_tokens for w in windows(TOKENIZER, "a", "", max_length=8, stride=4)] == [4]
+    assert [w.num_tokens for w in windows("", max_length=8, stride=4)] == [2]
+    assert [w.num_tokens for w in windows("a", "", max_length=8, stride=4)] == [4]
 
 
 def test_a_text_that_fits_needs_no_stride():
-    assert len(windows(TOKENIZER, "a b", max_length=512, stride=1000)) == 1
-    assert len(windows(TOKENIZER, "a b c", max_length=5, stride=1000)) == 1
+    assert len(windows("a b", max_length=512, stride=1000)) == 1
+    assert len(windows("a b c", max_length=5, stride=1000)) == 1
 
 
 @pytest.mark.parametrize(
@@ -71,4 +78,20 @@ def test_a_text_that_fits_needs_no_stride():
 )
 def test_impossible_windows(pair, max_length, stride, message):
     with pytest.raises(DataError, match=message):
-        windows(TOKENIZER, "a a a a a", pair, max_length=max_length, stride=stride)
+        windows(
+            "a a a a a", *([] if pair is None else [pair]), max_length=max_length, stride=stride
+        )
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(0, 4), max_size=6)), max_size=5))
+def test_each_part_is_seen_by_the_window_with_the_most_context(given_windows):
+    """By the definition, part by part; of equals the first window."""
+    total = max((start + len(context) for start, context in given_windows), default=0)
+    found = most_context([(start, np.array(context)) for start, context in given_windows], total)
+    for part in range(total):
+        seen = [
+            (-context[part - start], number)
+            for number, (start, context) in enumerate(given_windows)
+            if start <= part < start + len(context)
+        ]
+        assert found[part] == (min(seen)[1] if seen else 0)

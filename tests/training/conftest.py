@@ -21,13 +21,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(autouse=True)
-def _no_charts(request: pytest.FixtureRequest) -> None:
-    """`test_report.py` draws them, and looks at them."""
-    if request.path.name != "test_report.py":
-        request.getfixturevalue("no_charts")
-
-
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python's own reference text, prepared with a vocabulary of 1,000 pieces."""

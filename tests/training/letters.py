@@ -14,16 +14,15 @@ from torch import Tensor
 from bertworks.api import Model
 from bertworks.inference.engine import labelled_examples
 from bertworks.model.config import EncoderConfig
-from bertworks.tasks.classification.network import ClassificationNetwork
-from bertworks.tasks.classification.task import ClassificationTask
-from bertworks.tasks.rows import read_rows
+from bertworks.tables.reading import read_rows
+from bertworks.tasks.classification import ClassificationNetwork, ClassificationTask
 from bertworks.tasks.task import Network
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import FinetuneResult, finetune
 from bertworks.training.fit import FitResult, FitSettings, Phase, fit
 from bertworks.training.journal import RunDirectory
+from bertworks.training.labelled_data import RowSource
 from bertworks.training.progress import Progress
-from bertworks.training.row_source import RowSource
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]

@@ -17,7 +17,7 @@ import torch
 from bertworks.training.distributed import team
 from bertworks.training.fit import Best, FitResult, FitSettings, Phase, fit
 from bertworks.training.journal import RunDirectory
-from bertworks.training.row_source import RowSource
+from bertworks.training.labelled_data import RowSource
 from bertworks.training.signals import Interrupted
 
 from .letters import SETTINGS as LETTERS
@@ -71,6 +71,7 @@ def thawing_run(out: Path) -> FitResult:
     settings = FitSettings.parse(
         {
             **LETTERS,
+            "precision": "fp32",  # in both processes, whatever is faster here
             "micro_batch_size": 3,
             "freeze_embeddings": True,
             "unfreeze_every": 2,

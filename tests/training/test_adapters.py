@@ -12,10 +12,10 @@ import torch
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, SettingsError
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.adapters import Adapters
 from bertworks.training.checkpoint import load_newest
 from bertworks.training.finetune import FinetuneResult
-from bertworks.training.finetune_settings import AdapterSettings
+from bertworks.training.freezing import Adapters
+from bertworks.training.settings import AdapterSettings
 
 from .letters import CONFIG, DEV, PIECES, TASK, Lines, letters_network, run
 

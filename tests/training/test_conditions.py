@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bertworks.training.conditions import recomputing
+from bertworks.training.machine import recomputing
 
 from .letters import TASK, equal, fit_letters, letters_network, weights_of
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from bertworks.api import Model
-from bertworks.errors import BertworksError, CheckpointError, DataError
+from bertworks.errors import BertworksError, CheckpointError, DataError, TrainingError
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints
 from bertworks.training.grid.results import GridResult
@@ -43,9 +43,7 @@ def model() -> Model:
 @pytest.fixture(scope="module")
 def whole(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run; of its model only that there is one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertworks.training.report.charts.can_draw", lambda: False)
-        path = run(model, tmp_path_factory.mktemp("whole") / "run", **SHORT).run.path
+    path = run(model, tmp_path_factory.mktemp("whole") / "run", **SHORT).run.path
     (path / "samples.json").write_text(json.dumps([SAMPLE]))
     return path
 
@@ -152,6 +150,20 @@ def test_resuming_says_which_file_is_damaged(
         run(model, path, **SHORT)
     (path / name).write_bytes(whole)
     assert run(model, path, **SHORT).best_step == 2, "nothing else was touched, and no lock is left"
+
+
+def test_another_number_in_the_journal_is_found(model: Model, path: Path) -> None:
+    journal = path / "journal.jsonl"
+    content = journal.read_bytes()
+    at = content.index(b'"loss"') + len(b'"loss": 0.')
+    digit = b"1" if content[at : at + 1] != b"1" else b"2"
+    journal.write_bytes(content[:at] + digit + content[at + 1 :])
+    with pytest.raises(
+        TrainingError, match=r"journal\.jsonl: the journal is damaged: its checksum"
+    ):
+        run(model, path, **SHORT)
+    journal.write_bytes(content)
+    assert run(model, path, **SHORT).best_step == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"[" * 100_000, b"[]", b'"x"', b"null"])

@@ -18,9 +18,9 @@ from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.tasks import labelled_task
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.dev_share import _choose
-from bertworks.training.finetune_settings import settings_of
 from bertworks.training.grid import finetune_grid
 from bertworks.training.labelled_data import LabelledData
+from bertworks.training.settings import settings_of
 from tests.training.letters import CONFIG, FAST, PIECES, TRAIN, WORD_PIECES, Lines, make_rows, run
 
 TOKENIZER = Tokenizer.from_vocabulary(PIECES)

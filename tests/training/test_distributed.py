@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +15,10 @@ import torch
 
 from bertworks.errors import SettingsError
 from bertworks.training.checkpoint import load_newest, network_tensors
-from bertworks.training.conditions import check_can_split
 from bertworks.training.distributed import Team, team
 from bertworks.training.fit import FitSettings
 from bertworks.training.journal import RunDirectory
+from bertworks.training.machine import check_can_split
 
 from .team_run import team_run, thawing_run
 from .toy import ToyNegatives, ToyTask
@@ -29,19 +32,94 @@ def start_two(out: Path) -> str:
     command += ["--nproc-per-node", "2", "-m", "tests.training.team_run", str(out)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
-        told, _ = process.communicate(timeout=600)
+        printed, _ = process.communicate(timeout=600)
     finally:
         process.terminate()  # which it hands on to the two; a kill would orphan them
         process.wait()
     assert process.returncode == 0
-    return told
+    return printed
+
+
+def start_agents(out: Path, kind: str) -> tuple[str, list[int]]:
+    """Two agents of one process each, the second started again if it is killed.
+
+    Returns:
+        What they print, and the exit status of each that ended.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    command += ["--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--monitor-interval", "0.1"]
+    command += ["--local-addr", "127.0.0.1"]
+    program = ["-m", "tests.training.elastic_run", str(out), kind]
+    # Else PyTorch 2.13 gives those that are started again the addresses of those before.
+    environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    statuses = []
+    with (out.parent / f"{kind}.log").open("w+") as log:
+
+        def start(is_host: bool) -> subprocess.Popen[bytes]:
+            host = ["--rdzv-conf", f"is_host={is_host:d}"]
+            return subprocess.Popen(
+                [*command, *host, *program], cwd=ROOT, stdout=log, stderr=log, env=environment
+            )
+
+        running = [start(True), start(False)]
+        try:
+            while running:
+                agent = running.pop()
+                statuses.append(agent.wait(timeout=300))
+                if statuses[-1] == -signal.SIGKILL:
+                    running.append(start(False))
+        finally:
+            for agent in running:
+                agent.terminate()
+                agent.wait()
+        log.seek(0)
+        return log.read(), statuses
+
+
+NAMED = r"error: .*\(rank_timeout=3 s\): rank 1 of 2 at the data of step \d+\. Run"
+
+
+@pytest.mark.slow  # each start of two agents takes seconds
+@pytest.mark.parametrize("kind", ["worker", "agent", "hang"])
+def test_a_process_that_is_lost_is_replaced_and_the_bits_are_the_same(
+    kind: str, tmp_path: Path
+) -> None:
+    for name in ("none", kind):
+        printed, statuses = start_agents(tmp_path / name, name)
+        assert statuses == ([-signal.SIGKILL, 0, 0] if name == "agent" else [0, 0]), printed
+        assert "ended at 20" in printed
+        assert ("resumed from None" in printed) == (name == "none"), printed
+        assert bool(re.search(NAMED, printed)) == (name == "hang"), printed
+    runs = [RunDirectory(tmp_path / name) for name in ("none", kind)]
+    none, other = (load_newest(run.checkpoints) for run in runs)
+    assert none is not None and other is not None
+    for ours, theirs in ((none.weights, other.weights), (none.optimizer, other.optimizer)):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert none.state["random"] == other.state["random"]
+    lines = [[line | {"time": 0} for line in run.lines()] for run in runs]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.long
+def test_a_process_that_hangs_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "tests.training.elastic_run"]
+    command += [str(tmp_path / "hang"), "hang"]
+    printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert printed.returncode == 1
+    assert re.search(NAMED, printed.stdout)
 
 
 @pytest.mark.long
 def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path) -> None:
-    told = start_two(tmp_path / "two")
-    stopped = re.findall(r"143 stopped after step (\d+) of 20", told)
-    went_on = re.findall(r"went on from (\d+)", told)
+    printed = start_two(tmp_path / "two")
+    stopped = re.findall(r"143 stopped after step (\d+) of 20", printed)
+    went_on = re.findall(r"went on from (\d+)", printed)
     assert len(stopped) == 2
     assert len({*stopped, *went_on}) == 1, "both ranks stop after the same step and go on there"
     assert 3 <= int(stopped[0]) <= 8
@@ -67,7 +145,7 @@ def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path)
     # What thaws, is averaged, is computed again and ends early does so on both alike.
     result = thawing_run(tmp_path / "thawing")
     assert result.state.step == 9
-    assert re.findall(r"thawed until (\d+)", told) == ["9", "9"]
+    assert re.findall(r"thawed until (\d+)", printed) == ["9", "9"]
     found = load_newest(tmp_path / "two" / "thawing" / "checkpoints")
     alone_found = load_newest(tmp_path / "thawing" / "checkpoints")
     assert found is not None and alone_found is not None

@@ -16,8 +16,8 @@ from bertworks.training.checkpoint import list_checkpoints, load_weights, step_o
 from bertworks.training.finetune import FinetuneSettings
 from bertworks.training.fit import Best, FitSettings, Phase
 from bertworks.training.journal import RunDirectory, read_run
-from bertworks.training.plan import Plan
 from bertworks.training.settings import OptimizerSettings
+from bertworks.training.state import Plan
 
 from .letters import CONFIG, PIECES, run
 from .test_fit import SETTINGS, StopError, StoppingSource, journal, rewrite_state, train, weights

@@ -17,7 +17,7 @@ from bertworks.api import Model, load
 from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
-from bertworks.training.row_source import RowSource
+from bertworks.training.labelled_data import RowSource
 
 from .letters import CONFIG, DEV, LETTERS, PIECES, TRAIN, Lines, make_rows, run
 from .plain_loop import PlainLoop

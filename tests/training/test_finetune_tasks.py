@@ -14,15 +14,14 @@ import torch
 
 from bertworks.api import Model, load
 from bertworks.errors import DataError, SettingsError
+from bertworks.tables.schema import Columns
 from bertworks.tasks import LABELLED, labelled_task
 from bertworks.tasks.breakdown import Breakdown
-from bertworks.tasks.classification.settings import ClassificationSettings
-from bertworks.tasks.columns import Columns
-from bertworks.tasks.distilled import DistilledTask
+from bertworks.tasks.classification import ClassificationSettings, DistilledTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
-from bertworks.training.finetune_settings import settings_of
 from bertworks.training.report import write_report
+from bertworks.training.settings import settings_of
 
 from .letters import (
     CONFIG,
@@ -192,9 +191,9 @@ def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) 
         small, train=texts, dev=moved(dev), out=tmp_path / "student", text_column="body", **given
     )
     assert result.metrics["accuracy"] > 0.9
-    told = [row["probabilities"]["yes"] for row in teacher.predict(dev)]
+    predicted = [row["probabilities"]["yes"] for row in teacher.predict(dev)]
     own = [row["probabilities"]["yes"] for row in load(tmp_path / "student").predict(dev)]
-    assert np.abs(np.subtract(told, own)).mean() < 0.15
+    assert np.abs(np.subtract(predicted, own)).mean() < 0.15
     with pytest.raises(SettingsError, match="tagging takes no teacher"):
         finetune(
             small, "tagging", train=[tagged(np.random.default_rng(0))], out=tmp_path / "x", **given

@@ -380,17 +380,17 @@ def test_an_early_end_is_the_same_after_a_kill_and_stays(tmp_path: Path) -> None
     assert (result.resumed_from, result.state.step, result.state.best_step) == (14, 20, 10)
     assert torch.equal(weights(whole), weights(again))
     assert journal(tmp_path / "whole") == journal(run)
-    told: list[str] = []
+    reported: list[str] = []
 
     class Lines(Progress):
         def note(self, text: str) -> None:
-            told.append(text)
+            reported.append(text)
 
     last, result = train(run, settings, evaluate=scores(), progress=Lines(), **options)
     assert result.resumed_from == result.state.step == 20
     assert torch.equal(weights(whole), weights(last))
     assert journal(tmp_path / "whole") == journal(run)
-    assert told == [
+    assert reported == [
         "stopped early after step 20 of 50: score was best at step 10, and no better in 2 "
         "evaluations since"
     ]

@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, TrainingError
-from bertworks.tasks.rows import read_rows
+from bertworks.tables.reading import read_rows
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.glue import GlueResult, glue
 from bertworks.training.glue.tasks import TASKS, chosen, folder_of

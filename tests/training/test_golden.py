@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.checkpoints.store import save_model
+from bertworks.checkpoints.saving import save_model
 from bertworks.model.config import EncoderConfig
 from bertworks.packed import Batch
 from bertworks.tasks.pretraining.pairs import InstanceSettings
@@ -24,7 +24,7 @@ from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.fit import FitSettings, Phase, fit
 from bertworks.training.journal import RunDirectory
-from bertworks.training.random_state import seed_everything
+from bertworks.training.machine import seed_everything
 from bertworks.training.stream import BatchSize, stream
 
 from .plain_loop import PlainLoop

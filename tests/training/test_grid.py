@@ -16,17 +16,15 @@ from hypothesis import strategies as st
 
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, DataError, SettingsError, TrainingError
-from bertworks.tasks.classification.task import ClassificationTask
+from bertworks.tasks.classification import ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.best import Best
 from bertworks.training.finetune import finetune
-from bertworks.training.finetune_settings import settings_of
 from bertworks.training.grid import GridResult, GridRun, PointResult, finetune_grid
-from bertworks.training.grid.runs import Job, do_here, slots
-from bertworks.training.grid.search import propose
-from bertworks.training.grid.space import Range, Space, name_of
+from bertworks.training.grid.loop import Job, do_here, slots
+from bertworks.training.grid.space import Range, Space, name_of, propose
 from bertworks.training.journal import RunDirectory
 from bertworks.training.progress import Progress
+from bertworks.training.settings import Best, settings_of
 from bertworks.training.signals import Interrupted
 from tests.training.letters import CONFIG, PIECES, Lines, make_rows
 

@@ -140,8 +140,8 @@ def test_a_grown_vocabulary_is_learned(trained: PretrainResult, tmp_path: Path) 
     after = bertworks.load(result.run.model, device="cpu")
 
     def chance(model: Model) -> float:
-        (told,) = model.fill_mask("the [MASK] is here.", top_k=model.tokenizer.vocab_size)
-        return next(one["probability"] for one in told if one["token"] == "qubit")
+        (predicted,) = model.fill_mask("the [MASK] is here.", top_k=model.tokenizer.vocab_size)
+        return next(one["probability"] for one in predicted if one["token"] == "qubit")
 
     assert chance(grown.model) < 0.05
     assert chance(after) > 0.5

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from bertworks.api import Model
-from bertworks.tasks.classification.task import ClassificationTask
-from bertworks.tasks.rows import read_rows
+from bertworks.tables.reading import read_rows
+from bertworks.tasks.classification import ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.finetune_settings import FinetuneSettings
 from bertworks.training.instability import failures, no_better_than_guessing
+from bertworks.training.settings import FinetuneSettings
 
 from .letters import CONFIG, PIECES, TRAIN, Lines, run
 
@@ -28,7 +28,7 @@ def lines_of(losses: list[float]) -> list[dict[str, Any]]:
     return lines
 
 
-def told(
+def predicted(
     metrics: dict[str, float] = LEARNED,
     losses: list[float] | None = None,
     hidden_size: int = 768,
@@ -40,41 +40,41 @@ def told(
 
 
 def test_a_run_that_learned_is_not_complained_of() -> None:
-    assert not told()
-    assert not told({})
-    assert not told(losses=[])
+    assert not predicted()
+    assert not predicted({})
+    assert not predicted(losses=[])
     # All rows but a few are of one kind, and the few are known.
-    assert not told({"accuracy": 0.94, "majority": 0.95, "matthews_correlation": 0.5})
-    assert not told({"accuracy": 1.0, "majority": 1.0, "matthews_correlation": 0.0})
-    assert not told({"loss": 1.0, "pearson": 0.3})
+    assert not predicted({"accuracy": 0.94, "majority": 0.95, "matthews_correlation": 0.5})
+    assert not predicted({"accuracy": 1.0, "majority": 1.0, "matthews_correlation": 0.0})
+    assert not predicted({"loss": 1.0, "pearson": 0.3})
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_weights_that_ran_away_with_the_last_step_are_no_lack_of_training(loss: float) -> None:
-    sign, advice = told({**LEARNED, "loss": loss}, learning_rate=0.5)
+    sign, advice = predicted({**LEARNED, "loss": loss}, learning_rate=0.5)
     assert sign == "the loss on dev is not finite: the last steps were too large"
     assert advice == "to try: learning_rate=0.05"
 
 
 def test_signs_and_what_to_try() -> None:
     guessed = {"accuracy": 0.5, "majority": 0.5, "matthews_correlation": 0.0}
-    sign, advice = told(guessed)
-    assert sign == "accuracy 0.500 is no better than 0.500, that of always telling the commonest"
+    sign, advice = predicted(guessed)
+    assert sign == "accuracy 0.500 is no better than 0.500, that of always predicting the commonest"
     assert advice == (
         "to try: longer training, epochs=20; another seed=1; reinitialize_layers=1 "
         "(Mosbach et al. 2021, Zhang et al. 2021)"
     )
     # The last fifth of the lines counts, not a lucky one before.
-    sign, _ = told(losses=[0.7, 0.1, 0.7, 0.7, 0.69])
+    sign, _ = predicted(losses=[0.7, 0.1, 0.7, 0.7, 0.69])
     assert sign == "the training loss ends at 0.690, and guessing by the labels' shares costs 0.693"
-    assert len(told(guessed, [0.7])) == 3
+    assert len(predicted(guessed, [0.7])) == 3
     assert no_better_than_guessing({"pearson": 0.0}) is not None
     assert no_better_than_guessing({"accuracy": 0.9, "majority": 0.9, "f1": 0.0}) is not None
 
 
 def test_the_advice_is_about_this_run() -> None:
     def advice(hidden_size: int = 768, **settings: Any) -> str:
-        return told(losses=[0.7], hidden_size=hidden_size, **settings)[-1]
+        return predicted(losses=[0.7], hidden_size=hidden_size, **settings)[-1]
 
     assert "bias_correction=true; " in advice(bias_correction=False)
     assert "warmup=0.1; " in advice(warmup=0)

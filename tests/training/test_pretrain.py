@@ -6,6 +6,7 @@ import json
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.store import load_weights, read_config, read_task, read_tensors
 from bertworks.errors import BertworksWarning, DataError, SettingsError, TrainingError
+from bertworks.settings import dump_yaml
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import load_newest
@@ -32,8 +34,27 @@ def test_the_recipes_are_valid_and_say_what_they_are(name: str, tmp_path: Path) 
     assert settings.model.size == ("base" if name == "paper" else name)
     assert sum(settings.phase_steps()) == settings.steps
     resolved = tmp_path / "settings.yaml"
-    resolved.write_text(settings.to_yaml())
+    resolved.write_text(dump_yaml(settings.model_dump(mode="json")))
     assert read_recipe(resolved) == settings, "resolved settings are a recipe too"
+
+
+def test_the_recipe_of_the_model_inside_the_package() -> None:
+    settings = read_recipe("mini-wiki", data=Path("somewhere"))
+    assert settings.data == "somewhere"
+    assert settings.model.size == "mini"
+    assert settings.initial_attention == "neighbours"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"init_checkpoint": "mini"},
+        {"objective": "distillation", "distillation": {"teacher": "mini"}},
+    ],
+)
+def test_a_beginning_on_neighbours_is_of_fresh_weights(other: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="initial_attention is of fresh weights"):
+        read_recipe(None, data="somewhere", steps=1, initial_attention="neighbours", **other)
 
 
 def test_the_paper_s_recipe_is_the_paper_s() -> None:
@@ -46,6 +67,12 @@ def test_the_paper_s_recipe_is_the_paper_s() -> None:
     assert paper.rate(10_000, paper.steps) == pytest.approx(0.99e-4)
     assert paper.rate(5_000, paper.steps) == pytest.approx(0.5e-4)
     assert not paper.bias_correction
+
+
+def test_a_leak_is_taken_where_it_is_asked_for() -> None:
+    words = ["objective=causal", "model.attention=bidirectional", "instances.format=full-sentences"]
+    settings = read_recipe("tiny", ["data=d", *words, "allow_leak=true"])
+    assert settings.model.attention == "bidirectional"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from bertworks.packed import Batch, Packed
 from bertworks.tasks.pretraining.task import PretrainingNetwork
 from bertworks.training.fit import FitSettings, Phase, fit
 from bertworks.training.journal import RunDirectory
+from bertworks.training.labelled_data import RowSource
 from bertworks.training.machine import describe, encoder_flops, flops_of_batch, matmul_peak
-from bertworks.training.progress import Meter, Progress
-from bertworks.training.row_source import RowSource
+from bertworks.training.progress import Progress
+from bertworks.training.recorder import Meter
 from bertworks.wording import duration, short
 
 from .letters import TASK, examples, letters_network

@@ -78,8 +78,8 @@ def test_sentence_transformers_opens_what_is_saved(tmp_path: Path, pooling: str)
         assert np.abs(vectors - expected).max() < 1e-6
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     with pytest.warns(BertworksWarning, match="6 tokens were cut off"):
-        (told,) = again.predict([(texts[0], texts[1])])
-    assert told["similarity"] == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
+        (predicted,) = again.predict([(texts[0], texts[1])])
+    assert predicted["similarity"] == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
 
 
 def test_the_pooling_of_a_sentence_encoder_is_gone_on_with(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_other_losses_learn(tmp_path: Path, loss: str) -> None:
     assert result.metrics.keys() == {"loss", "pearson", "spearman"}
     assert result.metrics["spearman"] > 0.8
     before = fresh()
-    told = load(result.run.model, device="cpu").predict(SCORED)
+    predicted = load(result.run.model, device="cpu").predict(SCORED)
     scores = [row["score"] for row in SCORED]
     vectors = [before.embed([row[name] for row in SCORED]) for name in ("sentence1", "sentence2")]
     untrained = np.corrcoef([(vectors[0] * vectors[1]).sum(1), scores])[0, 1]
-    trained = np.corrcoef([[row["similarity"] for row in told], scores])[0, 1]
+    trained = np.corrcoef([[row["similarity"] for row in predicted], scores])[0, 1]
     assert trained > untrained + 0.3
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertworks.training.row_source import RowSource
+from bertworks.training.labelled_data import RowSource
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from bertworks.errors import DataError, TrainingError
-from bertworks.model import precision
-from bertworks.training.conditions import settled_precision
-from bertworks.training.finetune_settings import FinetuneSettings
+from bertworks.model import device
 from bertworks.training.journal import RunDirectory
+from bertworks.training.machine import settled_precision
+from bertworks.training.settings import FinetuneSettings
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(("fast", "usual"), [(True, "bf16"), (False, "fp32")])
 def test_a_run_is_resumed_in_its_precision(fast, usual, tmp_path, monkeypatch):
-    monkeypatch.setattr(precision, "is_fast_at_bfloat16", lambda _: fast)
+    monkeypatch.setattr(device, "is_fast_at_bfloat16", lambda _: fast)
     assert settled_precision("auto", tmp_path / "new", CPU) == usual
     for begun in ("fp32", "bf16", "auto"):
         settings = FinetuneSettings(precision=begun)

@@ -10,8 +10,8 @@ import torch
 from bertworks.api import Model
 from bertworks.errors import SettingsError
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.finetune_settings import FinetuneSettings, settings_of
-from bertworks.training.start import Start
+from bertworks.training.finetune import Start
+from bertworks.training.settings import FinetuneSettings, settings_of
 
 from .letters import CONFIG, PIECES, ROWS, TASK
 

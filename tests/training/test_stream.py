@@ -197,6 +197,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [PLAIN, OWN, PARTS], ids=["plain", "own source", "own parts"])
 def test_scripts_may_have_workers(tmp_path: Path, text: str) -> None:
     script = tmp_path / "script.py"
@@ -205,6 +206,7 @@ def test_scripts_may_have_workers(tmp_path: Path, text: str) -> None:
     assert (done.stdout, done.stderr) == ("4\n", "")
 
 
+@pytest.mark.long
 def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS.format(root=str(Path(__file__).parents[2])))

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from bertworks.model.config import EncoderConfig
 from bertworks.packed import Batch, Packed
-from bertworks.tasks.task import Evaluator, Network, Prediction, Row, Task
+from bertworks.tables.rows import Row
+from bertworks.tasks.task import Evaluator, Network, Prediction, Task
 
 from .toy_source import VOCAB, ToyExample, ToySource
 

@@ -11,7 +11,8 @@ from .heads import task_classes, task_tensors
 _HEAD = "cls.predictions"
 
 
-def _keys(name: str) -> dict[str, str | tuple[str, ...]]:
+def bert_keys(name: str) -> dict[str, str | tuple[str, ...]]:
+    """The names of BERT's tensors, by ours."""
     return {
         **embedding_keys(f"{name}.embeddings"),
         **layer_keys(f"{name}.encoder.layer.{{}}"),
@@ -26,7 +27,8 @@ def _keys(name: str) -> dict[str, str | tuple[str, ...]]:
     }
 
 
-def _classes(name: str) -> dict[str, str]:
+def bert_classes(name: str) -> dict[str, str]:
+    """The classes that open its models."""
     return {
         "encoder": f"{name}Model",
         "masked-lm": f"{name}ForMaskedLM",
@@ -35,7 +37,8 @@ def _classes(name: str) -> dict[str, str]:
     }
 
 
-def _dropped(name: str) -> tuple[tuple[str, str], ...]:
+def bert_dropped(name: str) -> tuple[tuple[str, str], ...]:
+    """Tensors that may stay unused, and why."""
     return (
         *constants(f"{name}."),
         (r"cls\.predictions\.decoder\.bias", "the same as the head's bias"),
@@ -60,14 +63,14 @@ _BARE = ("embeddings.", "encoder.", "pooler.")
 BERT = Family(
     name="bert",
     settings={**same_names(), "attention": "is_decoder"},
-    keys=key_map(_keys("bert")),
+    keys=key_map(bert_keys("bert")),
     prefix="bert.",
     bare=_BARE,
-    classes={**_classes("Bert"), "causal-lm": "BertLMHeadModel"},
+    classes={**bert_classes("Bert"), "causal-lm": "BertLMHeadModel"},
     must_be={name: value for name, value in _MUST_BE.items() if name != "is_decoder"},
     spelled=_bert_spelled,
     extra=_bert_extra,
-    dropped=_dropped("bert"),
+    dropped=bert_dropped("bert"),
 )
 
 
@@ -85,16 +88,16 @@ ERNIE = Family(
     settings=same_names("task_type_vocab_size"),
     keys=key_map(
         {
-            **_keys("ernie"),
+            **bert_keys("ernie"),
             "encoder.embeddings.task_type_embeddings": "ernie.embeddings.task_type_embeddings",
         }
     ),
     prefix="ernie.",
     bare=_BARE,
-    classes=_classes("Ernie"),
+    classes=bert_classes("Ernie"),
     defaults={"task_type_vocab_size": 3},
     must_be=_MUST_BE,
     spelled=_ernie_spelled,
     extra=_ernie_extra,
-    dropped=_dropped("ernie"),
+    dropped=bert_dropped("ernie"),
 )

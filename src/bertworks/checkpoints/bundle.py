@@ -192,20 +192,20 @@ def _read_index(table: bytes) -> tuple[dict[str, Entry], int]:
 
 
 def _entry(value: bytes) -> Entry:
-    own: dict[int, Any] = dict(fields(value))
-    if 7 in own:
+    values: dict[int, Any] = dict(fields(value))
+    if 7 in values:
         raise ValueError("a tensor is in slices")
-    dims = [dict(fields(dim)) for number, dim in fields(own.get(2, b"")) if number == 2]
+    dims = [dict(fields(dim)) for number, dim in fields(values.get(2, b"")) if number == 2]
     shape = tuple(_number(dim, 1) for dim in dims)
     if math.prod(size for size in shape if size) >= 1 << 63:
         raise ValueError("a tensor is too large")
     return Entry(
-        dtype=_number(own, 1),
+        dtype=_number(values, 1),
         shape=shape,
-        shard=_number(own, 3),
-        offset=_number(own, 4),
-        size=_number(own, 5),
-        checksum=struct.unpack("<I", own[6])[0] if 6 in own else 0,
+        shard=_number(values, 3),
+        offset=_number(values, 4),
+        size=_number(values, 5),
+        checksum=struct.unpack("<I", values[6])[0] if 6 in values else 0,
     )
 
 
@@ -236,13 +236,13 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     at = 0
     while at < end:
         shared, at = read_varint(block, at)
-        own, at = read_varint(block, at)
+        length, at = read_varint(block, at)
         size, at = read_varint(block, at)
-        if shared + own > _LONGEST_NAME:
+        if shared + length > _LONGEST_NAME:
             raise ValueError("a name is too long")
-        key = key[:shared] + block[at : at + own]
-        yield key, block[at + own : at + own + size]
-        at += own + size
+        key = key[:shared] + block[at : at + length]
+        yield key, block[at + length : at + length + size]
+        at += length + size
 
 
 def _table(rows: list[tuple[bytes, bytes]]) -> bytes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..errors import CheckpointError, nearest
 from ..model.config import EncoderConfig
 from .albert import ALBERT
-from .bert import BERT, ERNIE
+from .bert import BERT, ERNIE, bert_classes, bert_dropped, bert_keys
 from .distilbert import DISTILBERT
 from .electra import ELECTRA
-from .family import Family
+from .family import Family, key_map, layer_keys
 from .gpt import GPT
 from .modernbert import MODERNBERT
 from .roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
@@ -28,6 +28,47 @@ FAMILIES = {
         GPT,
     )
 }
+"""The published ones."""
+
+_LAYER = "encoder.layers.{}"
+
+
+def _layer_keys() -> dict[str, str | tuple[str, ...]]:
+    """The names of LSTMs, and of the two sides of two-way layers."""
+    lstm = [f"recurrence.{kind}_l0" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    found: dict[str, str | tuple[str, ...]] = {}
+    for side in ("", ".forwards", ".backwards"):
+        theirs = f"bert.encoder.layer.{{}}{side}"
+        found |= {f"{_LAYER}{side}.{part}": f"{theirs}.{part}" for part in lstm}
+        if side:
+            keys = layer_keys(theirs).items()
+            found |= {ours.replace(_LAYER, _LAYER + side): names for ours, names in keys}
+    return found
+
+
+_UNPUBLISHED = Family(
+    name="bertworks",
+    settings={name: name for name in EncoderConfig.model_fields if name != "family"},
+    keys=key_map(
+        {
+            **bert_keys("bert"),
+            **_layer_keys(),
+            "encoder.final_norm": "bert.final_norm",
+            "encoder.embeddings.projection": "bert.embeddings.projection",
+            "encoder.embeddings.task_type_embeddings": "bert.embeddings.task_type_embeddings",
+        }
+    ),
+    prefix="bert.",
+    bare=("embeddings.", "encoder.", "pooler.", "final_norm."),
+    classes=bert_classes("Bertworks"),
+    dropped=bert_dropped("bert"),
+)
+"""Whatever an encoder can be, for this package alone: what no published family has, such as
+sinusoidal positions or LSTMs. Settings keep our names, tensors have BERT's; other tools cannot open
+it."""
+
+KNOWN = {**FAMILIES, _UNPUBLISHED.name: _UNPUBLISHED}
+"""All of them."""
 
 
 def family_named(name: str, *, where: str | None = None) -> Family:
@@ -36,10 +77,10 @@ def family_named(name: str, *, where: str | None = None) -> Family:
     Raises:
         CheckpointError: there is none.
     """
-    if not isinstance(name, str) or name not in FAMILIES:
-        fix = nearest(str(name), FAMILIES) + "."
+    if not isinstance(name, str) or name not in KNOWN:
+        fix = nearest(str(name), KNOWN) + "."
         raise CheckpointError(f"model_type {name!r} is not supported", where=where, fix=fix)
-    return FAMILIES[name]
+    return KNOWN[name]
 
 
 def family_of(config: EncoderConfig) -> Family:

@@ -16,7 +16,7 @@ from ..model.config import HEAD_DROPOUTS, EncoderConfig
 from .keymap import KeyMap, Rule
 
 Raw = Mapping[str, Any]
-"""What stands in a `config.json`."""
+"""The content of a `config.json`."""
 
 COMMON_SETTINGS = (
     "vocab_size",
@@ -134,12 +134,12 @@ class Family:
             if again[name] != value:
                 raise CheckpointError(
                     f"the family {self.name!r} has no {name}={value!r}",
-                    fix=f"Its models have {name}={again[name]!r}.",
+                    fix=f"Its models have {name}={again[name]!r}; family=bertworks has all.",
                 )
         return raw
 
     def pools_as_published(self, config: EncoderConfig) -> bool:
-        """Whether Hugging Face's classifier of the family stands on the same vector."""
+        """Whether Hugging Face's classifier of the family uses the same vector."""
         usual = self.defaults.get(POOLING, "cls")
         known = {"cls", "mean"} if POOLING in self.settings else {usual}
         return config.classifier_pooling in known
@@ -191,7 +191,7 @@ def layer_keys(layer: str) -> dict[str, str | tuple[str, ...]]:
     """The names of BERT's layers, which most of its family took over.
 
     Args:
-        layer: what a layer's names begin with, `{}` where its number stands.
+        layer: what a layer's names begin with, `{}` in place of its number.
     """
     attention = f"{layer}.attention"
     return {

@@ -1,8 +1,8 @@
 """Between our parameters' names and those of a published layout: an ordered, reversible table.
 
-A rule says what stands where. `{}` in it is a layer's number. One of our tensors may be several of
-theirs laid one below the other, or theirs with rows and columns exchanged; nothing else is ever
-changed, so a round trip keeps every bit.
+A rule says which name belongs to which. `{}` in it is a layer's number. One of our tensors may be
+several of theirs laid one below the other, or theirs with rows and columns exchanged; nothing else
+is ever changed, so a round trip keeps every bit.
 """
 
 from __future__ import annotations

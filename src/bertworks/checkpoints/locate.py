@@ -1,18 +1,32 @@
-"""Where a model's files are: in a directory, in a run, or on the Hugging Face hub."""
+"""Where a model's files are: in the package, in a directory, in a run, or on the hub."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
-from ..errors import CheckpointError, check_name
+from ..errors import BertworksWarning, CheckpointError, check_name
+from ..remote import fetched, is_remote
+
+INSIDE = "mini"
+"""The name of the model that the package carries (`docs/mini.md`)."""
 
 _HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def local_directory(name: str | Path) -> Path | None:
-    """The directory of a model that is here, in a run or by itself; None if there is none."""
+    """The directory of a model that is here: the package's, a run's, or one by itself.
+
+    Args:
+        name: a path, or "mini"; a directory of that name is `./mini`, or a `Path`.
+
+    Returns:
+        None if there is none.
+    """
+    if name == INSIDE:
+        return Path(__file__).parent.parent / INSIDE
     path = Path(name)
     if not path.is_dir():
         return None
@@ -21,23 +35,33 @@ def local_directory(name: str | Path) -> Path | None:
 
 
 def locate(name: str | Path, *, weights: bool = True) -> Path:
-    """The directory of a model: here, in a run, or fetched from the Hugging Face hub.
+    """The directory of a model: in the package, here, in a run, or fetched from the hub.
 
     Args:
-        name: its path, or its name on the hub.
+        name: as `local_directory` takes it, or a name on the Hugging Face hub; or a directory on
+            another file system, `s3://…`, which is copied to a cache.
         weights: fetch the weights as well.
 
     Raises:
         CheckpointError: there is none of that name.
-        DataError: the name is not UTF-8.
+        DataError: the name is not UTF-8, or another file system cannot be reached.
     """
     check_name(name)
+    if is_remote(name):
+        copy = fetched(str(name))
+        return local_directory(copy) or copy
+    if name == INSIDE and (Path(INSIDE) / "config.json").exists():
+        warnings.warn(
+            f"{INSIDE} is the model inside the package; the directory here is ./{INSIDE}",
+            BertworksWarning,
+            stacklevel=2,
+        )
     if (here := local_directory(name)) is not None:
         return here
     if Path(name).exists():
         raise CheckpointError("is a file, not a model's directory", where=str(name))
     if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(name)):
-        raise CheckpointError("no such directory", where=str(name))
+        raise _no_model("no such directory", name)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
@@ -45,11 +69,16 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
         RepositoryNotFoundError,
     )
 
-    wanted = [*_HUB_FILES, *(_WEIGHTS if weights else ())]
+    patterns = [*_HUB_FILES, *(_WEIGHTS if weights else ())]
     try:
-        return Path(snapshot_download(str(name), allow_patterns=wanted))
+        return Path(snapshot_download(str(name), allow_patterns=patterns))
     except RepositoryNotFoundError:
         problem = "no such directory here, and no such model on the hub"
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         problem = "no such directory here, and the hub cannot be reached"
-    raise CheckpointError(problem, where=str(name))
+    raise _no_model(problem, name)
+
+
+def _no_model(problem: str, name: str | Path) -> CheckpointError:
+    fix = f"{INSIDE} is a small BERT that the package carries, to try things with."
+    return CheckpointError(problem, where=str(name), fix=fix)

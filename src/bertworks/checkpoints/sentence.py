@@ -15,12 +15,12 @@ from pydantic import Field
 
 from .. import files
 from ..errors import CheckpointError
-from ..json_text import parse_json
+from ..files import parse_json
 from ..settings import Settings
 from .weights import read_json
 
 SentencePooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"]
-"""The poolings that this layout has a name for; see `model.pooling`."""
+"""The poolings that this layout has a name for; see `model.heads`."""
 
 _MODES: Mapping[str, SentencePooling] = {
     "pooling_mode_mean_tokens": "mean",
@@ -58,7 +58,6 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
     """What a directory says of sentences; None if it is no sentence encoder's.
 
     Args:
-        directory: the model's.
         lowercase: whether its tokenizer folds texts to lower case.
 
     Raises:
@@ -72,6 +71,8 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
         parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"cannot be read ({error!r})", where=str(file)) from None
+    if any(path.is_absolute() or ".." in path.parts for _, path in parts):
+        raise CheckpointError("names a path outside of its directory", where=str(file))
     if [kind for kind, _ in parts] == ["Transformer"]:  # with a head of its own: a cross-encoder
         return None
     values: dict[str, Any] = {}
@@ -101,7 +102,6 @@ def is_cross_encoder(directory: Path, config: Mapping[str, Any]) -> bool:
     """Whether sentence-transformers saved a model as a classifier of pairs of texts.
 
     Args:
-        directory: the model's.
         config: its `config.json`, in which older versions leave what comes after the classifier.
     """
     if config.keys() & {"sentence_transformers", "sbert_ce_default_activation_function"}:
@@ -120,7 +120,7 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
         for number, (kind, path) in enumerate(parts)
     ]
     pooling = {"word_embedding_dimension": hidden_size}
-    pooling |= {mode: own == settings.pooling for mode, own in _MODES.items()}
+    pooling |= {mode: name == settings.pooling for mode, name in _MODES.items()}
     limits = {"max_seq_length": settings.max_seq_length, "do_lower_case": False}
     (directory / "1_Pooling").mkdir()
     for name, content in (

@@ -1,4 +1,4 @@
-"""Models on disk, in the Hugging Face layout, read and written strictly.
+"""Models on disk, in the Hugging Face layout, read strictly (`saving.py` writes them).
 
     config.json          geometry, class names
     model.safetensors    weights (or shards of it with model.safetensors.index.json; read as well:
@@ -15,49 +15,37 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from .. import files
 from ..errors import CheckpointError, SettingsError
-from ..locks import claim
 from ..model.config import EncoderConfig
-from ..model.precision import is_finite
+from ..model.device import is_finite
 from ..settings import Settings
-from ..text.files import write_definition
 from . import tensorflow
-from .families import family_named, family_of
+from .families import family_named
 from .family import Family
 from .heads import is_published, may_be_new, may_differ
 from .keymap import KeyMap, Rule
-from .replacing import check_target, is_other
-from .sentence import SentenceSettings, write_sentence_settings
-from .weights import SAFETENSORS, has_weights, read_json, read_weights, write_weights
-
-if TYPE_CHECKING:
-    from ..text.tokenizer import Tokenizer
+from .weights import has_weights, read_json, read_weights
 
 FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of each tensor when a checkpoint was loaded.
+    """What became of each tensor when a checkpoint was loaded."""
 
-    Attributes:
-        used: the network's tensors that were filled.
-        dropped: the checkpoint's tensors that were not used, and why.
-        initialized: the network's tensors that the checkpoint has not, newly initialised.
-        non_finite: the checkpoint's tensors with NaN or infinity, and how many such numbers each
-            has; empty, unless they were allowed.
-    """
-
-    used: tuple[str, ...]
+    used: tuple[str, ...]  # the network's tensors that were filled
+    # the checkpoint's tensors that were not used, and why
     dropped: Mapping[str, str] = field(default_factory=dict)
+    # the network's tensors that the checkpoint has not, newly initialised
     initialized: tuple[str, ...] = ()
+    # the checkpoint's tensors with NaN or infinity, and how many such numbers each has; empty,
+    # unless they were allowed
     non_finite: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -80,7 +68,7 @@ class TaskFile(Settings):
 
 
 def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
-    """The geometry in a directory's `config.json`, and all that stands in the file.
+    """The geometry in a directory's `config.json`, and all of the file.
 
     The original release's `bert_config.json` is read where there is no other.
 
@@ -160,21 +148,22 @@ def check_geometry(
         CheckpointError: a tensor is missing or of another shape.
     """
     for name, shape in _outline(config):
-        for theirs, wanted in family.keys.parts(name, shape).items():
+        for theirs, expected in family.keys.parts(name, shape).items():
             if theirs not in tensors:
                 raise CheckpointError(
                     f"the tensor {theirs!r} is missing, which config.json asks for", where=where
                 )
             found = tuple(tensors[theirs].shape)
-            if found != wanted:
+            if found != expected:
                 raise CheckpointError(
-                    f"the tensor {theirs!r} has shape {found}, not {wanted} as config.json says",
+                    f"the tensor {theirs!r} has shape {found}, not {expected} as config.json says",
                     where=where,
                 )
 
 
 def _outline(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Tensors that together show every number a geometry's size depends on, and their shapes."""
+    is_two_way, config = config.attention == "two-way", config.one_way
     width, size, inner = config.embedding_width, config.hidden_size, config.intermediate_size
     embeddings = {
         "word": config.vocab_size,
@@ -188,8 +177,11 @@ def _outline(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     if config.embedding_size is not None:
         yield "encoder.embeddings.projection.weight", (size, width)
     if last := config.num_weighted_layers:
-        layer = f"encoder.layers.{last - 1}"
-        yield f"{layer}.attention.query_key_value.weight", (3 * size, size)
+        layer = f"encoder.layers.{last - 1}" + ".backwards" * is_two_way
+        if config.mixer == "lstm":
+            yield f"{layer}.recurrence.weight_ih_l0", (4 * size, size)
+        else:
+            yield f"{layer}.attention.query_key_value.weight", (3 * size, size)
         yield f"{layer}.feed_forward.intermediate.weight", ((1 + config.gated) * inner, size)
 
 
@@ -208,8 +200,6 @@ def load_weights(
         network: freshly initialised, or on the device "meta": then it takes the tensors as they
             are, which may lie in mapped files, rather than copies. Its encoder is `encoder`.
         tensors: under the family's names.
-        family: whose names these are.
-        where: the checkpoint's name, for errors.
         allow_non_finite: whether a tensor may hold NaN or infinity; the report then names it.
         unused_heads: those of the checkpoint's that are saved under their own names, which the
             network need not have.
@@ -222,8 +212,8 @@ def load_weights(
     initialized: list[str] = []
     taken: set[str] = set()
     keys = keys_of(network, family)
-    for name, own in own_tensors(network).items():
-        parts = keys.parts(name, own.shape)
+    for name, parameter in own_tensors(network).items():
+        parts = keys.parts(name, parameter.shape)
         missing = [part for part in parts if part not in tensors]
         if len(missing) == len(parts) and may_be_new(name):
             initialized.append(name)
@@ -235,9 +225,9 @@ def load_weights(
             initialized.append(name)
             continue
         if other:
-            found, wanted = tuple(tensors[other[0]].shape), parts[other[0]]
+            found, expected = tuple(tensors[other[0]].shape), parts[other[0]]
             raise CheckpointError(
-                f"the tensor {other[0]!r} has shape {found}, not {wanted}", where=where
+                f"the tensor {other[0]!r} has shape {found}, not {expected}", where=where
             )
         for part in parts:
             if not tensors[part].is_floating_point():
@@ -248,7 +238,7 @@ def load_weights(
     _fill(network, values)
     non_finite = _non_finite(network, tensors, keys)
     if non_finite and not allow_non_finite:
-        raise CheckpointError(_complaint(non_finite), where=where, fix=_INSPECT)
+        raise CheckpointError(complaint_of(non_finite), where=where, fix=_INSPECT)
     tied = _tied_tensors(network, keys)
     dropped = {
         name: "the head of another task"
@@ -269,16 +259,16 @@ def _non_finite(network: nn.Module, tensors: Mapping[str, Tensor], keys: KeyMap)
     Numbers that float32 has no room for are infinite too.
     """
     found: dict[str, int] = {}
-    for name, own in own_tensors(network).items():
-        if own.is_meta or is_finite(own):
+    for name, parameter in own_tensors(network).items():
+        if parameter.is_meta or is_finite(parameter):
             continue
         for part in keys.theirs(name):
-            if part in tensors and (count := int((~tensors[part].to(own).isfinite()).sum())):
+            if part in tensors and (count := int((~tensors[part].to(parameter).isfinite()).sum())):
                 found[part] = count
     return found
 
 
-def _complaint(non_finite: Mapping[str, int]) -> str:
+def complaint_of(non_finite: Mapping[str, int]) -> str:
     """What is wrong with tensors that are not finite, in one line."""
     (name, count), *others = non_finite.items()
     numbers = "a number that is" if count == 1 else f"{count:,} numbers that are"
@@ -286,134 +276,10 @@ def _complaint(non_finite: Mapping[str, int]) -> str:
     return f"the tensor {name!r}{more} holds {numbers} not finite (NaN or infinity)"
 
 
-def save_model(
-    directory: str | Path,
-    *,
-    network: nn.Module,
-    config: EncoderConfig,
-    task: str | None,
-    task_settings: Mapping[str, Any],
-    model_class: str,
-    config_entries: Mapping[str, Any],
-    tokenizer: Tokenizer,
-    head_dropout: float | None = None,
-    sentence: SentenceSettings | None = None,
-    keep_others: bool = False,
-) -> Path:
-    """Write a model; one that is there is replaced once the new one is complete.
-
-    Args:
-        directory: where to; new, empty, or a saved model's. See `files.new_directory` for where
-            the former model is if the program is killed while it is replaced.
-        network: the network, its encoder as its attribute `encoder`.
-        config: its geometry.
-        task: the task's name; None for a bare encoder.
-        task_settings: what the task needs to be built again.
-        model_class: which class of the family's opens the model: a key of `Family.classes`.
-        config_entries: what the task adds to `config.json` (`id2label`).
-        tokenizer: the model's tokenizer.
-        head_dropout: before the task's output layer, where it is not the family's usual.
-        sentence: how a sentence encoder makes vectors; None if it is none.
-        keep_others: keep the files in the directory that are no part of a saved model, rather than
-            refuse to save there.
-
-    Raises:
-        CheckpointError: the directory holds something else, the family has no place for the model,
-            or a weight is not finite.
-        OutputError: the directory cannot be written, or is being written by another process.
-    """
-    directory = Path(directory)
-    family = family_of(config)
-    check_layout(network, config, model_class)
-    raw = {
-        "pad_token_id": tokenizer.id_of("pad"),
-        **{key: tokenizer.id_of(role) for key, role in family.token_ids.items()},
-        **family.write_config(config),
-        "architectures": [_class_of(family, config, model_class)],
-        "dtype": "float32",
-        **config_entries,
-    }
-    if head_dropout is not None and model_class in family.dropouts:
-        raw[family.dropouts[model_class]] = head_dropout
-    own: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "task": task,
-        "task_settings": dict(task_settings),
-    }
-    unpublished = [name for name in own_tensors(network) if not is_published(name)]
-    if unpublished:
-        own["heads"] = sorted({name.partition(".")[0] for name in unpublished})
-    exported = keys_of(network, family).export(own_tensors(network))
-    non_finite = {
-        name: int((~tensor.isfinite()).sum())
-        for name, tensor in exported.items()
-        if not is_finite(tensor)
-    }
-    if non_finite:
-        raise CheckpointError(f"the model is not saved: {_complaint(non_finite)}")
-    contiguous = {key: value.contiguous().cpu() for key, value in exported.items()}
-    with claim(directory, kind="whole directory"):
-        check_target(directory, keep_others=keep_others)
-        with files.new_directory(directory, last="config.json", replace=True, keep=is_other) as new:
-            files.write_json(new / "config.json", raw)
-            if task is not None:
-                files.write_json(new / "bertworks.json", own)
-            write_weights(new / SAFETENSORS, contiguous, format="pt")
-            (new / SAFETENSORS).chmod(0o644)  # safetensors leaves it to its owner alone
-            write_definition(tokenizer.definition, new, model_max_length=config.max_seqlen)
-            if sentence is not None:
-                write_sentence_settings(new, sentence, config.hidden_size)
-    return directory
-
-
-def check_layout(network: nn.Module, config: EncoderConfig, model_class: str) -> None:
-    """See that a network can be saved as one of its family, before it is trained.
-
-    Args:
-        network: the network.
-        config: its geometry.
-        model_class: a key of `Family.classes`.
-
-    Raises:
-        CheckpointError: the family has no words for a setting, or no place for a tensor.
-    """
-    family = family_of(config)
-    family.write_config(config)
-    if model_class not in family.classes:
-        raise CheckpointError(
-            f"the family {family.name!r} has no models for {model_class}",
-            fix=f"It has: {', '.join(family.classes)}.",
-        )
-    keys = keys_of(network, family)
-    for name in own_tensors(network):
-        try:
-            (theirs, *_) = keys.theirs(name)
-        except KeyError:
-            raise CheckpointError(
-                f"the family {family.name!r} has no place for the tensor {name!r}"
-            ) from None
-        if not is_published(name) and family.normalize_name(theirs) != theirs:
-            raise CheckpointError(
-                f"the tensor {name!r} has a name that the family {family.name!r} reads as another",
-                fix="Call the network's attribute otherwise, such as my_head.",
-            )
-
-
 def keys_of(network: nn.Module, family: Family) -> KeyMap:
     """The family's names of a network's tensors; heads without published names keep their own."""
-    own = [name for name in network.state_dict() if not is_published(name)]
-    return KeyMap([*family.keys.rules, *(Rule(name, (name,)) for name in own)])
-
-
-def _class_of(family: Family, config: EncoderConfig, model_class: str) -> str:
-    """The class that opens a model; a causal one may have another.
-
-    Of a classifier on a vector that the family's class does not stand on, it opens the encoder.
-    """
-    if model_class in ("classification", "choice") and not family.pools_as_published(config):
-        model_class = "encoder"
-    causal = config.attention == "causal" and model_class == "masked-lm"
-    return family.classes.get("causal-lm" if causal else model_class, family.classes[model_class])
+    unpublished = [name for name in network.state_dict() if not is_published(name)]
+    return KeyMap([*family.keys.rules, *(Rule(name, (name,)) for name in unpublished)])
 
 
 def own_tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -431,17 +297,17 @@ def _fill(network: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Give a network's tensors their values; those on the device "meta" become the values."""
     first: dict[int, str] = {}
     taken: dict[str, nn.Parameter] = {}
-    for name, own in network.named_parameters(remove_duplicate=False):
-        source = first.setdefault(id(own), name)
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        source = first.setdefault(id(parameter), name)
         if source not in values:
             continue
-        if not own.is_meta:
+        if not parameter.is_meta:
             with torch.no_grad():
-                own.copy_(values[source])
+                parameter.copy_(values[source])
             continue
         if source not in taken:
-            value = values[source].to(own.dtype).contiguous()
-            taken[source] = nn.Parameter(value, requires_grad=own.requires_grad)
+            value = values[source].to(parameter.dtype).contiguous()
+            taken[source] = nn.Parameter(value, requires_grad=parameter.requires_grad)
         module, _, attribute = name.rpartition(".")
         setattr(network.get_submodule(module), attribute, taken[source])
 

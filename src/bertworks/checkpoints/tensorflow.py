@@ -20,7 +20,7 @@ from .tensorflow2 import read_objects, variable_names
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 
-# What stands in a name, theirs and Hugging Face's; the first that is found counts.
+# Parts of a name, theirs and Hugging Face's; the first that is found counts.
 _PARTS = (
     ("word_embeddings", "word_embeddings.weight"),
     ("position_embeddings", "position_embeddings.weight"),
@@ -107,10 +107,10 @@ def original_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _original_name(published: str) -> str | None:
-    for theirs, own in _PARTS:
-        if published == own:
+    for theirs, ours in _PARTS:
+        if published == ours:
             return theirs
-        if not own.startswith(("cls.", "classifier.")) and published.endswith(f".{own}"):
-            stem = published[: -len(own)]
+        if not ours.startswith(("cls.", "classifier.")) and published.endswith(f".{ours}"):
+            stem = published[: -len(ours)]
             return re.sub(r"\blayer\.(\d+)\b", r"layer_\1", stem).replace(".", "/") + theirs
     return None

@@ -23,7 +23,7 @@ _LAYER = r"transformer/layer_(\d+)"
 _OURS = r"bert.encoder.layer.\1"
 _HEAD = "cls.predictions"
 
-# What stands at the end of a variable's name, but for the last part, and Hugging Face's name.
+# The end of a variable's name, but for the last part, and Hugging Face's name.
 _MODULES = (
     ("word_embeddings", "bert.embeddings.word_embeddings"),
     ("position_embedding", "bert.embeddings.position_embeddings"),
@@ -66,9 +66,9 @@ def variable_names(prefix: Path) -> dict[str, str] | None:
     found: dict[str, str] = {}
     try:
         nodes = [node for number, node in fields(graph) if number == 1]
-        attributes = [own for node in nodes for number, own in fields(node) if number == 2]
-        for own in map(dict, map(fields, attributes)):
-            found[own[3].decode()] = own.get(2, b"").decode()
+        attributes = [part for node in nodes for number, part in fields(node) if number == 2]
+        for part in map(dict, map(fields, attributes)):
+            found[part[3].decode()] = part.get(2, b"").decode()
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         what = f"its graph of objects cannot be read ({error!r})"
         raise CheckpointError(what, where=str(prefix)) from None

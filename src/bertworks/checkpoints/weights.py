@@ -16,8 +16,12 @@ from torch import Tensor
 
 from .. import files
 from ..errors import CheckpointError
+from ..model.eight_bits import weight_of
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+# Of a matrix `x` in 8-bit numbers a file has these two instead: int8 `[outputs, inputs]`, float32
+# `[outputs]`. Readers that do not know them find no `x`, rather than take codes for weights.
+CODES, SCALES = ".codes", ".scales"
 
 
 def has_weights(directory: Path) -> bool:
@@ -30,10 +34,10 @@ def read_weights(
 ) -> dict[str, Tensor]:
     """All tensors of a directory, under the names they have there.
 
-    They are views of the mapped files: memory is spent on what is copied out of them.
+    They are views of the mapped files: memory is spent on what is copied out of them, and on
+    matrices that are there in 8-bit numbers.
 
     Args:
-        directory: where the files lie.
         passing: of which names the tensors will be copied, not kept. They are views of a mapping
             of their own, so that when they go, the pages that were read for them go too.
 
@@ -54,6 +58,14 @@ def read_weights(
         if copied and _is_mapped(file):
             again = _read_file(file)
             tensors.update({name: again[name] for name in copied})
+    for name in [name for name in tensors if name.endswith(CODES)]:
+        whole = name.removesuffix(CODES)
+        codes, scales = tensors.pop(name), tensors.pop(whole + SCALES, None)
+        if codes.dtype is not torch.int8 or scales is None or scales.shape != codes.shape[:1]:
+            raise CheckpointError(
+                f"{name!r} is not int8, or has no {SCALES!r} of its rows", where=str(directory)
+            )
+        tensors[whole] = weight_of(codes, scales)
     return tensors
 
 
@@ -126,12 +138,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
 
 
 def _unpickled(file: Path) -> Any:
-    """What a file of PyTorch's holds: tensors and containers of them; no code is run for it.
-
-    Raises:
-        UnpicklingError: it holds something else.
-        ValueError: it is damaged.
-    """
+    """What a file of PyTorch's holds: tensors and containers of them; no code is run for it."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=_is_mapped(file))
     except (pickle.UnpicklingError, OSError, RuntimeError, EOFError):

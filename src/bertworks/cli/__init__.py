@@ -6,29 +6,17 @@ Nothing here imports torch before a verb needs it, so that `--help` answers at o
 from . import (
     checkpoint,
     corpus,
-    measuring,
-    search,
+    lab,
+    scale,
     serve,
-    settings,
     training,
     using,
     vectors,
-)  # each registers its verbs
+)  # register their verbs
 from .app import app
 
-__all__ = [
-    "app",
-    "checkpoint",
-    "corpus",
-    "main",
-    "measuring",
-    "search",
-    "serve",
-    "settings",
-    "training",
-    "using",
-    "vectors",
-]
+__all__ = ["app", "checkpoint", "corpus", "lab", "main", "scale"]
+__all__ += ["serve", "training", "using", "vectors"]
 
 
 def main() -> None:

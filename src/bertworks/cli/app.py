@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import literals
-from ..errors import BertworksError, BertworksWarning, DataError, SettingsError
+from ..errors import BertworksError, BertworksWarning, DataError, SettingsError, is_memory_short
 from ..locks import Kind, claim
 from . import schemas
 
@@ -23,31 +26,10 @@ if TYPE_CHECKING:
     from ..api import Model
 
 ORDER = (
-    "demo",
-    "vocab",
-    "prepare",
-    "pretrain",
-    "finetune",
-    "glue",
-    "probe",
-    "ablate",
-    "evaluate",
-    "score",
-    "predict",
-    "fill-mask",
-    "next-sentence",
-    "generate",
-    "embed",
-    "features",
-    "search",
-    "serve",
-    "tokenize",
-    "inspect",
-    "convert",
-    "add-tokens",
-    "shrink",
-    "extend",
-    "settings",
+    *("demo", "vocab", "prepare", "pretrain", "finetune", "glue", "probe", "ablate", "lab"),
+    *("evaluate", "score", "predict", "fill-mask", "next-sentence", "generate", "explain"),
+    *("embed", "features", "search", "neighbours", "serve", "estimate", "merge"),
+    *("tokenize", "inspect", "convert", "quantize", "add-tokens", "shrink", "extend", "settings"),
 )
 
 
@@ -77,6 +59,14 @@ class Verbs(TyperGroup):
             if error.strerror is None:
                 raise
             fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
+        except (MemoryError, RuntimeError) as error:
+            if not is_memory_short(error):
+                raise
+            what = " ".join(str(error).split())[:200]
+            fail(f"memory is short{f' ({what})' if what else ''}. Free some, or lower {_SIZES}", 1)
+
+
+_SIZES = "batch_tokens, micro_batch_tokens, window_rows, batch_size or --workers"
 
 
 @contextmanager
@@ -110,7 +100,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
-    epilog="Start here: bertworks demo. Each verb's help ends with an example.",
+    epilog='Start here: bertworks fill-mask mini "he was born in new [MASK].", or bertworks '
+    "demo. Each verb's help ends with an example.",
 )
 
 
@@ -178,16 +169,57 @@ class Verb(TyperCommand):
 _FIRST_EXAMPLES: dict[str, str] = {}
 
 
-def verb(name: str, *examples: str) -> Callable[[Callable[..., Any]], Any]:
-    """Register a verb whose help ends with the examples, line by line as they stand."""
+def verb(name: str, *examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a verb whose help ends with the examples, line by line as they are written."""
     _FIRST_EXAMPLES[name] = examples[0]
     title = "Example:" if len(examples) == 1 else "Examples:"
-    return app.command(
+    register = app.command(
         name,
         cls=Verb,
         epilog="\n  ".join(("\b", title, *examples)).replace("\b\n  ", "\b\n"),
         no_args_is_help=name != "demo",
     )
+
+    def registered(function: Callable[..., None]) -> Callable[..., None]:
+        register(_with_groups(function))
+        return function
+
+    return registered
+
+
+@dataclass(frozen=True)
+class Group:
+    """Options that several verbs take together: a function's parameters, each an option.
+
+    A verb's parameter `Annotated[…, Group(function)]` is what the function returns for them.
+    """
+
+    function: Callable[..., Any]
+
+
+def _with_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """A verb with the options of its groups in place of the groups, as Typer reads it."""
+    groups: dict[str, Callable[..., Any]] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        marks = getattr(parameter.annotation, "__metadata__", ())
+        group = next((mark for mark in marks if isinstance(mark, Group)), None)
+        if group is None:
+            parameters.append(parameter)
+        else:
+            groups[name] = group.function
+            parameters += inspect.signature(group.function, eval_str=True).parameters.values()
+
+    def run(**given: Any) -> None:
+        for name, of in groups.items():
+            given[name] = of(**{key: given.pop(key) for key in inspect.signature(of).parameters})
+        function(**given)
+
+    signature = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in signature}
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    return run
 
 
 @app.callback(invoke_without_command=True)
@@ -207,9 +239,8 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Threads on the CPU; all cores if left out."),
 ]
-ModelPath = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A model's directory, or its name on the hub.")
-]
+MODEL_HELP = "A model's directory, its name on the hub, or mini, which the package carries."
+ModelPath = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 TaskFile = Annotated[
     str | None,
     typer.Option(
@@ -243,6 +274,33 @@ SettingsFile = Annotated[
     Path | None,
     typer.Option("--settings", metavar="FILE", help="Settings, as YAML; words replace them."),
 ]
+Recipe = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE", help="A YAML file of settings, or a recipe's name.", show_default=False
+    ),
+]
+Part = Annotated[
+    str | None,
+    typer.Option("--part", metavar="I/N", help="Make part I of N alone; see merge."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Processes; all cores (of the cluster) if left out."),
+]
+ModelWorkers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        metavar="N",
+        help="Processes, each with the model; 1 (on Ray: a core each) if left out.",
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option("--on", metavar="PLACE", help="ray or ray://HOST:PORT, rather than here."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
@@ -255,13 +313,23 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def load_model(
-    model: str, device: literals.Device, threads: int | None, task: str | None = None
-) -> Model:
-    """Load a model where the options say."""
+def _computing(device: Device = "auto", threads: Threads = None) -> literals.Device:
     set_threads(threads)
+    return device
+
+
+Computing = Annotated[literals.Device, Group(_computing)]
+"""Where the network runs; on the CPU with as many threads as are given."""
+
+
+def load_model(model: str, device: literals.Device, task: str | None = None) -> Model:
+    """Load a model where the options say."""
+    # What is imported stays: collections need not walk through it, a third of a short command.
+    gc.disable()
     from ..api import load
 
+    gc.freeze()
+    gc.enable()
     return load(model, task=task, device=device)
 
 
@@ -327,13 +395,12 @@ def line_options(encoding: str, max_line_bytes: int | None) -> dict[str, Any]:
     return {"encoding": encoding, **limit}
 
 
-def table_options(
-    header: bool | None,
-    format: literals.TableFormat,
-    encoding: str,
-    max_line_bytes: int | None,
+def _table(
+    header: Header = None,
+    format: TableFormat = "auto",
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
 ) -> dict[str, Any]:
-    """The settings of `TableOptions` that are given on the command line."""
     given = {
         "header": header,
         "format": None if format == "auto" else format,
@@ -341,6 +408,10 @@ def table_options(
         "max_line_bytes": max_line_bytes,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+Table = Annotated[dict[str, Any], Group(_table)]
+"""The settings of `TableOptions` that are given."""
 
 
 def read_lines(file: Path, **options: Any) -> Iterator[str]:

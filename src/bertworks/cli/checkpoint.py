@@ -1,14 +1,15 @@
-"""Checkpoints: `inspect`, `convert`, and changes to them: `add-tokens`, `shrink`, `extend`."""
+"""Checkpoints: `inspect`, `convert`, `quantize`; with changes: `add-tokens`, `shrink`, `extend`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from .. import literals
+from ..errors import SettingsError
 from . import show
 from .app import (
     AsJson,
@@ -17,14 +18,12 @@ from .app import (
     ModelPath,
     TaskFile,
     line_options,
+    load_model,
     output,
     read_lines,
     verb,
 )
-from .corpus import Column, Corpus, Format, SkipBad
-
-if TYPE_CHECKING:
-    from ..api import Model
+from .corpus import Corpus, GivenCorpus, Reading
 
 Out = Annotated[str, typer.Option(metavar="DIR", help="The directory to write.")]
 
@@ -35,7 +34,7 @@ def inspect(
     tensors: Annotated[bool, typer.Option("--tensors", help="Name every tensor used.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Tell what is in a checkpoint, and what became of each tensor."""
+    """Show what is in a checkpoint, and what became of each tensor."""
     from ..inspection import inspect as look
 
     found = look(model)
@@ -87,15 +86,19 @@ def convert(
         Literal["hf", "safetensors", "onnx", "tensorflow"],
         typer.Option(help="hf and safetensors are one layout; tensorflow is the first release's."),
     ] = "hf",
+    precision: Annotated[
+        literals.SavedPrecision,
+        typer.Option(help="Of the weights in hf's file: bf16 is half the bytes; int8: quantize."),
+    ] = "fp32",
     task: TaskFile = None,
 ) -> None:
-    """Write a checkpoint in another layout, with every weight kept to the bit."""
-    from ..api import load
-
+    """Write a checkpoint in another layout, with every weight kept to the bit in fp32."""
+    if precision != "fp32" and to not in ("hf", "safetensors"):
+        raise SettingsError(f"--precision {precision} is not for --to {to}", fix="Leave it out.")
     with output(target, model=source, kind="whole directory"):
-        model = load(source, task=task, device="cpu")
+        model = load_model(source, "cpu", task)
         if to == "tensorflow":
-            from ..checkpoints.export import write_tensorflow
+            from ..export import write_tensorflow
 
             written = write_tensorflow(
                 target,
@@ -104,12 +107,56 @@ def convert(
                 tokenizer=model.tokenizer,
             )
         elif to == "onnx":
-            from ..onnx import write_onnx
+            from ..export import write_onnx
 
             written = write_onnx(model, target)
         else:
-            written = model.save(target)
+            written = model.save(target, precision=precision)
     show.facts({"written to": written})
+
+
+@verb(
+    "quantize",
+    "bertworks quantize runs/tickets --out tickets-int8 --data dev.tsv",
+    "bertworks quantize all-MiniLM-L6-v2 --out minilm-int8 --texts some.txt",
+)
+def quantize(
+    model: ModelPath,
+    out: Out,
+    texts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Texts whose vectors are compared, one a line."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Labelled rows on which the task's metric is compared."),
+    ] = None,
+    task: TaskFile = None,
+) -> None:
+    """Write a model with 8-bit weights, and compare its answers with those in float32.
+
+    The matrices of the layers take a byte for each weight, all else two. Every verb opens it; with
+    precision=int8 it computes in 8-bit numbers too, as the model it was made of does. The
+    comparison is of the written model with precision=int8.
+    """
+    with output(out, [texts, data], model=model, kind="whole directory"):
+        exact = load_model(model, "cpu", task)
+        written = exact.save(out, precision="int8")
+    coded = load_model(str(written), "cpu", task)
+    facts: dict[str, object] = {}
+    if texts is not None:
+        one = exact.embed(data=texts, normalize=True, precision="fp32")
+        cosines = (one * coded.embed(data=texts, normalize=True, precision="int8")).sum(1)
+        facts["cosine"] = f"{cosines.min():.5f} at worst, {cosines.mean():.5f} on average"
+    if data is not None:
+        before = exact.evaluate(data, precision="fp32").metrics
+        after = coded.evaluate(data, precision="int8").metrics
+        assert exact.task is not None  # or there is no evaluation
+        metric = exact.task.best_metric
+        facts[metric] = f"{after[metric]:.4f}, before {before[metric]:.4f}"
+    weights = sum(file.stat().st_size for file in Path(written).glob("*.safetensors"))
+    facts["weights"] = f"{weights / 1e6:,.1f} MB, {4 * exact.num_parameters / 1e6:,.1f} in float32"
+    show.facts({**facts, "written to": written})
 
 
 @verb(
@@ -124,12 +171,11 @@ def add_tokens(
     max_line_bytes: MaxLineBytes = None,
 ) -> None:
     """Make pieces of words, each beginning as the mean of its former pieces."""
-    from ..api import load
     from ..surgery import add_tokens as add
 
     with output(out, [file], model=model, kind="whole directory"):
         words = list(read_lines(Path(file), **line_options(encoding, max_line_bytes)))
-        found = add(load(model, device="cpu"), words)
+        found = add(load_model(model, "cpu"), words)
         written = found.model.save(out)
     show.facts(
         {
@@ -146,48 +192,30 @@ def shrink(
     model: ModelPath,
     corpus: Corpus,
     out: Out,
-    format: Format = "auto",
-    column: Column = None,
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
-    skip_bad: SkipBad = False,
+    reading: Reading,
 ) -> None:
     """Leave out the pieces that a corpus does not use; its texts keep their tokens.
 
     Special pieces and single characters stay, so that no text becomes unknown that was not.
     """
-    from ..api import load
-    from ..checkpoints.replacing import check_target
-    from ..corpus.readers import ReadCounts, read_documents
-    from ..corpus.sources import parse_sources, paths_of
+    from ..checkpoints.saving import check_target
     from ..surgery import shrink as keep_used
 
-    sources = parse_sources(corpus, format=format, column=column)
-    counts = ReadCounts()
-    documents = read_documents(
-        sources, skip_bad=skip_bad, counts=counts, **line_options(encoding, max_line_bytes)
-    )
-
-    def paragraphs() -> Iterator[str]:
-        for document in documents:
-            yield from document.paragraphs
-            reading(counts.bytes_read, counts.bytes_total)
-
-    with output(out, paths_of(sources), model=model, kind="whole directory"):
+    given = GivenCorpus(corpus, reading)
+    with output(out, given.paths, model=model, kind="whole directory"):
         check_target(out)  # reading a corpus may take long
-        large = load(model, device="cpu")
-        with show.bar("reading") as reading:
-            small = keep_used(large, paragraphs())
+        large = load_model(model, "cpu")
+        with show.bar("reading") as read:
+            small = keep_used(large, given.paragraphs(read))
         written = small.save(out)
-    before, after = (_parameters(one) for one in (large, small))
     show.facts(
         {
             "pieces": f"{small.tokenizer.vocab_size:,} of {large.tokenizer.vocab_size:,}",
-            "parameters": f"{after:,} of {before:,}",
-            "documents": f"{counts.documents:,}",
+            "parameters": f"{small.num_parameters:,} of {large.num_parameters:,}",
+            "documents": f"{given.counts.documents:,}",
         }
     )
-    show.read_counts(counts)
+    show.read_counts(given.counts)
     show.facts({"written to": written})
 
 
@@ -203,11 +231,10 @@ def extend(
 
     Shorter texts keep their vectors; longer ones want some more pre-training.
     """
-    from ..api import load
     from ..surgery import extend_positions
 
     with output(out, model=model, kind="whole directory"):
-        short = load(model, device="cpu")
+        short = load_model(model, "cpu")
         written = extend_positions(short, positions).save(out)
     show.facts(
         {
@@ -215,7 +242,3 @@ def extend(
             "written to": written,
         }
     )
-
-
-def _parameters(model: Model) -> int:
-    return sum(parameter.numel() for parameter in model.network.parameters())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,14 +15,21 @@ from . import show
 from .app import (
     AsJson,
     Encoding,
+    Group,
     MaxLineBytes,
+    On,
+    Part,
     SettingsFile,
+    Workers,
     given_settings,
     line_options,
     lines_of,
     output,
     verb,
 )
+
+if TYPE_CHECKING:
+    from ..corpus.manifest import Manifest
 
 Corpus = Annotated[
     list[str],
@@ -41,6 +48,22 @@ Column = Annotated[
     typer.Option(metavar="NAME", help="The column of the text (JSON Lines, Parquet, hf:)."),
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count what cannot be read.")]
+
+
+def _reading(
+    format: Format = "auto",
+    column: Column = None,
+    encoding: Encoding = "utf-8",
+    max_line_bytes: MaxLineBytes = None,
+    skip_bad: SkipBad = False,
+) -> dict[str, Any]:
+    how = {"format": format, "column": column, "skip_bad": skip_bad}
+    return {**how, **line_options(encoding, max_line_bytes)}
+
+
+Reading = Annotated[dict[str, Any], Group(_reading)]
+"""How a corpus is read, as `prepare` takes it."""
+
 DropDuplicates = Annotated[
     bool, typer.Option("--drop-duplicates", help="Drop documents whose text has come before.")
 ]
@@ -55,20 +78,44 @@ Exclude = Annotated[
 ]
 
 
+class GivenCorpus:
+    """A corpus that is named on the command line, read once for its paragraphs.
+
+    Attributes:
+        paths: the files that are read.
+        counts: what has been read so far.
+    """
+
+    def __init__(self, corpus: list[str], reading: dict[str, Any], **how: Any) -> None:
+        from ..corpus.readers import ReadCounts, read_documents
+        from ..corpus.sources import parse_sources, paths_of
+
+        named = {key: reading[key] for key in ("format", "column")}
+        sources = parse_sources(corpus, **named)
+        others = {key: value for key, value in reading.items() if key not in named}
+        self.paths, self.counts = paths_of(sources), ReadCounts()
+        self._documents = read_documents(sources, counts=self.counts, **others, **how)
+
+    def paragraphs(self, update: show.Update) -> Iterator[str]:
+        """The paragraphs of all documents; after each document it is shown how far it is."""
+        for document in self._documents:
+            yield from document.paragraphs
+            update(self.counts.bytes_read, self.counts.bytes_total)
+
+
 @verb("vocab", "bertworks vocab 'wiki/*.txt' --out vocab size=8000")
 def vocab(
     ctx: typer.Context,
+    *,
     corpus: Corpus,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the tokenizer is written.")],
+    workers: Workers = None,
+    on: On = None,
     settings_file: SettingsFile = None,
     cased: Annotated[
         bool, typer.Option("--cased", help="lowercase=false: keep case and accents.")
     ] = False,
-    format: Format = "auto",
-    column: Column = None,
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
-    skip_bad: SkipBad = False,
+    reading: Reading,
     drop_duplicates: DropDuplicates = False,
     exclude: Exclude = None,
 ) -> None:
@@ -77,31 +124,19 @@ def vocab(
     The same corpus gives the same vocabulary, byte for byte.
     """
     from ..corpus.overlap import SharedSequences
-    from ..corpus.readers import ReadCounts, read_documents
     from ..corpus.settings import VocabularySettings
-    from ..corpus.sources import parse_sources, paths_of
     from ..text.vocabulary import train_vocabulary
 
     given = given_settings(ctx, settings_file)
     how = VocabularySettings.parse(given | ({"lowercase": False} if cased else {}))
-    sources = parse_sources(corpus, format=format, column=column)
-    counts = ReadCounts()
-    documents = read_documents(
-        sources,
-        skip_bad=skip_bad,
+    given_corpus = GivenCorpus(
+        corpus,
+        reading,
         drop_duplicates=drop_duplicates,
         exclude=SharedSequences(exclude) if exclude else None,
-        counts=counts,
-        **line_options(encoding, max_line_bytes),
     )
-
-    def paragraphs() -> Iterator[str]:
-        for document in documents:
-            yield from document.paragraphs
-            reading(counts.bytes_read, counts.bytes_total)
-
     with (
-        output(out, paths_of(sources), kind="whole directory"),
+        output(out, given_corpus.paths, kind="whole directory"),
         show.stopwatch() as seconds,
     ):
         for name in ("vocab.txt", "tokenizer.json", "config.json"):
@@ -111,9 +146,11 @@ def vocab(
                     where=str(out),
                     fix="Give another --out, or remove it.",
                 )
-        with show.bar("reading") as reading, show.bar("learning", "pieces") as learning:
+        with show.bar("reading") as read, show.bar("learning", "pieces") as learning:
             tokenizer = train_vocabulary(
-                paragraphs(),
+                given_corpus.paragraphs(read),
+                workers=workers,
+                on=on,
                 progress=lambda stage, done: (
                     learning(done, how.size) if stage == "pieces" else None
                 ),
@@ -123,33 +160,29 @@ def vocab(
         pieces = f"{tokenizer.vocab_size:,}"
         if tokenizer.vocab_size < how.size:
             pieces += f" (fewer than {how.size:,}: no more pairs occur {how.min_frequency} times)"
-        show.facts({"pieces": pieces, "documents": f"{counts.documents:,}"})
-        show.read_counts(counts)
+        show.facts({"pieces": pieces, "documents": f"{given_corpus.counts.documents:,}"})
+        show.read_counts(given_corpus.counts)
         show.facts({"time": duration(seconds()), "written to": out})
 
 
 @verb("prepare", "bertworks prepare 'wiki/*.txt' --tokenizer vocab --out prepared")
 def prepare(
     ctx: typer.Context,
+    *,
     corpus: Corpus,
     tokenizer: Annotated[
-        Path,
+        str,
         typer.Option(
             metavar="DIR",
-            help="What `vocab` wrote, or a model: its directory or its name on the hub.",
+            help="What `vocab` wrote, or a model: its directory, its name on the hub, or mini.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the shards are written.")],
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Processes; all cores if left out."),
-    ] = None,
+    workers: Workers = None,
+    on: On = None,
+    part: Part = None,
     settings_file: SettingsFile = None,
-    format: Format = "auto",
-    column: Column = None,
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
-    skip_bad: SkipBad = False,
+    reading: Reading,
     drop_duplicates: DropDuplicates = False,
     exclude: Exclude = None,
 ) -> None:
@@ -160,15 +193,13 @@ def prepare(
     character; with tokenizers other than WordPiece also with its longest sentence, by 100 (a line
     without a full stop is one sentence).
     """
-    import os
-
     from ..corpus.prepare import PrepareProgress
     from ..corpus.prepare import prepare as run
 
     how = given_settings(ctx, settings_file)
     last = PrepareProgress()
 
-    def told(now: PrepareProgress) -> None:
+    def noted(now: PrepareProgress) -> None:
         nonlocal last
         last = now
         update(now.bytes_read, now.bytes_total)
@@ -178,22 +209,16 @@ def prepare(
             corpus,
             tokenizer=_files_of(tokenizer),
             out=out,
-            workers=workers or os.cpu_count() or 1,
-            format=format,
-            column=column,
-            skip_bad=skip_bad,
+            workers=workers,
+            on=on,
             drop_duplicates=drop_duplicates,
             exclude=exclude or (),
-            progress=told,
+            part=part,
+            progress=noted,
             **how,
-            **line_options(encoding, max_line_bytes),
+            **reading,
         )
-    facts = {
-        "documents": f"{manifest.documents:,}",
-        "sentences": f"{manifest.sentences:,}",
-        "tokens": f"{manifest.tokens:,}",
-        "unknown": f"{manifest.unknown_rate:.3%} of the tokens",
-    }
+    facts = corpus_facts(manifest)
     if how.get("spans", "none") != "none":
         facts["spans"] = f"{manifest.spans:,}"
     show.facts(facts)
@@ -208,10 +233,10 @@ def prepare(
 @verb("tokenize", 'bertworks tokenize vocab "a visually stunning rumination on love"')
 def tokenize(
     model: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="MODEL",
-            help="A directory of a vocabulary, corpus, run or model; its file; or a hub name.",
+            help="A directory of a vocabulary, corpus, run or model; its file; a hub name; mini.",
         ),
     ],
     texts: Annotated[
@@ -256,11 +281,22 @@ def tokenize(
         show.table(("piece", "id", "type", "word", "offsets", "text"), rows, right="id type word")
 
 
-def _files_of(directory: Path) -> Path:
-    """A tokenizer's files: in a run, in a prepared corpus, in a directory of theirs, on the hub."""
-    if not directory.exists():
-        from ..checkpoints.locate import locate
+def corpus_facts(manifest: Manifest) -> dict[str, object]:
+    """What to show of a prepared corpus."""
+    return {
+        "documents": f"{manifest.documents:,}",
+        "sentences": f"{manifest.sentences:,}",
+        "tokens": f"{manifest.tokens:,}",
+        "unknown": f"{manifest.unknown_rate:.3%} of the tokens",
+    }
 
-        return locate(directory, weights=False)
+
+def _files_of(name: str) -> Path:
+    """A tokenizer's files: of a model, or in a prepared corpus, or in a directory of theirs."""
+    from ..checkpoints.locate import INSIDE, locate
+
+    directory = Path(name)
+    if name == INSIDE or not directory.exists():
+        return locate(name, weights=False)
     inner = [directory / name for name in ("model", "tokenizer")]
     return next((path for path in inner if path.is_dir()), directory)

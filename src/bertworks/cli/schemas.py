@@ -20,10 +20,10 @@ _CLASSES = {
     "vocab": "corpus.settings:VocabularySettings",
     "prepare": "corpus.settings:PrepareSettings",
     "pretrain": "training.recipe:PretrainSettings",
-    "finetune": "training.finetune_settings:FinetuneSettings",
-    "glue": "training.finetune_settings:FinetuneSettings",
+    "finetune": "training.settings:FinetuneSettings",
+    "glue": "training.settings:FinetuneSettings",
     "probe": "inference.settings:TextProbeSettings",
-    "ablate": "ablations.features:FeatureAblationSettings",
+    "ablate": "lab.features:FeatureAblationSettings",
     "evaluate": "inference.settings:EvaluateSettings",
     "predict": "inference.settings:EngineSettings",
     "generate": "inference.settings:GenerateSettings",
@@ -40,7 +40,6 @@ def schema_of(verb: str, task: str | None = None) -> type[Settings]:
     """The class of a verb's settings.
 
     Args:
-        verb: its name.
         task: of `finetune`: adds the settings of this task.
 
     Raises:
@@ -55,7 +54,7 @@ def schema_of(verb: str, task: str | None = None) -> type[Settings]:
         raise SettingsError(f"{verb} takes no task", fix=f"bertworks settings {verb}")
     if task is not None:
         from ..tasks import labelled_task
-        from ..training.finetune_settings import settings_of
+        from ..training.settings import settings_of
 
         return settings_of(labelled_task(task))
     return _declared(verb)
@@ -81,11 +80,11 @@ def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
         return every, 0
     shown = list(schema.common)
     if task is not None:
+        from ..tables.reading import TableOptions
         from ..tasks import labelled_task
-        from ..tasks.table_options import TableOptions
 
-        own = labelled_task(task).options.model_fields
-        shown += [key for key in own if key not in TableOptions.model_fields]
+        of_task = labelled_task(task).options.model_fields
+        shown += [key for key in of_task if key not in TableOptions.model_fields]
     by_key = {setting.key: setting for setting in every}
     found = [
         replace(by_key[key], group="", description=by_key[key].description.split(";")[0])
@@ -111,7 +110,6 @@ def sorted_out(
     spellings of `key=value`.
 
     Args:
-        verb: its name.
         args: as they are typed; what follows `--` is left alone.
         options: the verb's options, such as `--out`, each with whether it takes a value.
         takes_texts: whether a word may be a text, so that one is a setting only if it names one.
@@ -158,11 +156,7 @@ def is_flag(field: FieldInfo | None) -> bool:
 
 
 def _is_setting(schema: type[Settings], key: str, is_assigned: str) -> bool:
-    """Whether a word that may be a text names a setting.
-
-    Raises:
-        SettingsError: it names none, but nearly does.
-    """
+    """Whether a word that may be a text names a setting."""
     if not is_assigned or not key.replace(".", "_").isidentifier():
         return False
     if schema.field(key) is not None:

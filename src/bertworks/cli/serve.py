@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -58,28 +59,34 @@ def serve(
     """
     need("fastapi", "serve", "serve")
     need("uvicorn", "serve", "serve")
-    set_threads(threads)
-    from ..serving.models import Models, named_sources
-    from ..serving.security import read_keys
-    from ..serving.server import serve as run
-    from ..serving.settings import ServeSettings
+    # What is imported and loaded stays: to search it for garbage takes a quarter of the start.
+    # The server enables collections again once it has started.
+    gc.disable()
+    try:
+        set_threads(threads)
+        from ..serving.models import Models, named_sources
+        from ..serving.security import read_keys
+        from ..serving.server import serve as run
+        from ..serving.settings import ServeSettings
 
-    settings = ServeSettings.resolve(**given_settings(ctx, settings_file))
-    keys = read_keys(api_keys)
-    served = Models(
-        named_sources(models),
-        device=device,
-        precision=settings.precision,
-        max_memory=settings.max_memory and settings.max_memory * 1_000_000,
-    )
-    tls = {"ssl_keyfile": tls_key, "ssl_certfile": tls_certificate}
-    run(
-        served,
-        settings,
-        keys,
-        host=host,
-        port=port,
-        no_auth=no_auth,
-        log_level=log_level,
-        **{name: str(file) for name, file in tls.items() if file is not None},
-    )
+        settings = ServeSettings.resolve(**given_settings(ctx, settings_file))
+        keys = read_keys(api_keys)
+        served = Models(
+            named_sources(models),
+            device=device,
+            precision=settings.precision,
+            max_memory=settings.max_memory and settings.max_memory * 1_000_000,
+        )
+        tls = {"ssl_keyfile": tls_key, "ssl_certfile": tls_certificate}
+        run(
+            served,
+            settings,
+            keys,
+            host=host,
+            port=port,
+            no_auth=no_auth,
+            log_level=log_level,
+            **{name: str(file) for name, file in tls.items() if file is not None},
+        )
+    finally:
+        gc.enable()

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from ..errors import DataError
-from ..time_left import TimeLeft
+from ..wording import TimeLeft, clock, wrapped
 from ..wording import as_json as json_of
-from ..wording import clock, wrapped
 
 if TYPE_CHECKING:
     from rich.progress import Task
@@ -155,7 +154,6 @@ def table(
     """A plain table.
 
     Args:
-        columns: the headings.
         rows: the cells, made strings here; numbers with a fraction get four decimals.
         right: the headings of the columns that are set to the right; in a text, by spaces.
         cut: the heading of the column that gives way, its cells cut, where a line is too long.

@@ -1,26 +1,25 @@
-"""Training: `demo`, `pretrain`, `finetune`, `glue`."""
+"""Training: `demo`, `pretrain`, `finetune`, `glue`; and frozen encoders: `probe`, `ablate`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ..errors import DataError, SettingsError
 from . import show
 from .app import (
-    Device,
-    Encoding,
-    Header,
-    MaxLineBytes,
+    MODEL_HELP,
+    AsJson,
+    Computing,
+    Recipe,
     SettingsFile,
-    TableFormat,
+    Table,
     Threads,
     given_settings,
     is_main_process,
     set_threads,
-    table_options,
     verb,
 )
 
@@ -28,6 +27,10 @@ Run = Annotated[
     Path, typer.Option(metavar="DIR", help="The run directory; one that exists is resumed.")
 ]
 
+Model = Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
+Train = Annotated[str, typer.Option(metavar="FILE", help="The rows to learn from.")]
+Dev = Annotated[str, typer.Option(metavar="FILE", help="The rows to measure on.")]
+KeyValues = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")]
 GridWords = Annotated[
     list[str] | None,
     typer.Option(metavar="WORD", help="paper, NAME=V,V… or optuna:N; may be repeated."),
@@ -42,7 +45,7 @@ Jobs = Annotated[
 ]
 
 
-@verb("demo", "bertworks demo", "bertworks demo --out /tmp/demo --seed 2")
+@verb("demo", "bertworks demo", "bertworks demo --quick", "bertworks demo --out /tmp/demo --seed 2")
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything is written.")] = Path(
         "bertworks-demo"
@@ -50,19 +53,22 @@ def demo(
     seed: Annotated[
         int, typer.Option(metavar="N", help="Of the split of the rows, weights and data order.")
     ] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Train for seconds, to see that everything works.")
+    ] = False,
     threads: Threads = None,
 ) -> None:
-    """Run the whole cycle in minutes, on text that comes with Python.
+    """Show what mini knows, then run the whole cycle in minutes, on text that comes with Python.
 
     No network is needed: the text is the language reference and the docstrings and comments of the
     standard library.
 
-    Ends with status 1 if the pre-trained network does not beat both baselines.
+    Ends with status 1 if the pre-trained network does not beat both baselines (not with --quick).
     """
     set_threads(threads)
     from ..demo import run_demo
 
-    if not run_demo(out, seed=seed).beats_both:
+    if not (run_demo(out, seed=seed, quick=quick).beats_both or quick):
         raise typer.Exit(1)
 
 
@@ -76,21 +82,13 @@ def demo(
 )
 def pretrain(
     ctx: typer.Context,
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE",
-            help="A YAML file of settings, or a recipe's name.",
-            show_default=False,
-        ),
-    ],
+    recipe: Recipe,
     out: Run,
     settings: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]…", help="Settings, which replace the recipe's."),
     ] = None,
-    device: Device = "auto",
-    threads: Threads = None,
+    device: Computing = "auto",
 ) -> None:
     """Pre-train an encoder: masked words and next sentences.
 
@@ -98,7 +96,6 @@ def pretrain(
     init_checkpoint= a trained model is trained further on other text, prepared with its
     tokenizer (after add-tokens, with the new model's).
     """
-    set_threads(threads)
     from ..training.pretrain import pretrain as run
     from ..training.progress import Progress
 
@@ -132,6 +129,7 @@ def pretrain(
 )
 def finetune(
     ctx: typer.Context,
+    *,
     task: Annotated[
         str,
         typer.Argument(
@@ -140,10 +138,8 @@ def finetune(
             "retrieval.",
         ),
     ],
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="A model's directory, or its name on the hub.")
-    ],
-    train: Annotated[str, typer.Option(metavar="FILE", help="The rows to learn from.")],
+    model: Model,
+    train: Train,
     out: Run,
     dev: Annotated[
         str | None,
@@ -153,19 +149,13 @@ def finetune(
             "weights.",
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")
-    ] = None,
+    settings: KeyValues = None,
     settings_file: SettingsFile = None,
-    header: Header = None,
-    format: TableFormat = "auto",
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
+    table: Table,
     grid: GridWords = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
-    device: Device = "auto",
-    threads: Threads = None,
+    device: Computing = "auto",
 ) -> None:
     """Train a model for a task, from labelled rows.
 
@@ -179,11 +169,9 @@ def finetune(
     (these values); optuna:20 (a search of 20 trials), with learning_rate=1e-5..1e-4 (any value
     between).
     """
-    set_threads(threads)
     from ..training.progress import Progress
 
-    options = table_options(header, format, encoding, max_line_bytes)
-    given = given_settings(ctx, settings_file, settings or (), task, **options)
+    given = given_settings(ctx, settings_file, settings or (), task, **table)
     measured_on = None if dev is None else table_or_share(dev)
     if grid is not None or seeds is not None or jobs is not None:
         if measured_on is None:
@@ -240,9 +228,7 @@ def finetune(
 )
 def glue(
     ctx: typer.Context,
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="A model's directory, or its name on the hub.")
-    ],
+    model: Model,
     data: Annotated[
         Path, typer.Option(metavar="DIR", help="The official files: a folder for each task.")
     ],
@@ -257,8 +243,7 @@ def glue(
     grid: GridWords = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
-    device: Device = "auto",
-    threads: Threads = None,
+    device: Computing = "auto",
 ) -> None:
     """Fine-tune and measure on GLUE, and answer its test files.
 
@@ -266,7 +251,6 @@ def glue(
     is measured on dev and, where there are test files, writes what the benchmark's server takes.
     The same command again does what is missing.
     """
-    set_threads(threads)
     from ..training.glue import NOTE
     from ..training.glue import glue as run
     from ..training.progress import Progress
@@ -313,3 +297,85 @@ def seed_numbers(text: str | None) -> int | list[int]:
         raise SettingsError(f"seeds={text}: no numbers", fix="For example: 3, or 0,1,2.")
     numbers = [int(part) for part in parts]
     return numbers if "," in text else numbers[0]
+
+
+@verb(
+    "probe",
+    "bertworks probe --model sentence-transformers/all-MiniLM-L6-v2 \\\n"
+    "      --train train.tsv --dev dev.tsv pooling=cls layers=[-2]",
+)
+def probe(
+    ctx: typer.Context,
+    *,
+    model: Model,
+    train: Train,
+    dev: Dev,
+    settings: KeyValues = None,
+    settings_file: SettingsFile = None,
+    table: Table,
+    json: AsJson = False,
+    device: Computing = "auto",
+) -> None:
+    """Classify texts by a frozen encoder's vectors: logistic regression.
+
+    Shows in seconds what the vectors know of the classes.
+    """
+    from ..probing import probe as run
+
+    given = given_settings(ctx, settings_file, settings or (), **table)
+    found = run(model, train=train, dev=dev, device=device, **given)
+    if json:
+        show.as_json({"width": found.width, **found.metrics})
+    else:
+        show.metrics({"width": found.width, **found.metrics})
+
+
+@verb(
+    "ablate",
+    "bertworks ablate features --model runs/tiny --train train.conll \\\n"
+    "      --dev dev.conll --out runs/features finetune.learning_rate=2e-4",
+)
+def ablate(
+    ctx: typer.Context,
+    *,
+    what: Annotated[
+        Literal["features"],
+        typer.Argument(
+            metavar="WHAT",
+            help="features: six choices of a frozen encoder's layers, beside fine-tuning.",
+            show_default=False,
+        ),
+    ],
+    model: Model,
+    train: Train,
+    dev: Dev,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="For everything; one that exists is resumed.")
+    ],
+    settings: KeyValues = None,
+    settings_file: SettingsFile = None,
+    table: Table,
+    device: Computing = "auto",
+) -> None:
+    """Show a claim of the paper again, on your data.
+
+    features (paper, table 7): a two-layer BiLSTM tags words by a frozen encoder's hidden states,
+    which are computed once; beside it the encoder is fine-tuned (finetune=null leaves that out).
+    Rows that are finished are not done again.
+    """
+    assert what == "features"
+    from ..lab.features import ablate_features
+    from ..training.progress import Progress
+
+    results = ablate_features(
+        model,
+        train=train,
+        dev=dev,
+        out=out,
+        device=device,
+        progress=Progress(),
+        **given_settings(ctx, settings_file, settings or (), **table),
+    )
+    headings, cells = results.table()
+    show.table(headings, cells, right=headings[1:])
+    show.facts({"table": results.table_file, "results": results.json_file})

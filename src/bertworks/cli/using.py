@@ -1,38 +1,38 @@
-"""Using a model: `evaluate`, `score`, `predict`, `fill-mask`, `next-sentence`, `generate`."""
+"""Using a model: `evaluate`, `score`, `predict`, `fill-mask`, `next-sentence`, `generate`,
+`explain`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import literals
 from ..errors import DataError
+from ..files import write
 from . import show
 from .app import (
     AsJson,
-    Device,
-    Encoding,
+    Computing,
     Header,
-    MaxLineBytes,
     ModelPath,
+    ModelWorkers,
+    On,
+    Part,
     SettingsFile,
-    TableFormat,
+    Table,
     TaskFile,
-    Threads,
     given_settings,
-    line_options,
     lines_of,
     load_model,
     output,
-    table_options,
     verb,
 )
 
 if TYPE_CHECKING:
-    from ..tasks.evaluation import Evaluation
+    from ..tasks.breakdown import Evaluation
 
 Report = Annotated[
     Path | None,
@@ -44,26 +44,27 @@ Report = Annotated[
     "evaluate",
     "bertworks evaluate runs/tickets --data dev.tsv",
     "bertworks evaluate runs/tickets --data dev.tsv --report errors.html",
+    "bertworks evaluate runs/tickets --data may.tsv --data june.tsv --workers 2",
     "bertworks evaluate runs/tiny --data prepared max_seq_length=512",
 )
 def evaluate(
     ctx: typer.Context,
+    *,
     model: ModelPath,
     data: Annotated[
-        str,
+        list[str],
         typer.Option(
             metavar="FILE",
-            help="Rows whose answers are known; or what `prepare` made, for a pre-trained model.",
+            help="Rows whose answers are known; or what `prepare` made, for a pre-trained model. "
+            "Given several times: each file is measured.",
         ),
     ],
-    header: Header = None,
-    format: TableFormat = "auto",
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
+    table: Table,
     report: Report = None,
     json: AsJson = False,
-    device: Device = "auto",
-    threads: Threads = None,
+    workers: ModelWorkers = None,
+    on: On = None,
+    device: Computing = "auto",
     task: TaskFile = None,
     settings_file: SettingsFile = None,
 ) -> None:
@@ -73,15 +74,34 @@ def evaluate(
     seed= as they were then (held_out.documents, held_out.seed). 15 % of the tokens are predicted,
     80 % of them masked, 10 % replaced, 10 % left.
     """
-    given = given_settings(ctx, settings_file)
-    with output(report, [data], model=model):
-        _check_page(report)
-        found = load_model(model, device, threads, task).evaluate(
-            data,
-            **given,
-            **table_options(header, format, encoding, max_line_bytes),
-        )
-        _show_evaluation(found, model, data, report, json=json)
+    if len(data) > 1 and report is not None:
+        ctx.fail("A report is of one file.")
+    settings = given_settings(ctx, settings_file)
+    settings |= table
+    with output(report, data, model=model):
+        check_page(report)
+        measured = load_model(model, device, task)
+        if len(data) == 1 and workers is None and on is None:
+            found = measured.evaluate(data[0], **settings)
+            _show_evaluation(found, model, data[0], report, json=json)
+            return
+        workers = workers or (None if on else 1)
+        several = measured.evaluate_each(data, workers=workers, on=on, **settings)
+    if json:
+        for file, found in zip(data, several, strict=True):
+            show.as_json({"data": file, **_facts(found)})
+        return
+    names = list(dict.fromkeys(name for found in several for name in found.metrics))
+    show.table(
+        ("file", "rows", *names),
+        [
+            (file, f"{found.rows:,}", *(found.metrics.get(name, "") for name in names))
+            for file, found in zip(data, several, strict=True)
+        ],
+        right=("rows", *names),
+        cut="file",
+    )
+    show.remarks(dict.fromkeys(remark for found in several for remark in found.remarks))
 
 
 @verb(
@@ -127,13 +147,13 @@ def score(
     """Score predictions of any system, as evaluate scores a model's.
 
     answering: the data as SQuAD's JSON, version 1.1 or 2.0, and ids with their answers, as the
-    official scorers read them. tagging: CoNLL columns, the last two of them the true and the
+    official scorers read them. tagging: CoNLL columns, the last two of them the gold and the
     predicted tags. classification and regression: a table with both.
     """
     from ..scoring import score as run
 
     with output(report, [data, predictions, no_answer_probs]):
-        _check_page(report)
+        check_page(report)
         found = run(
             task,
             data,
@@ -146,7 +166,7 @@ def score(
         _show_evaluation(found, str(predictions or data), data, report, json=json)
 
 
-def _check_page(report: Path | None) -> None:
+def check_page(report: Path | None) -> None:
     """See that a page has the name of one, before anything is measured.
 
     Raises:
@@ -165,21 +185,27 @@ def _show_evaluation(
 
         write_evaluation_report(report, found, model=measured, data=data)
     if json:
-        show.as_json({"rows": found.rows, **found.metrics, "remarks": found.remarks})
+        show.as_json(_facts(found))
         return
     show.metrics({"rows": found.rows, **found.metrics})
     show.remarks(found.remarks)
     show.facts(show.evaluated(found.breakdown, report))
 
 
+def _facts(found: Evaluation) -> dict[str, Any]:
+    return {"rows": found.rows, **found.metrics, "remarks": found.remarks}
+
+
 @verb(
     "predict",
     'bertworks predict runs/tickets "The door is stuck." "Where is it?"',
     "bertworks predict runs/tickets --data new.tsv --out answers.jsonl",
+    "bertworks predict runs/tickets --data new.tsv --out answers-2.tsv --part 2/8",
     "cat texts.txt | bertworks predict runs/tickets -",
 )
 def predict(
     ctx: typer.Context,
+    *,
     model: ModelPath,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")
@@ -188,10 +214,7 @@ def predict(
         str | None,
         typer.Option(metavar="FILE", help="A table instead; - reads TSV from standard input."),
     ] = None,
-    header: Header = None,
-    format: TableFormat = "auto",
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
+    table: Table,
     pair: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The second text, where a row is a pair.")
     ] = None,
@@ -200,8 +223,10 @@ def predict(
         typer.Option(metavar="FILE", help="Where to: .tsv, .csv or .jsonl; TSV, if left out."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON Lines, whatever the name.")] = False,
-    device: Device = "auto",
-    threads: Threads = None,
+    part: Part = None,
+    workers: ModelWorkers = None,
+    on: On = None,
+    device: Computing = "auto",
     task: TaskFile = None,
     settings_file: SettingsFile = None,
 ) -> None:
@@ -214,28 +239,33 @@ def predict(
         ctx.fail("Give either texts or --data FILE.")
     if data is not None and pair is not None:
         ctx.fail("--pair is for texts; a table has a column of them.")
-    if data is None and (header is not None or format != "auto"):
+    if data is None and table.keys() & {"header", "format"}:
         ctx.fail("--header and --format are for --data FILE.")
+    apart = [option for option in (part, workers, on) if option is not None]
+    if apart and (data is None or out is None):
+        ctx.fail("--part, --workers and --on are for --data FILE --out FILE.")
     for text in texts or ():
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
 
     given = given_settings(ctx, settings_file)
+    given |= table
     with output(out, [data], model=model):
-        loaded = load_model(model, device, threads, task)
-        lines = lines_of(texts or [], **line_options(encoding, max_line_bytes))
-        asked = lines if pair is None else ((text, pair) for text in lines)
-        rows = loaded.stream(
-            None if data is not None else asked,
-            data=data,
-            **given,
-            **table_options(header, format, encoding, max_line_bytes),
-        )
-        if out is None and data is None and not json and sys.stdout.isatty():
-            assert loaded.task is not None, "it has predicted"
-            show.predictions(rows, loaded.task.shown)
-            return
-        count = write_predictions(out or "-", rows, format="jsonl" if json else "auto")
+        loaded = load_model(model, device, task)
+        if data is not None and out is not None:
+            workers = workers or (None if on else 1)
+            count = loaded.predict_to(
+                out, data, json=json, part=part, workers=workers, on=on, **given
+            )
+        else:
+            lines = lines_of(texts or [], **table)
+            asked = lines if pair is None else ((text, pair) for text in lines)
+            rows = loaded.stream(None if data is not None else asked, data=data, **given)
+            if out is None and data is None and not json and sys.stdout.isatty():
+                assert loaded.task is not None, "it has predicted"
+                show.predictions(rows, loaded.task.shown)
+                return
+            count = write_predictions(out or "-", rows, format="jsonl" if json else "auto")
     if out is not None:
         typer.echo(f"{count:,} rows written to {Path(out)}", err=True)
 
@@ -246,12 +276,11 @@ def fill_mask(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="With [MASK] where a word is.")],
     top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 5,
     json: AsJson = False,
-    device: Device = "auto",
-    threads: Threads = None,
+    device: Computing = "auto",
 ) -> None:
-    """Guess the masked words of a text."""
+    """Predict the masked words of a text."""
     show.must_hold_text(text)
-    masks = load_model(model, device, threads).fill_mask(text, top_k=top_k)
+    masks = load_model(model, device).fill_mask(text, top_k=top_k)
     if json:
         show.as_json(masks)
         return
@@ -273,13 +302,12 @@ def next_sentence(
     first: Annotated[str, typer.Argument(metavar="A", help="A text.", show_default=False)],
     second: Annotated[str, typer.Argument(metavar="B", help="Another.", show_default=False)],
     json: AsJson = False,
-    device: Device = "auto",
-    threads: Threads = None,
+    device: Computing = "auto",
 ) -> None:
-    """Tell how likely it is that B follows A."""
+    """Print the probability that B follows A."""
     show.must_hold_text(first)
     show.must_hold_text(second)
-    chance = load_model(model, device, threads).next_sentence(first, second)
+    chance = load_model(model, device).next_sentence(first, second)
     if json:
         show.as_json({"next_sentence_probability": chance})
     else:
@@ -299,11 +327,10 @@ def generate(
         typer.Argument(metavar="TEXT…", help="Beginnings; - reads lines.", show_default=False),
     ],
     json: AsJson = False,
-    device: Device = "auto",
-    threads: Threads = None,
+    device: Computing = "auto",
     settings_file: SettingsFile = None,
 ) -> None:
-    """Go on with texts, token by token; the model must be causal.
+    """Continue texts, token by token; the model must be causal.
 
     The same seed draws the same tokens, whatever other texts are given; a text that is given
     several times is continued in several ways.
@@ -312,12 +339,43 @@ def generate(
     prompts = list(lines_of(texts))
     for text in prompts:
         show.must_hold_text(text)
-    made = load_model(model, device, threads).generate(
-        prompts,
-        **given,
-    )
+    made = load_model(model, device).generate(prompts, **given)
     for text, new in zip(prompts, made, strict=True):
         if json:
             show.as_json({"text": text, "generated": new})
         else:
             typer.echo(f"{text} …\n  … {new.strip()}")
+
+
+@verb(
+    "explain",
+    'bertworks explain runs/tiny "They flow into the [MASK]." --out sea.html',
+    'bertworks explain runs/squad "Who left?" --pair "Ada left." --out who.html',
+)
+def explain(
+    model: ModelPath,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text.", show_default=False)],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page, its name ending in .html.")],
+    pair: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The second text, where it is a pair.")
+    ] = None,
+    device: Computing = "auto",
+    task: TaskFile = None,
+) -> None:
+    """Write a page of what a model does with a text, to look at in a browser.
+
+    Pieces, every head's attention, each word masked in turn, and what the prediction depends on:
+    one file that needs no server and no network. The text has 128 tokens at most.
+    """
+    for given in (text, pair):
+        if given is not None:
+            show.must_hold_text(given)
+    check_page(out)
+    with output(out, model=model):
+        loaded = load_model(model, device, task)
+        from ..explorer import explain as computed
+        from ..explorer.page import page
+
+        made = page(computed(loaded, text, pair))
+        write(out, made)
+    show.facts({"page": out, "size": f"{len(made.encode()) / 1e6:.1f} MB"})

@@ -1,35 +1,36 @@
-"""Texts as vectors: `embed`, `features`."""
+"""Texts and words as vectors: `embed`, `features`, `neighbours`, `search`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..remote import is_remote
 from ..wording import duration
 from . import show
 from .app import (
-    Device,
+    AsJson,
+    Computing,
     Encoding,
-    Header,
-    MaxLineBytes,
     ModelPath,
+    ModelWorkers,
+    On,
+    Part,
     SettingsFile,
-    TableFormat,
+    Table,
     TaskFile,
-    Threads,
     given_settings,
     lines_of,
     load_model,
     output,
-    table_options,
     verb,
 )
 
 if TYPE_CHECKING:
     from ..inference.vectors import WrittenVectors
-
 
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")]
 Data = Annotated[
@@ -52,6 +53,7 @@ Column = Annotated[
 )
 def embed(
     ctx: typer.Context,
+    *,
     model: ModelPath,
     out: Annotated[
         str, typer.Option(metavar="FILE", help="Where to: .npy is NumPy's format, or .parquet.")
@@ -59,13 +61,12 @@ def embed(
     texts: Texts = None,
     data: Data = None,
     column: Column = None,
-    header: Header = None,
-    format: TableFormat = "auto",
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
+    table: Table,
+    part: Part = None,
+    workers: ModelWorkers = None,
+    on: On = None,
     settings_file: SettingsFile = None,
-    device: Device = "auto",
-    threads: Threads = None,
+    device: Computing = "auto",
     task: TaskFile = None,
 ) -> None:
     """Write a vector of each text to a file.
@@ -74,12 +75,11 @@ def embed(
     --out, it resumes; FILE.json says what the vectors were made with. Row N of the
     file is of text N, counted from 0.
     """
-    given = given_settings(ctx, settings_file)
-    options = table_options(header, format, encoding, max_line_bytes)
-    source = _texts(ctx, texts, data, column, options)
-    with output(out, [data], model=model):
-        write = load_model(model, device, threads, task).embed_to
-        _run(write, out, source, column=column, **options, **given)
+    source = _texts(ctx, texts, data, column, table)
+    settings = {**table, **given_settings(ctx, settings_file)}
+    with output(None if is_remote(out) else out, [data], model=model):
+        write = load_model(model, device, task).embed_to
+        _run(write, out, source, workers, on, column=column, part=part, **settings)
 
 
 @verb(
@@ -88,18 +88,18 @@ def embed(
 )
 def features(
     ctx: typer.Context,
+    *,
     model: ModelPath,
     out: Annotated[str, typer.Option(metavar="FILE", help="Where to: a .parquet file.")],
     texts: Texts = None,
     data: Data = None,
     column: Column = None,
-    header: Header = None,
-    format: TableFormat = "auto",
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
+    table: Table,
+    part: Part = None,
+    workers: ModelWorkers = None,
+    on: On = None,
     settings_file: SettingsFile = None,
-    device: Device = "auto",
-    threads: Threads = None,
+    device: Computing = "auto",
     task: TaskFile = None,
 ) -> None:
     """Write a vector of each token or word, with its place in the text.
@@ -107,12 +107,11 @@ def features(
     The columns are row (the text's number, counted from 0), token or word, start and end (its
     characters), and vector. Stopped and started again with the same --out, it resumes.
     """
-    given = given_settings(ctx, settings_file)
-    options = table_options(header, format, encoding, max_line_bytes)
-    source = _texts(ctx, texts, data, column, options)
-    with output(out, [data], model=model):
-        write = load_model(model, device, threads, task).features_to
-        _run(write, out, source, column=column, **options, **given)
+    source = _texts(ctx, texts, data, column, table)
+    settings = {**table, **given_settings(ctx, settings_file)}
+    with output(None if is_remote(out) else out, [data], model=model):
+        write = load_model(model, device, task).features_to
+        _run(write, out, source, workers, on, column=column, part=part, **settings)
 
 
 def _texts(
@@ -120,31 +119,34 @@ def _texts(
     texts: list[str] | None,
     data: str | None,
     column: str | None,
-    options: Mapping[str, Any],
+    table: Mapping[str, Any],
 ) -> str | Iterable[str]:
     """What is to be read: a file, or texts, or the lines of standard input."""
     if bool(texts) == (data is not None):
         ctx.fail("Give either texts or --data FILE.")
-    if data is None and (column is not None or options.keys() & {"header", "format"}):
+    if data is None and (column is not None or table.keys() & {"header", "format"}):
         ctx.fail("--column, --header and --format are for --data FILE.")
     if data is not None:
         return data
     given = texts or []
     for text in given:
         show.must_hold_text(text)
-    return lines_of(given, **options) if "-" in given else given
+    return lines_of(given, **table) if "-" in given else given
 
 
 def _run(
     write: Callable[..., WrittenVectors],
     out: str,
     source: str | Iterable[str],
+    workers: int | None,
+    on: str | None,
     **settings: Any,
 ) -> None:
     """Write vectors, and show how it goes and what came of it."""
+    workers = workers or (None if on else 1)
     with show.stopwatch() as seconds:
         with show.bar("embedding", "texts") as embedding:
-            found = write(out, source, progress=embedding, **settings)
+            found = write(out, source, workers=workers, on=on, progress=embedding, **settings)
         rows = f"{found.rows:,}"
         if found.new < found.rows:
             rows += f", {found.rows - found.new:,} of them from before"
@@ -153,3 +155,162 @@ def _run(
             show.facts({"cut": f"{found.cut:,} texts were too long for the model"})
         rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing left to do"
         show.facts({"time": f"{duration(seconds())}, {rate}", "written to": out})
+
+
+@verb(
+    "neighbours",
+    "bertworks neighbours mini river",
+    'bertworks neighbours glove.6B.100d.txt "king - man + woman"',
+    "bertworks neighbours glove.6B.100d.txt --out runs/glove",
+    "bertworks neighbours mini --out mini.txt --layout glove",
+)
+def neighbours(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A model, or a file of vectors: word2vec's or GloVe's text."
+        ),
+    ],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORD]…", help='Words, or "king - man + woman".')
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Write the vectors: NAME.txt, or a directory for a model of them."
+        ),
+    ] = None,
+    layout: Annotated[
+        Literal["word2vec", "glove"], typer.Option(help="Of a text file that is written.")
+    ] = "word2vec",
+    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 10,
+    farthest: Annotated[
+        bool, typer.Option("--farthest", help="The least like a word, instead of the most.")
+    ] = False,
+    json: AsJson = False,
+    encoding: Encoding = "utf-8",
+) -> None:
+    """Find the words nearest to a word, or to a sum of words, by static vectors.
+
+    A model's are those of its table for whole words. Words that are opposites stand in the same
+    places of sentences, and are often near; --farthest shows words with nothing in common.
+    """
+    from ..word_vectors import WordVectors
+
+    with output(out, [source], kind="directory" if out and out.suffix != ".txt" else "file"):
+        if Path(source).is_file():
+            found = WordVectors.read(source, encoding=encoding)
+        else:
+            found = WordVectors.of_model(load_model(source, "cpu"))
+        if out is not None and out.suffix == ".txt":
+            found.write(out, format=layout)
+        elif out is not None:
+            found.to_model().save(out)
+    if out is not None:
+        show.facts({"words": f"{len(found.words):,}", "written to": out})
+    for query in words or ():
+        plus: list[str] = []
+        minus: list[str] = []
+        for part in query.replace(" - ", " + -").split(" + "):
+            (minus if part.startswith("-") else plus).append(part.removeprefix("-").strip())
+        near = found.neighbours(plus, minus, top_k=top_k, farthest=farthest)
+        if json:
+            show.as_json({"words": query, "neighbours": dict(near)})
+        else:
+            show.table((query, "cosine"), near, right="cosine")
+
+
+@verb(
+    "search",
+    "bertworks search sentence-transformers/all-MiniLM-L6-v2 notes.txt \\\n"
+    '      "who opened the door?"',
+    "bertworks search runs/questions passages.parquet --column passage \\\n"
+    "      --index passages.index --rerank runs/relevance --top-k 10 \\\n"
+    '      "how do doors work?" "what is a river?"',
+)
+def search(
+    ctx: typer.Context,
+    *,
+    model: ModelPath,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The texts: .txt, a text a line; or a table.")
+    ],
+    queries: Annotated[
+        list[str], typer.Argument(metavar="QUERY…", help="Questions; - reads lines.")
+    ],
+    index: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the vectors are kept for the next time."),
+    ] = None,
+    column: Column = None,
+    table: Table,
+    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 5,
+    rerank: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="A classifier or regression of pairs, to order the candidates."
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="How many texts the reranker reads; 50."),
+    ] = None,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Look at a part of the texts alone, with Faiss.")
+    ] = False,
+    json: AsJson = False,
+    settings_file: SettingsFile = None,
+    device: Computing = "auto",
+) -> None:
+    """Find the texts of a file that are nearest to a question.
+
+    The vectors are the model's, compared by their cosines. With --index the file's are made once;
+    if the file or the model has changed since, that is an error. Blank texts are left out.
+    """
+    if candidates is not None and rerank is None:
+        ctx.fail("--candidates is for --rerank MODEL.")
+    from ..checkpoints.locate import local_directory
+    from ..locks import check_inputs
+
+    given = given_settings(ctx, settings_file)
+    asked = list(lines_of(queries))
+    for query in asked:
+        show.must_hold_text(query)
+    if index is not None:
+        check_inputs(index, map(local_directory, filter(None, (model, rerank))))
+    loaded = load_model(model, device)
+    reranker = None if rerank is None else load_model(rerank, device)
+    from ..search import MANY, Index
+
+    with show.bar("embedding", "texts") as embedding:
+        opened = Index.open(
+            loaded,
+            file,
+            index,
+            column=column,
+            progress=embedding,
+            **given,
+            **table,
+        )
+    if opened.cut:
+        typer.echo(f"{opened.cut:,} of {len(opened):,} texts were too long, and cut", err=True)
+    if len(opened) > MANY and not approximate:
+        typer.echo(f"{len(opened):,} texts: --approximate would be faster", err=True)
+    more = {} if candidates is None else {"candidates": candidates}
+    found = opened.search(asked, top_k, rerank=reranker, approximate=approximate, **more)
+    for query, hits in zip(asked, found, strict=True):
+        if json:
+            show.as_json({"query": query, "hits": [hit._asdict() for hit in hits]})
+            continue
+        if len(asked) > 1:
+            typer.echo(query)
+        names = ("score", "line", "text") if rerank is None else ("score", "cosine", "line", "text")
+        rows = [
+            (
+                *((hit.score,) if rerank is None else (hit.score, hit.similarity)),
+                hit.where.removeprefix(file).lstrip(":, "),
+                " ".join(hit.text.split()),
+            )
+            for hit in hits
+        ]
+        show.table(names, rows, right="score cosine line", cut="text")

@@ -92,7 +92,7 @@ def read_wiki(path: str, reading: Reading) -> Iterator[Found]:
     paper's section 3.1 takes text passages only, no headers).
 
     Raises:
-        DataError: a line is bad, stands outside any `<doc>`, or a `<doc>` is not closed; and bad
+        DataError: a line is bad, is outside any `<doc>`, or a `<doc>` is not closed; and bad
             things are not to be skipped.
     """
     paragraphs: list[str] | None = None

@@ -18,6 +18,7 @@ from typing import IO, Any, Literal, TypeAlias
 import pyarrow as pa
 
 from ..errors import DataError, nearest
+from ..remote import open_raw
 
 MAX_LINE_BYTES = 1 << 26
 """The length of the longest line that is read unless the user allows more."""
@@ -43,48 +44,31 @@ _TAR, _TAR_AT = b"ustar", 257
 
 @dataclass(frozen=True, slots=True)
 class ExcludedDocument:
-    """A document that was dropped because it shares text with evaluation data.
+    """A document that was dropped because it shares text with evaluation data."""
 
-    Attributes:
-        where: where it begins.
-        beginning: its first line, at most 80 characters.
-        shared_sequences: how many of its word sequences the evaluation data has too.
-        first_shared: the words of the first of them.
-    """
-
-    where: str
-    beginning: str
-    shared_sequences: int
-    first_shared: str
+    where: str  # where it begins
+    beginning: str  # its first line, at most 80 characters
+    shared_sequences: int  # how many of its word sequences the evaluation data has too
+    first_shared: str  # the words of the first of them
 
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What a read of a corpus has met so far.
+    """What a read of a corpus has met so far."""
 
-    Attributes:
-        documents: documents handed out, copies by weight included.
-        duplicates: documents dropped because their text had come before.
-        excluded: documents dropped because they share text with evaluation data.
-        left_out: documents that a weight below 1 (or its fraction) did not draw.
-        empty: documents without any text.
-        cut: how often a document was cut at a paragraph because it had grown too long.
-        skipped: how many bad things were skipped, by kind.
-        first_skipped: the first of each kind: the error it would have been.
-        formats: what each file was read as, for people.
-        bytes_read, bytes_total: of the files as they lie on disk (data sets count nothing).
-    """
-
-    documents: int = 0
-    duplicates: int = 0
+    documents: int = 0  # documents handed out, copies by weight included
+    duplicates: int = 0  # documents dropped because their text had come before
+    # documents dropped because they share text with evaluation data
     excluded: list[ExcludedDocument] = field(default_factory=list)
-    left_out: int = 0
-    empty: int = 0
-    cut: int = 0
+    left_out: int = 0  # documents that a weight below 1 (or its fraction) did not draw
+    empty: int = 0  # documents without any text
+    cut: int = 0  # how often a document was cut at a paragraph because it had grown too long
+    # how many bad things were skipped, by kind
     skipped: Counter[str] = field(default_factory=Counter)
+    # the first of each kind: the error it would have been
     first_skipped: dict[str, str] = field(default_factory=dict)
-    formats: dict[str, str] = field(default_factory=dict)
-    bytes_read: int = 0
+    formats: dict[str, str] = field(default_factory=dict)  # what each file was read as, for people
+    bytes_read: int = 0  # of the files as they lie on disk (data sets count nothing)
     bytes_total: int = 0
 
     @property
@@ -94,26 +78,16 @@ class ReadCounts:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read, and where to count: what every format's reader is given.
+    """How to read, and where to count: what every format's reader is given."""
 
-    Attributes:
-        counts: what is added to.
-        skip_bad: whether bad things are skipped and counted, rather than errors.
-        column: the column of the text, if named.
-        spans: whether spans are read beside the text, where a format has room for them.
-        max_document_characters: plain text that runs on longer without a document's end is cut
-            at the next paragraph.
-        encoding: of text; any of Python's names.
-        max_line_bytes: a longer line is bad.
-    """
-
-    counts: ReadCounts
-    skip_bad: bool = False
-    column: str | None = None
-    spans: bool = False
+    counts: ReadCounts  # what is added to
+    skip_bad: bool = False  # whether bad things are skipped and counted, rather than errors
+    column: str | None = None  # the column of the text, if named
+    spans: bool = False  # whether spans are read beside the text, where a format has room for them
+    # plain text that runs on longer without a document's end is cut at the next paragraph
     max_document_characters: int = 1 << 23
-    encoding: str = "utf-8"
-    max_line_bytes: int = MAX_LINE_BYTES
+    encoding: str = "utf-8"  # of text; any of Python's names
+    max_line_bytes: int = MAX_LINE_BYTES  # a longer line is bad
 
     def bad(self, kind: str, what: str, *, where: str, fix: str | None = None) -> None:
         """Count something bad as skipped.
@@ -163,7 +137,6 @@ def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tup
 
     Args:
         stream: bytes, decompressed.
-        name: of the file, for errors.
         reading: the encoding, the limit, and what is done with what is bad.
 
     Raises:
@@ -227,12 +200,12 @@ def text_encoding(name: str) -> str:
 def open_stream(path: str, counts: ReadCounts) -> Iterator[io.BufferedReader[Any]]:
     """A buffered binary stream of the file's content, decompressed if gzip or zstd.
 
-    Compression is told by the first bytes. The bytes read from disk are added to `counts`.
+    The first bytes say whether it is compressed. Bytes read from disk are added to `counts`.
 
     Raises:
         OSError: the file cannot be opened, or its suffix claims a compression that it has not.
     """
-    with open(path, "rb", buffering=0) as file:
+    with open_raw(path) as file:
         start = file.read(4)
         file.seek(0)
         codec = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
@@ -247,11 +220,7 @@ def open_stream(path: str, counts: ReadCounts) -> Iterator[io.BufferedReader[Any
 
 
 def _check_text(head: bytes) -> None:
-    """See that a stream does not begin like a file of another kind.
-
-    Raises:
-        OSError: it does.
-    """
+    """See that a stream does not begin like a file of another kind."""
     for magic, kind in _NO_TEXT.items():
         if head.startswith(magic):
             raise OSError(f"it is {kind}")
@@ -268,14 +237,14 @@ def reason(error: Exception) -> str:
 class _Counted(io.RawIOBase):
     """A raw file that counts the bytes read from it."""
 
-    def __init__(self, file: io.FileIO, counts: ReadCounts) -> None:
+    def __init__(self, file: Any, counts: ReadCounts) -> None:
         self._file, self._counts = file, counts
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer will do
-        count = self._file.readinto(buffer) or 0
+        count: int = self._file.readinto(buffer) or 0
         self._counts.bytes_read += count
         return count
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import DataError
 from ..literals import Sentences, SpanSource
-from .chunks import find_chunks
+from ..text.tokenizer import Tokenizer
 from .lines import ReadCounts
 from .manifest import ShardRecord
 from .readers import Document
-from .shards import token_type, write_shard
-from .spans import Spans, mark_units, place_sentences
-
-if TYPE_CHECKING:
-    from ..text.tokenizer import Tokenizer
+from .shards import shard_content, token_type
+from .spans import Spans, find_chunks, mark_units, place_sentences
 
 _SENTENCES_AT_ONCE = 2048  # what the tokenizer library keeps of each is large
 
@@ -38,19 +34,12 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """The text of one shard.
+    """The text of one shard."""
 
-    Attributes:
-        number: the shard's number, from 0.
-        documents: the documents' text.
-        digest: of all of them.
-        bytes_read: how much of the corpus's files was read for it.
-    """
-
-    number: int
-    documents: list[Text]
-    digest: str
-    bytes_read: int
+    number: int  # the shard's number, from 0
+    documents: list[Text]  # the documents' text
+    digest: str  # of all of them
+    bytes_read: int  # how much of the corpus's files was read for it
 
     @property
     def file(self) -> str:
@@ -81,27 +70,18 @@ def batches(
 
 
 class _Made(NamedTuple):
-    """Tokens of some documents, end to end.
+    """Tokens of some documents, end to end."""
 
-    Attributes:
-        ids: `[tokens]`.
-        lengths: `[sentences]`, tokens of each.
-        goes_on: `[tokens]` bool, which go on a unit; empty where units are not marked.
-        spans: how many units are spans.
-    """
-
-    ids: np.ndarray
-    lengths: np.ndarray
-    goes_on: np.ndarray
-    spans: int
+    ids: np.ndarray  # `[tokens]`
+    lengths: np.ndarray  # `[sentences]`, tokens of each
+    goes_on: np.ndarray  # `[tokens]` bool, which go on a unit; empty where units are not marked
+    spans: int  # how many units are spans
 
 
 class ShardMaker:
-    """Splits, tokenises and writes, a batch at a time.
+    """Splits and tokenises, a batch at a time.
 
     Args:
-        tokenizer: makes the token ids.
-        directory: where the shards go.
         sentences: "split" splits each paragraph into sentences by rules; "lines" takes each as
             one sentence.
         language: of the rules.
@@ -111,21 +91,19 @@ class ShardMaker:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        directory: Path,
         sentences: Sentences,
         language: str,
         spans: SpanSource,
     ) -> None:
-        self._tokenizer, self._directory = tokenizer, directory
+        self._tokenizer = tokenizer
         self._sentences, self._language, self._spans = sentences, language, spans
         self._type = token_type(tokenizer.vocab_size)
 
-    def make(self, batch: TextBatch) -> ShardRecord:
-        """Make and write one shard.
+    def make(self, batch: TextBatch) -> tuple[ShardRecord, Any]:
+        """Make one shard: what is said of it, and the content of its file.
 
         Raises:
             DataError: the batch is too large for one shard.
-            OutputError: the shard cannot be written.
         """
         made: list[_Made] = []
         per_document: list[int] = []
@@ -146,7 +124,7 @@ class ShardMaker:
             np.concatenate([part.goes_on for part in made]),
             sum(part.spans for part in made),
         )
-        return self._write(
+        return self._shard(
             batch, whole, np.array(per_document), np.array([text.copy for text in batch.documents])
         )
 
@@ -154,7 +132,7 @@ class ShardMaker:
         paragraphs = text.split("\n")
         if self._sentences == "lines":
             return paragraphs
-        from ..text.sentences import split_sentences
+        from ..text.documents import split_sentences
 
         return [
             sentence
@@ -173,9 +151,12 @@ class ShardMaker:
             pieces = [sentence.input_ids for sentence in tokens]
             at = 0
             for text, sentences in zip(texts, documents, strict=True):
-                own = tokens[at : at + len(sentences)]
+                encodings = tokens[at : at + len(sentences)]
                 goes_on, found = self._mark(
-                    text, sentences, [t.input_ids for t in own], [t.offsets for t in own]
+                    text,
+                    sentences,
+                    [t.input_ids for t in encodings],
+                    [t.offsets for t in encodings],
                 )
                 marks.append(goes_on)
                 spans += found
@@ -191,7 +172,7 @@ class ShardMaker:
         ids: Sequence[np.ndarray],
         offsets: Sequence[np.ndarray],
     ) -> tuple[np.ndarray, int]:
-        """Which tokens of a document go on a unit, and how many units are spans."""
+        """Which tokens of a document continue a unit, and how many units are spans."""
         if not sentences:
             return np.empty(0, np.bool_), 0
         starts = place_sentences(sentences, text.content.decode())
@@ -203,12 +184,12 @@ class ShardMaker:
                 for start, end in chunks
             )
         words = [self._tokenizer.goes_on(sentence) for sentence in ids]
-        places = [at + own for at, own in zip(starts, offsets, strict=True)]
+        places = [at + offset for at, offset in zip(starts, offsets, strict=True)]
         return mark_units(np.concatenate(places), np.concatenate(words), spans)
 
-    def _write(
+    def _shard(
         self, batch: TextBatch, made: _Made, per_document: np.ndarray, copies: np.ndarray
-    ) -> ShardRecord:
+    ) -> tuple[ShardRecord, Any]:
         ids, lengths = made.ids, made.lengths
         if len(ids) >= 2**31:
             raise DataError(
@@ -219,8 +200,7 @@ class ShardMaker:
         kept = lengths > 0
         per_document = np.bincount(document[kept], minlength=len(per_document))
         filled = per_document > 0
-        size, sha256 = write_shard(
-            self._directory / batch.file,
+        content = shard_content(
             ids,
             lengths[kept],
             per_document[filled],
@@ -228,7 +208,7 @@ class ShardMaker:
             None if self._spans == "none" else made.goes_on,
         )
         unknown = self._tokenizer.id_of("unk")
-        return ShardRecord(
+        record = ShardRecord(
             file=batch.file,
             documents=int(filled.sum()),
             sentences=int(kept.sum()),
@@ -237,7 +217,8 @@ class ShardMaker:
             spans=made.spans,
             empty_sentences=int((~kept).sum()),
             empty_documents=int((~filled).sum()),
-            bytes=size,
-            sha256=sha256,
+            bytes=content.size,
+            sha256=hashlib.sha256(content).hexdigest(),
             text=batch.digest,
         )
+        return record, content

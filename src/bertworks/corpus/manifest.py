@@ -5,15 +5,17 @@ Nothing in them depends on the machine, the time, or the number of workers.
 
 from __future__ import annotations
 
+import re
 import shutil
+import zlib
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .. import files
 from ..errors import CheckpointError, DataError
-from ..json_text import parse_json
+from ..files import parse_json
 from ..literals import Sentences, SpanSource
 
 FORMAT_VERSION = 2
@@ -22,7 +24,7 @@ MANIFEST = "manifest.json"
 EXCLUDED = "excluded.jsonl"
 TOKENIZER = "tokenizer"
 
-_ADDED = {"encoding": "utf-8", "exclude": None}
+_ADDED = {"encoding": "utf-8", "exclude": None, "part": None}
 """Settings of a job that earlier releases did not have, and what they did."""
 
 
@@ -46,7 +48,8 @@ class Job(_Record):
 
     `exclude` is the digest of the word sequences that no document may share; None if none are
     excluded. `in_context` is whether sentences have the pieces that they have within their
-    document; it makes no difference to a tokenizer whose pieces do not depend on that.
+    document; it makes no difference to a tokenizer whose pieces do not depend on that. `part` is
+    which part of the shards is made (`I/N`), where not all are.
     """
 
     sources: tuple[SourceRecord, ...]
@@ -61,6 +64,7 @@ class Job(_Record):
     exclude: str | None = None
     seed: int
     shard_bytes: int
+    part: str | None = None
     versions: dict[str, str]
 
     def without_sizes(self) -> Job:
@@ -91,7 +95,7 @@ class ShardRecord(_Record):
     `text` is the digest of the text that went in, `sha256` that of the file that came out.
     """
 
-    file: str
+    file: str = Field(pattern=r"^[\w-][\w.-]*$")  # in the same directory
     documents: int
     sentences: int
     tokens: int
@@ -105,37 +109,24 @@ class ShardRecord(_Record):
 
 
 class Manifest(_Record):
-    """A prepared corpus: its counts, what made it, and its shards.
-
-    Attributes:
-        documents, sentences, tokens: what the shards hold, copies by weight included.
-        unknown_tokens: how many of the tokens are `[UNK]`.
-        spans: how many spans of tokens are marked as units.
-        empty_documents, empty_sentences: dropped, as nothing of them was left as tokens.
-        duplicate_documents: dropped, as their text had come before.
-        excluded_documents: dropped, as they share text with evaluation data.
-        left_out_documents: not drawn, by a weight with a fraction.
-        cut_documents: how often a very long document was cut at a paragraph.
-        skipped: bad things skipped, by kind.
-        token_type: the unsigned integer type of the token ids.
-        vocabulary_size: of the tokenizer; its hash is in `job`.
-    """
+    """A prepared corpus: its counts, what made it, and its shards."""
 
     format_version: int
-    documents: int
+    documents: int  # what the shards hold, copies by weight included
     sentences: int
     tokens: int
-    unknown_tokens: int
-    spans: int = 0
-    empty_documents: int
+    unknown_tokens: int  # how many of the tokens are `[UNK]`
+    spans: int = 0  # how many spans of tokens are marked as units
+    empty_documents: int  # dropped, as nothing of them was left as tokens
     empty_sentences: int
-    duplicate_documents: int
-    excluded_documents: int = 0
-    left_out_documents: int
-    cut_documents: int
-    skipped: dict[str, int]
-    token_type: str
-    vocabulary_size: int
+    duplicate_documents: int  # dropped, as their text had come before
+    excluded_documents: int = 0  # dropped, as they share text with evaluation data
+    left_out_documents: int  # not drawn, by a weight with a fraction
+    cut_documents: int  # how often a very long document was cut at a paragraph
+    skipped: dict[str, int]  # bad things skipped, by kind
+    token_type: str  # the unsigned integer type of the token ids
+    vocabulary_size: int  # of the tokenizer; its hash is in `job`
+    text: str | None = None  # of a part: the digest of the whole corpus's text
     job: Job
     shards: tuple[ShardRecord, ...]
 
@@ -193,7 +184,12 @@ class Manifest(_Record):
                 del tree["job"][key]
         if self.job.exclude is None:
             del tree["excluded_documents"]
+        if self.text is None:
+            del tree["text"]
         files.write_json(directory / MANIFEST, tree)
+
+
+_CHECKED_LINE = re.compile(rb'(.*),"crc32":"([0-9a-f]{8})"}')
 
 
 class Journal:
@@ -213,9 +209,9 @@ class Journal:
         """The job and the shards.
 
         Raises:
-            CheckpointError: another line cannot be understood.
+            CheckpointError: a line is damaged, or of something else.
         """
-        lines = self._file.read().splitlines()
+        lines = [self._checked(line) for line in self._file.read().splitlines()]
         try:
             job = Job.model_validate_json(lines[0]) if lines else None
             return job, [ShardRecord.model_validate_json(line) for line in lines[1:]]
@@ -229,8 +225,18 @@ class Journal:
 
     def append(self, record: Job | ShardRecord) -> None:
         """Add a line, and have it on the disk."""
-        self._file.append(record.model_dump_json().encode() + b"\n")
+        line = record.model_dump_json().encode()
+        self._file.append(line[:-1] + b',"crc32":"%08x"}\n' % zlib.crc32(line))
         self._file.sync()
+
+    def _checked(self, line: bytes) -> bytes:
+        """A line without its checksum, which those of earlier releases do not have."""
+        found = _CHECKED_LINE.fullmatch(line)
+        if found is None:
+            return line
+        if zlib.crc32(found[1] + b"}") != int(found[2], 16):
+            raise _damaged(self._file.path, "the checksum of a line is wrong")
+        return found[1] + b"}"
 
     def close(self) -> None:
         """Let go of the file; an empty journal is not left behind."""

@@ -1,4 +1,4 @@
-"""Documents that share word sequences with evaluation data, so that they can be left out.
+"""Documents that came before, or that share word sequences with evaluation data: to be left out.
 
 A network that was pre-trained on the passages of a test set is measured too well on it. Overlap is
 defined as by Brown et al. (2020), appendix C: a document that shares 13 words in a row with the
@@ -31,15 +31,10 @@ _MOST_WORDS = 1 << 21  # whose hashes are remembered
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What a document shares with the evaluation data.
+    """What a document shares with the evaluation data."""
 
-    Attributes:
-        sequences: how many of its sequences of 13 words.
-        words: the first of them.
-    """
-
-    sequences: int
-    words: str
+    sequences: int  # how many of its sequences of 13 words
+    words: str  # the first of them
 
 
 class SharedSequences:
@@ -48,9 +43,6 @@ class SharedSequences:
     Files may be tables (TSV, CSV, JSON Lines, Parquet), SQuAD's JSON, CoNLL's columns or plain
     text, also compressed: every text in them counts, cell by cell, and column by column down to the
     next empty line. Texts of fewer than 13 words cannot be recognised.
-
-    Args:
-        files: the evaluation files.
 
     Attributes:
         digest: identifies the set of sequences.
@@ -182,3 +174,37 @@ def _line_texts(file: str) -> Iterator[str]:
         for column, cell in zip(columns, cells, strict=False):
             column.append(cell)
     yield from map(" ".join, columns)
+
+
+_FEW = 1 << 16
+
+
+class SeenTexts:
+    """A growing set of texts, kept as digests of 128 bits.
+
+    Most lie in one sorted array, 16 bytes each; the newest (a quarter of them at most) in a
+    Python set, until they are merged into it.
+    """
+
+    def __init__(self) -> None:
+        self._sorted = np.empty(0, "S16")
+        self._newest: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._sorted) + len(self._newest)
+
+    def add(self, text: str) -> bool:
+        """Add a text; return whether it is new."""
+        # NumPy's byte strings of fixed length have no zeros at their end.
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest().rstrip(b"\0")
+        if digest in self._newest:
+            return False
+        at = int(np.searchsorted(self._sorted, np.bytes_(digest)))
+        if at < len(self._sorted) and self._sorted[at] == digest:
+            return False
+        self._newest.add(digest)
+        if len(self._newest) > max(_FEW, len(self._sorted) // 4):
+            newest = np.fromiter(self._newest, "S16", len(self._newest))
+            self._sorted = np.sort(np.concatenate((self._sorted, newest)))
+            self._newest = set()
+        return True

@@ -3,12 +3,13 @@
     documents ─ batches of text ─► workers: split, tokenise, write a shard ─► manifest
 
 Where one shard ends and the next begins depends on the text alone, so the bytes are the same for
-any number of workers, and a run that was killed goes on: it reads the text again (which is quick),
+any number of workers, and a killed run resumes: it reads the text again (which is quick),
 and leaves out what the journal says is done with the same text.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -17,15 +18,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
-from itertools import chain
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Unpack
 
-from .. import files
+from .. import files, parallel
 from ..errors import BertworksError, DataError, OutputError, SettingsError
-from ..literals import CorpusFormat, Sentences, SpanSource
+from ..keywords import PrepareKeywords
+from ..literals import CorpusFormat
 from ..locks import claim
+from ..parts import Part
+from ..remote import size_of
+from ..text.tokenizer import Tokenizer
 from ..wording import printable
 from .lines import MAX_LINE_BYTES, ReadCounts, text_encoding
 from .making import ShardMaker, TextBatch, batches
@@ -42,65 +46,51 @@ from .manifest import (
     remove_unfinished,
 )
 from .overlap import SharedSequences
-from .progress import PrepareProgress
 from .readers import read_documents
+from .settings import PrepareSettings
 from .shards import sha256_of, token_type
-from .sources import CorpusSource, parse_sources, paths_of
-from .workers import Workers
-
-if TYPE_CHECKING:
-    from ..text.tokenizer import Tokenizer
-
-__all__ = ["Manifest", "PrepareProgress", "prepare"]
+from .sources import CorpusSource, Sources, parse_sources, paths_of
 
 _LIBRARIES = ("pyarrow", "sentencex", "tokenizers")
 
 
 def prepare(
-    sources: str
-    | os.PathLike[str]
-    | CorpusSource
-    | Sequence[str | os.PathLike[str] | CorpusSource],
+    sources: Sources,
     *,
     tokenizer: Tokenizer | str | os.PathLike[str],
     out: str | os.PathLike[str],
-    workers: int = 1,
+    workers: int | None = 1,
+    on: str | None = None,
     format: CorpusFormat = "auto",
     column: str | None = None,
-    sentences: Sentences = "split",
-    language: str = "en",
-    spans: SpanSource = "none",
     skip_bad: bool = False,
     drop_duplicates: bool = False,
     exclude: Sequence[str | os.PathLike[str]] = (),
-    seed: int = 0,
     encoding: str = "utf-8",
     max_line_bytes: int = MAX_LINE_BYTES,
-    shard_bytes: int = 1 << 23,
+    part: str | None = None,
     progress: Callable[[PrepareProgress], None] | None = None,
+    **settings: Unpack[PrepareKeywords],
 ) -> Manifest:
     """Split a corpus into sentences, tokenise it, and write it as shards of token ids.
 
     The directory holds the shards, `manifest.json`, and the tokenizer's files. Killed and called
-    again with the same arguments, it goes on where it stopped. The bytes do not depend on
+    again with the same arguments, it resumes. The bytes do not depend on
     `workers`.
 
     Args:
         sources: see `read_documents`, as for `format`, `column`, `skip_bad`, `drop_duplicates`,
-            `seed`, `encoding` and `max_line_bytes`.
+            `encoding` and `max_line_bytes`.
         tokenizer: a Tokenizer, or where its files lie.
         out: the directory to write; new, empty, or left by a run with the same arguments.
-        workers: processes; 1 works in this one.
-        sentences: "split" splits paragraphs into sentences by rules; "lines" takes each line of
-            text as one sentence.
-        language: whose rules split sentences: one of `text.sentences.LANGUAGES`.
-        spans: which spans of text are marked as units for `masking.unit=knowledge`: "given", those
-            that documents carry as `spans`, see `corpus.spans`; "rules", and those that rules find
-            in documents that carry none, see `corpus.chunks`; "none".
+        workers, on: how many processes, and where; see `parallel.map`.
         exclude: files of evaluation data: documents that share 13 words in a row with them are left
             out, and listed in `excluded.jsonl`; see `corpus.overlap`.
-        shard_bytes: a shard is full when its text, in UTF-8, reaches this.
+        part: `I/N`: make only every N-th shard, from the I-th on. All of the corpus is read, so
+            that the shards are those of one run; `merge` puts the parts together.
         progress: called after every shard and at the end.
+        settings: those of `PrepareSettings`: how documents become sentences and spans (`language`:
+            one of `text.documents.LANGUAGES`; for spans see `corpus.spans`), and shards.
 
     Raises:
         DataError: the corpus is missing, bad or holds no text; or a finished corpus lies in `out`
@@ -109,18 +99,17 @@ def prepare(
             process, or is, contains or lies in an input.
         BertworksError: `out` holds something else.
     """
-    if workers < 1 or shard_bytes < 1:
-        raise SettingsError(
-            f"workers={workers}, shard_bytes={shard_bytes}: each must be at least 1"
-        )
+    how = PrepareSettings.parse(settings)
+    if workers is not None and workers < 1:
+        raise SettingsError(f"workers={workers}: must be at least 1")
+    from ..text.documents import split_sentences
     from ..text.files import write_definition
-    from ..text.sentences import split_sentences
     from ..text.tokenizer import Tokenizer
 
-    split_sentences("", language)  # an unknown language is refused before anything is read
-    if sentences == "lines" and language != "en":
+    split_sentences("", how.language)  # an unknown language is refused before anything is read
+    if how.sentences == "lines" and how.language != "en":
         raise SettingsError(
-            f"language={language!r} is for sentences='split'",
+            f"language={how.language!r} is for sentences='split'",
             fix="With sentences='lines' each line is a sentence: leave the language out.",
         )
     tokenizer_path = None if isinstance(tokenizer, Tokenizer) else tokenizer
@@ -131,17 +120,14 @@ def prepare(
     job = Job(
         sources=tuple(map(_source_record, parsed)),
         vocabulary_hash=tokenizer.fingerprint,
-        sentences=sentences,
-        language=language,
-        spans=spans,
         in_context=not tokenizer.definition.context_free,
         encoding=text_encoding(encoding),
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
         exclude=shared.digest if shared else None,
-        seed=seed,
-        shard_bytes=shard_bytes,
+        part=None if part is None else str(Part.parse(part)),
         versions={name: importlib.metadata.version(name) for name in _LIBRARIES},
+        **how.model_dump(),
     )
     counts = ReadCounts()
     documents = read_documents(
@@ -149,8 +135,8 @@ def prepare(
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
         exclude=shared,
-        seed=seed,
-        spans=spans != "none",
+        seed=how.seed,
+        spans=how.spans != "none",
         encoding=encoding,
         max_line_bytes=max_line_bytes,
         counts=counts,
@@ -162,10 +148,13 @@ def prepare(
         with closing(Journal(directory)) as journal:
             run = _Run(directory, job, journal, counts, progress)
             try:
-                if not (directory / TOKENIZER).exists():
-                    with files.new_directory(directory / TOKENIZER) as new:
+                if run.is_finished and (directory / TOKENIZER).exists():
+                    # One by one, so that who reads them now finds each; what is damaged is mended.
+                    write_definition(tokenizer.definition, directory / TOKENIZER)
+                else:
+                    with files.new_directory(directory / TOKENIZER, replace=True) as new:
                         write_definition(tokenizer.definition, new)
-                run.work(batches(documents, shard_bytes, counts), tokenizer, workers)
+                run.work(batches(documents, how.shard_bytes, counts), tokenizer, workers, on)
                 return run.finish(tokenizer)
             except OutputError as error:
                 if not run.records:
@@ -192,15 +181,17 @@ class _Run:
         self._counts, self._report = counts, progress
         self.records: dict[str, ShardRecord] = {}
         self._progress = PrepareProgress(bytes_total=counts.bytes_total, read=counts)
+        self._part = Part.parse(job.part) if job.part is not None else Part(1, 1)
+        self._text = hashlib.blake2b(digest_size=16)
         self._bytes: dict[str, int] = {}
         self._start = time.monotonic()
-        self._finished = (directory / MANIFEST).exists()
+        self.is_finished = (directory / MANIFEST).exists()
         self._done = {record.file: record for record in self._resume()}
 
     def _resume(self) -> list[ShardRecord]:
         """What earlier runs have done, if it was the same job."""
         remove_unfinished(self._directory)
-        if self._finished:
+        if self.is_finished:
             manifest = Manifest.read(self._directory)
             before, records = manifest.job, list(manifest.shards)
             difference = before.first_difference(self._job)
@@ -220,33 +211,31 @@ class _Run:
             )
         return records
 
-    def work(self, todo: Iterator[TextBatch], tokenizer: Tokenizer, workers: int) -> None:
+    def work(
+        self, todo: Iterator[TextBatch], tokenizer: Tokenizer, workers: int | None, on: str | None
+    ) -> None:
         """Make every shard that is not there yet."""
         job = self._job
-        settings = (self._directory, job.sentences, job.language, job.spans)
-        pending = self._pending(todo)
-        if workers == 1:
-            make = ShardMaker(tokenizer, *settings).make
-            for batch in pending:
-                self._add(make(batch))
-            return
-        first = next(pending, None)
-        if first is None:
-            return  # and no process is started for nothing
-        pool: Workers[TextBatch, ShardRecord] = Workers(workers, _build_maker, *settings)
-        with closing(pool):
-            for record in pool.map(chain([first], pending)):
+        make = ShardMaker(tokenizer, job.sentences, job.language, job.spans).make
+        with closing(parallel.map(make, self._pending(todo), workers=workers, on=on)) as shards:
+            for record, content in shards:
+                files.write(self._directory / record.file, content)
                 self._add(record)
 
     def _pending(self, todo: Iterator[TextBatch]) -> Iterator[TextBatch]:
         for batch in todo:
+            self._text.update(batch.digest.encode())
+            if batch.number % self._part.of != self._part.number - 1:
+                self._progress.bytes_read += batch.bytes_read
+                self._show()
+                continue
             self._bytes[batch.file] = batch.bytes_read
             done = self._done.pop(batch.file, None)
             if done is not None and self._is_whole(done) and done.text == batch.digest:
                 self._progress.reused_shards += 1
                 self._note(done)
                 continue
-            if self._finished and (done is None or done.text != batch.digest):
+            if self.is_finished and (done is None or done.text != batch.digest):
                 raise self._changed()
             yield batch
 
@@ -272,22 +261,23 @@ class _Run:
         now.tokens += record.tokens
         now.unknown_tokens += record.unknown_tokens
         now.bytes_read += self._bytes.pop(record.file)
-        self._tell()
+        self._show()
 
-    def _tell(self) -> None:
+    def _show(self) -> None:
         self._progress.seconds = time.monotonic() - self._start
         if self._report is not None:
             self._report(self._progress)
 
     def finish(self, tokenizer: Tokenizer) -> Manifest:
         """Write the manifest in the journal's place."""
-        if self._finished and self._done:
+        text = None if self._job.part is None else self._text.hexdigest()
+        if self.is_finished and (self._done or Manifest.read(self._directory).text != text):
             raise self._changed()
         shards = [self.records[file] for file in sorted(self.records)]
         total: Counter[str] = Counter()
         for record in shards:
             total.update(record.model_dump(exclude={"file", "sha256", "text"}))
-        if not total["tokens"]:
+        if not total["tokens"] and self._job.part is None:
             raise DataError("nothing is left of the corpus: it holds no text that gives tokens")
         for file in self._done:  # of a text that has become shorter since the last run
             (self._directory / file).unlink(missing_ok=True)
@@ -307,6 +297,7 @@ class _Run:
             skipped=dict(sorted(self._counts.skipped.items())),
             token_type=token_type(tokenizer.vocab_size).name,
             vocabulary_size=tokenizer.vocab_size,
+            text=text,
             job=self._job,
             shards=tuple(shards),
         )
@@ -316,7 +307,7 @@ class _Run:
         manifest.write(self._directory)
         self._journal.remove()
         self._progress.bytes_read = self._counts.bytes_read
-        self._tell()
+        self._show()
         return manifest
 
     def leave_no_trace(self) -> None:
@@ -337,15 +328,6 @@ class _Run:
             where=str(self._directory),
             fix="Choose another --out, or remove the directory.",
         )
-
-
-def _build_maker(
-    directory: Path, sentences: Sentences, language: str, spans: SpanSource
-) -> Callable[[TextBatch], ShardRecord]:
-    from ..text.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.load(directory / TOKENIZER)
-    return ShardMaker(tokenizer, directory, sentences, language, spans).make
 
 
 def _check_ours(directory: Path) -> None:
@@ -371,5 +353,34 @@ def _source_record(source: CorpusSource) -> SourceRecord:
         format=source.format,
         column=source.column,
         files=len(found),
-        bytes=sum(map(os.path.getsize, found)),
+        bytes=sum(map(size_of, found)),
     )
+
+
+@dataclass(slots=True)
+class PrepareProgress:
+    """How far `prepare` is; handed to its `progress` after every shard and at the end."""
+
+    bytes_total: int = 0
+    documents: int = 0  # in the shards so far
+    sentences: int = 0
+    tokens: int = 0
+    unknown_tokens: int = 0
+    shards: int = 0  # how many there are, and how many of them an earlier run had made
+    reused_shards: int = 0
+    # of the corpus's files, for these shards; `bytes_total` is known beforehand (data sets count
+    # for nothing in both)
+    bytes_read: int = 0
+    seconds: float = 0.0  # since the start
+    new_tokens: int = 0  # those made in this run
+    # what the reading has met: skipped, duplicates, formats
+    read: ReadCounts = field(default_factory=ReadCounts)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.new_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def unknown_rate(self) -> float:
+        """The share of `[UNK]` among the tokens."""
+        return self.unknown_tokens / max(self.tokens, 1)

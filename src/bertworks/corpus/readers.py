@@ -6,17 +6,16 @@ Memory holds one document at a time, whatever the size of the corpus.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..errors import DataError
 from ..literals import CorpusFormat
-from .duplicates import SeenTexts
+from ..remote import size_of
 from .formats import Found, detect_format, read_json_lines, read_text, read_wiki
 from .lines import MAX_LINE_BYTES, ExcludedDocument, ReadCounts, Reading, text_encoding
-from .overlap import SharedSequences
-from .sources import CorpusSource, parse_sources
+from .overlap import SeenTexts, SharedSequences
+from .sources import CorpusSource, Sources, parse_sources
 from .spans import Spans
 from .tables import read_dataset, read_parquet
 
@@ -32,20 +31,13 @@ _READERS = {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document.
+    """A document."""
 
-    Attributes:
-        paragraphs: its lines of text, stripped, none of them empty; at least one.
-        where: where it begins: `file:line`, or `file, row 12` in a table.
-        copy: 0, or 1, 2, … for further copies that its source's weight asks for; they follow it
-            at once.
-        spans: of `text`, rising, if it carries any and they were asked for.
-    """
-
-    paragraphs: tuple[str, ...]
-    where: str
+    paragraphs: tuple[str, ...]  # its lines of text, stripped, none of them empty; at least one
+    where: str  # where it begins: `file:line`, or `file, row 12` in a table
+    # 0, or 1, 2, … for further copies that its source's weight asks for; they follow it at once
     copy: int = 0
-    spans: Spans | None = None
+    spans: Spans | None = None  # of `text`, rising, if it carries any and they were asked for
 
     @property
     def text(self) -> str:
@@ -53,10 +45,7 @@ class Document:
 
 
 def read_documents(
-    sources: str
-    | os.PathLike[str]
-    | CorpusSource
-    | Sequence[str | os.PathLike[str] | CorpusSource],
+    sources: Sources,
     *,
     format: CorpusFormat = "auto",
     column: str | None = None,
@@ -92,10 +81,10 @@ def read_documents(
     """
     parsed = parse_sources(sources, format=format, column=column)
     files = [source.files() for source in parsed]
-    for source, own in zip(parsed, files, strict=True):
-        _check_column(source, own)
+    for source, paths in zip(parsed, files, strict=True):
+        _check_column(source, paths)
     counts = counts if counts is not None else ReadCounts()
-    counts.bytes_total += sum(os.path.getsize(file) for some in files for file in some)
+    counts.bytes_total += sum(size_of(file) for some in files for file in some)
     reading = Reading(
         counts,
         skip_bad,
@@ -107,11 +96,7 @@ def read_documents(
 
 
 def _check_column(source: CorpusSource, files: list[str]) -> None:
-    """See that a column is named of files one of which has columns.
-
-    Raises:
-        DataError: all are plain text.
-    """
+    """See that a column is named of files one of which has columns."""
     if source.column is None or source.is_dataset:
         return
 

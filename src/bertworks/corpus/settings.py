@@ -32,3 +32,6 @@ class PrepareSettings(Settings):
         'them as "spans": [[start, end], …]; rules: and where they do not, rules find some',
     )
     seed: int = Field(0, description="draws what a corpus weight's fraction takes")
+    shard_bytes: int = Field(
+        1 << 23, ge=1, description="a shard is full when its text, in UTF-8, reaches this"
+    )

@@ -12,17 +12,15 @@ import hashlib
 from bisect import bisect_right
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from .. import files
-from ..errors import CheckpointError
+from ..errors import CheckpointError, DataError
+from ..remote import fetched, is_remote
+from ..text.tokenizer import Tokenizer
 from .manifest import TOKENIZER, Manifest, ShardRecord
-
-if TYPE_CHECKING:
-    from ..text.tokenizer import Tokenizer
 
 _HASH_BLOCK = 1 << 20
 
@@ -32,29 +30,24 @@ def token_type(vocabulary_size: int) -> np.dtype[Any]:
     return np.min_scalar_type(vocabulary_size - 1)
 
 
-def write_shard(
-    path: Path,
+def shard_content(
     ids: np.ndarray,
     sentence_lengths: np.ndarray,
     document_sentences: np.ndarray,
     copies: np.ndarray,
     goes_on: np.ndarray | None = None,
-) -> tuple[int, str]:
-    """Write a shard, whole or not at all.
+) -> Any:
+    """The bytes of a shard's file.
 
     Args:
-        path: the file.
         ids: `[tokens]`, of the type that is to be stored.
         sentence_lengths: `[sentences]`, tokens of each.
         document_sentences: `[documents]`, sentences of each.
         copies: `[documents]`, the number of each document's copy.
-        goes_on: `[tokens]` bool, which tokens go on a unit, where that is to be told.
+        goes_on: `[tokens]` bool, which tokens go on a unit, where that is to be kept.
 
     Returns:
-        The file's size in bytes and its SHA-256.
-
-    Raises:
-        OutputError: the disk is full, or the file cannot be written.
+        A buffer of Arrow's.
     """
     in_tokens, in_sentences = _offsets(sentence_lengths), _offsets(document_sentences)
     sentences = pa.ListArray.from_arrays(pa.array(in_tokens), pa.array(ids))
@@ -68,9 +61,7 @@ def write_shard(
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    content = sink.getvalue()
-    files.write(path, content)
-    return content.size, hashlib.sha256(content).hexdigest()
+    return sink.getvalue()
 
 
 def sha256_of(path: Path) -> str:
@@ -109,17 +100,24 @@ class Corpus:
         """Open what `prepare` wrote.
 
         Args:
-            directory: the one that `manifest.json` lies in.
+            directory: the one that `manifest.json` lies in; on another file system, `s3://…`, it is
+                copied to a cache first.
             verify: read everything and compare checksums; otherwise only sizes and counts are
                 compared.
 
         Raises:
-            DataError: the directory is no finished corpus.
+            DataError: the directory is no finished corpus, or a part of one.
             CheckpointError: the manifest or a shard is missing, damaged, or of another version.
         """
-        directory = Path(directory)
+        directory = fetched(str(directory)) if is_remote(directory) else Path(directory)
         manifest = Manifest.read(directory)
-        shards = [_open_shard(directory, record, manifest, verify) for record in manifest.shards]
+        if manifest.job.part is not None:
+            raise DataError(
+                f"is part {manifest.job.part} of a corpus",
+                where=str(directory),
+                fix="Put all parts together with `bertworks merge`.",
+            )
+        shards = [open_shard(directory, record, manifest, verify) for record in manifest.shards]
         return cls(directory, manifest, shards)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -170,7 +168,7 @@ class Corpus:
 
     @property
     def has_units(self) -> bool:
-        """Whether it is told which tokens are masked together."""
+        """Whether it is known which tokens are masked together."""
         return self.manifest.job.spans != "none"
 
     def goes_on(self, number: int) -> np.ndarray:
@@ -214,7 +212,12 @@ class Corpus:
         return tokenizer
 
 
-def _open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify: bool) -> _Shard:
+def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify: bool) -> _Shard:
+    """Map a shard of a prepared directory; the arguments are those of `Corpus.open`.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
     path = directory / record.file
     if not path.is_file():
         raise _damaged(path, "missing")

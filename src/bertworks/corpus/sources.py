@@ -9,9 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from ..errors import DataError
 from ..literals import CorpusFormat
+from ..remote import is_remote, remote_files
 
 _HUB = "hf:"
 _WEIGHTED = re.compile(r"(?P<path>.+)@(?P<weight>\d+(?:\.\d+)?)", re.DOTALL)
@@ -21,23 +23,22 @@ _WEIGHTED = re.compile(r"(?P<path>.+)@(?P<weight>\d+(?:\.\d+)?)", re.DOTALL)
 class CorpusSource:
     """One part of a corpus.
 
-    Attributes:
-        path: a file, a folder (all files below it but hidden ones, in sorted order), a glob, or a
-            Hugging Face data set as `hf:NAME[:CONFIG][#SPLIT]` (a folder that `save_to_disk` wrote
-            is one too, with or without `hf:`).
-        weight: how often a pass over the corpus meets each of the source's documents. 2 gives each
-            twice; 0.5 a seeded half of them; 1.5 each once and a seeded half of them again.
-        format: how the files hold their documents; found out file by file if "auto".
-        column: the column of the text in JSON Lines, Parquet and data sets. If left out: `text`,
-            else the only one that holds strings.
-
     Raises:
         DataError: the weight is not a finite number above 0.
     """
 
+    # a file, a folder (all files below it but hidden ones, in sorted order), each of these perhaps
+    # with a scheme (`s3://bucket/folder`), a glob, or a Hugging Face data set as
+    # `hf:NAME[:CONFIG][#SPLIT]` (a folder that `save_to_disk` wrote is one too, with or without
+    # `hf:`)
     path: str
+    # how often a pass over the corpus meets each of the source's documents. 2 gives each twice; 0.5
+    # a seeded half of them; 1.5 each once and a seeded half of them again
     weight: float = 1.0
+    # how the files hold their documents; found out file by file if "auto"
     format: CorpusFormat = "auto"
+    # the column of the text in JSON Lines, Parquet and data sets. If left out: `text`, else the
+    # only one that holds strings
     column: str | None = None
 
     def __post_init__(self) -> None:
@@ -56,7 +57,7 @@ class CorpusSource:
         format: CorpusFormat = "auto",
         column: str | None = None,
     ) -> CorpusSource:
-        """Read `PATH` or `PATH@WEIGHT`; a path that exists as it stands has no weight in it.
+        """Read `PATH` or `PATH@WEIGHT`; an existing path of this name has no weight in it.
 
         `format` and `column` are for sources that do not say their own.
         """
@@ -100,6 +101,10 @@ class CorpusSource:
         """
         if self.is_dataset:
             return []
+        if is_remote(self.path):
+            if not (found := remote_files(self.path)):
+                raise DataError("no such file or folder", where=self.path)
+            return found
         path = os.path.expanduser(self.path)
         if os.path.isfile(path):
             return [path]
@@ -118,6 +123,12 @@ class CorpusSource:
         raise DataError("no such file or folder", where=self.path)
 
 
+Sources: TypeAlias = (
+    str | os.PathLike[str] | CorpusSource | Sequence[str | os.PathLike[str] | CorpusSource]
+)
+"""A corpus as people give it: one source or several."""
+
+
 def paths_of(sources: Sequence[CorpusSource]) -> list[str]:
     """The folders of sources, and the files of those that are none.
 
@@ -132,10 +143,7 @@ def paths_of(sources: Sequence[CorpusSource]) -> list[str]:
 
 
 def parse_sources(
-    sources: str
-    | os.PathLike[str]
-    | CorpusSource
-    | Sequence[str | os.PathLike[str] | CorpusSource],
+    sources: Sources,
     *,
     format: CorpusFormat = "auto",
     column: str | None = None,

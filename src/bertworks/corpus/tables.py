@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import DataError, check_name, need
+from ..remote import is_remote, open_raw, size_of
 from .formats import Found, found_in, report_missing_column, text_of
 from .lines import Reading, reason
 from .sources import CorpusSource, is_saved_dataset
@@ -34,7 +34,7 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Found]:
     """
     check_name(path)
     counts, row = reading.counts, 0
-    size, seen = os.path.getsize(path), 0
+    size, seen = size_of(path), 0
     try:
         with open_parquet(path) as file:
             column = _choose_column(path, file.schema_arrow, reading)
@@ -66,9 +66,10 @@ def open_parquet(path: str) -> pq.ParquetFile:
     Raises:
         OSError, pyarrow.ArrowException: it is none.
     """
-    with pq.ParquetFile(path) as file:
+    source = open_raw(path) if is_remote(path) else path
+    with pq.ParquetFile(source) as file:
         names = [field.name for field in file.schema_arrow if _is_string(field.type)]
-    return pq.ParquetFile(path, memory_map=True, read_dictionary=names)
+    return pq.ParquetFile(source, memory_map=True, read_dictionary=names)
 
 
 def read_batches(
@@ -78,9 +79,7 @@ def read_batches(
 
     Args:
         file: as `open_parquet` opens it.
-        path: its name, for errors.
         limit: the most bytes of a text.
-        columns: which; all, if left out.
 
     Raises:
         DataError: a text is longer.

@@ -1,15 +1,17 @@
 """The whole cycle in minutes: text, vocabulary, pre-training, fine-tuning, predictions.
 
 It calls the public functions and nothing else, with settings small enough for two cores, and
-compares what comes of it with two baselines: always giving the commonest label, and the same
-network, fine-tuned alike, that was not pre-trained.
+compares the result with two baselines: always predicting the commonest label, and the same
+network, fine-tuned alike, that was not pre-trained. `mini`, the model that the package carries,
+is shown first.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,8 @@ from . import texts
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ..api import Model
 
 VOCABULARY_SIZE = 4000
 
@@ -56,6 +60,20 @@ FINETUNING: Mapping[str, Any] = {
     "max_seq_length": 128,
 }
 
+QUICK: Mapping[str, Any] = {"steps": 300, "eval_every": 300, "checkpoint_every": 300}
+QUICK_FINETUNING: Mapping[str, Any] = {"epochs": 1}
+
+FACTS = (
+    "it is one of the largest cities in the united [MASK].",
+    "the river flows into the [MASK].",
+    "he was born in 1950 in new [MASK].",
+)
+SENTENCES = (
+    "the war ended in 1945.",
+    "after it, the city was built again.",
+    "the frog lives in trees near streams.",
+)
+
 QUESTIONS = (
     "raise an [MASK] if the key is not found.",
     "return [MASK] if the two objects are equal.",
@@ -73,6 +91,7 @@ class DemoResult:
         majority: the share of the commonest label among the held-out rows.
         without_pretraining: held-out accuracy of the network that began at random.
         with_pretraining: held-out accuracy of the network that was pre-trained.
+        standard_error: of the difference of these two, which saw the same rows.
         report: the page about the pre-training run.
         seconds: what everything took.
     """
@@ -81,6 +100,7 @@ class DemoResult:
     majority: float
     without_pretraining: float
     with_pretraining: float
+    standard_error: float
     report: Path
     seconds: float
 
@@ -89,14 +109,22 @@ class DemoResult:
         """Whether pre-training was worth it here."""
         return self.with_pretraining > max(self.majority, self.without_pretraining)
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether pre-training gains more than chance would: two standard errors."""
+        return self.with_pretraining - self.without_pretraining > 2 * self.standard_error
 
-def run_demo(out: str | Path, *, seed: int = 1, console: Console | None = None) -> DemoResult:
-    """Run the whole cycle, and tell of it.
+
+def run_demo(
+    out: str | Path, *, seed: int = 1, quick: bool = False, console: Console | None = None
+) -> DemoResult:
+    """Run the whole cycle, and describe it.
 
     Args:
-        out: the directory for everything that is made. Run again, it goes on where it stopped.
+        out: the directory for everything that is made. Run again, it resumes where it stopped.
         seed: of the split of the labelled rows, the weights and the order of the data.
-        console: where to tell; standard output if left out.
+        quick: train for seconds, to see that everything works; the accuracies mean little.
+        console: where to print; standard output if left out.
 
     Raises:
         BertworksError: a stage failed.
@@ -104,35 +132,61 @@ def run_demo(out: str | Path, *, seed: int = 1, console: Console | None = None) 
     from rich.console import Console
 
     with claim(out, kind="directory"):
-        return _Demo(Path(out), seed, console or Console(highlight=False)).run()
+        place = Path(out) / "quick" if quick else Path(out)
+        return _Demo(place, seed, quick, console or Console(highlight=False)).run()
 
 
 class _Demo:
     """The stages, in order; each leaves what it makes in the directory."""
 
-    def __init__(self, out: Path, seed: int, console: Console) -> None:
-        self.out, self.seed, self.console = out, seed, console
+    def __init__(self, out: Path, seed: int, quick: bool, console: Console) -> None:
+        self.out, self.seed, self.quick, self.console = out, seed, quick, console
         self.start = time.perf_counter()
 
     def run(self) -> DemoResult:
+        self.show_mini()
         data = self.collect()
+        rows = [json.loads(line) for line in data.dev.read_text(encoding="utf-8").splitlines()]
         self.prepare(data)
         loss = self.pretrain()
         self.fill_in()
-        accuracies = [self.finetune(data, pretrained=known) for known in (True, False)]
-        majority = self.majority(data)
-        self.compare(majority, *accuracies)
-        self.predict(data)
+        known, random = (self.finetune(data, rows, pretrained=known) for known in (True, False))
+        labels = [row["label"] for row in rows]
+        # Of rows that one of the two got right, how many more are the pre-trained one's.
+        gains = [one - other for one, other in zip(known, random, strict=True)]
+        mean = sum(gains) / len(gains)
         result = DemoResult(
             held_out_loss=loss,
-            majority=majority,
-            without_pretraining=accuracies[1],
-            with_pretraining=accuracies[0],
+            majority=max(map(labels.count, data.labels)) / len(labels),
+            without_pretraining=sum(random) / len(rows),
+            with_pretraining=sum(known) / len(rows),
+            standard_error=math.sqrt(sum((gain - mean) ** 2 for gain in gains)) / len(gains),
             report=self.out / "pretrained" / "report.html",
             seconds=time.perf_counter() - self.start,
         )
+        self.compare(result)
+        self.predict(rows[:5])
         self.close(result)
         return result
+
+    def show_mini(self) -> None:
+        """What the model knows that the package carries."""
+        from ..api import load
+
+        self.heading("0", "mini: a small BERT that comes with the package")
+        model = load("mini", device="cpu")
+        self.fill(model, FACTS)
+        first, *others = SENTENCES
+        self.say(f"“{first}” Does this follow?")
+        for other in others:
+            self.say(f"    {model.next_sentence(first, other):4.0%}  {other}")
+
+    def fill(self, model: Model, questions: Sequence[str]) -> None:
+        """The likeliest words for each mask."""
+        for question in questions:
+            for guesses in model.fill_mask(question, top_k=4):
+                words = "  ".join(f"{x['token']} {x['probability']:.0%}" for x in guesses)
+                self.say(question, f"    {words}")
 
     def collect(self) -> texts.DemoData:
         """Text and labelled rows, from what Python itself carries."""
@@ -177,8 +231,7 @@ class _Demo:
             data=str(self.out / "prepared"),
             out=self.out / "pretrained",
             progress=Progress(),
-            seed=self.seed,
-            **PRETRAINING,
+            **{"seed": self.seed, **PRETRAINING, **(QUICK if self.quick else {})},
         )
         measured = [line["metrics"] for line in result.run.lines() if line["kind"] == "eval"]
         first, last = measured[0], measured[-1]
@@ -193,18 +246,16 @@ class _Demo:
         return first["mlm_loss"], last["mlm_loss"]
 
     def fill_in(self) -> None:
-        """What the pre-trained network says where a word is masked."""
+        """What the pre-trained network predicts where a word is masked."""
         from ..api import load
 
         self.heading("4", "Fill-ins")
-        model = load(self.out / "pretrained", device="cpu")
-        for question in QUESTIONS:
-            for guesses in model.fill_mask(question, top_k=4):
-                told = "  ".join(f"{x['token']} {x['probability']:.0%}" for x in guesses)
-                self.say(f"{question}", f"    {told}")
+        self.fill(load(self.out / "pretrained", device="cpu"), QUESTIONS)
 
-    def finetune(self, data: texts.DemoData, *, pretrained: bool) -> float:
-        """Held-out accuracy after fine-tuning, from the pre-trained weights or from random ones."""
+    def finetune(
+        self, data: texts.DemoData, rows: Sequence[Mapping[str, str]], *, pretrained: bool
+    ) -> list[bool]:
+        """Which held-out rows are right after fine-tuning, from pre-trained or random weights."""
         from ..training.finetune import finetune
         from ..training.progress import Progress
 
@@ -219,33 +270,26 @@ class _Demo:
             progress=Progress(),
             seed=self.seed,
             reinitialize=not pretrained,
-            **FINETUNING,
+            **{**FINETUNING, **(QUICK_FINETUNING if self.quick else {})},
         )
-        return result.metrics["accuracy"]
+        answers = result.model.predict([row["text"] for row in rows])
+        return [answer["label"] == row["label"] for answer, row in zip(answers, rows, strict=True)]
 
-    def majority(self, data: texts.DemoData) -> float:
-        """What always giving the commonest label would reach on the held-out rows."""
-        lines = data.dev.read_text(encoding="utf-8").splitlines()
-        labels = [json.loads(line)["label"] for line in lines]
-        return max(map(labels.count, data.labels)) / len(labels)
-
-    def compare(self, majority: float, known: float, random: float) -> None:
+    def compare(self, result: DemoResult) -> None:
         """The three accuracies, side by side."""
         self.heading("7", "Which package does a docstring document?  Held-out accuracy")
         for name, share in (
-            ("always the commonest label", majority),
-            ("fine-tuned, not pre-trained", random),
-            ("pre-trained, then fine-tuned", known),
+            ("always the commonest label", result.majority),
+            ("fine-tuned, not pre-trained", result.without_pretraining),
+            ("pre-trained, then fine-tuned", result.with_pretraining),
         ):
             self.say(f"{name:<30} {share:6.1%}  {'█' * round(30 * share)}")
 
-    def predict(self, data: texts.DemoData) -> None:
-        """A few held-out docstrings, and what the model says of them."""
+    def predict(self, rows: Sequence[Mapping[str, str]]) -> None:
+        """A few held-out docstrings, and the model's predictions."""
         from ..api import load
 
         self.heading("8", "Predictions for held-out docstrings")
-        lines = data.dev.read_text(encoding="utf-8").splitlines()[:5]
-        rows = [json.loads(line) for line in lines]
         model = load(self.out / "finetuned", device="cpu")
         for row, said in zip(rows, model.predict([row["text"] for row in rows]), strict=True):
             label = said["label"]
@@ -255,11 +299,17 @@ class _Demo:
             )
 
     def close(self, result: DemoResult) -> None:
-        """How it went, and where to go on."""
-        if result.beats_both:
-            verdict = "Pre-training was worth it: it beats both baselines."
+        """How it went, and what to do next."""
+        points = 100 * (result.with_pretraining - result.without_pretraining)
+        difference = f"{points:+.1f} points ± {100 * result.standard_error:.1f} (standard error)"
+        if self.quick:
+            verdict = "Everything works; trained for seconds, the accuracies mean little."
+        elif not result.beats_both:
+            verdict = f"Pre-training did NOT beat both baselines this time: {difference}."
+        elif result.is_clear:
+            verdict = f"Pre-training was worth it: {difference}."
         else:
-            verdict = "Pre-training did NOT beat both baselines this time."
+            verdict = f"Pre-training is ahead by less than two standard errors: {difference}."
         self.console.print(f"\n[bold]{verdict}[/bold]  ({duration(result.seconds)} in all)")
         self.say(
             f"Look at the report:  {result.report}",

@@ -123,7 +123,7 @@ def module_documents(modules: Sequence[Module], without: set[str]) -> list[list[
 def labelled_rows(modules: Sequence[Module], num_labels: int) -> list[tuple[str, str]]:
     """Distinct first paragraphs of docstrings, with the package that each documents.
 
-    A text that stands in several packages says nothing about which: it is left out.
+    A text of several packages says nothing about which: it is left out.
     """
     packages: dict[str, set[str]] = {}
     texts: dict[str, str] = {}

@@ -9,18 +9,24 @@ do not depend on it, since a sequence's do not depend on what it is batched with
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from .. import parallel
 from ..errors import BertworksWarning, CheckpointError
-from ..model.precision import is_finite
+from ..model.device import is_finite
 from ..packed import Batch
-from ..tasks.placed import PlacedRow
-from ..tasks.task import Example, Network, Prediction, Row, Task
+from ..tables.rows import PlacedRow, Row
+from ..tasks.task import Example, Network, Prediction, Task
 from .form import frozen_form
 from .settings import EngineSettings
 
@@ -62,6 +68,12 @@ class Cuts:
             self.cut_tokens += example.truncated_tokens
             yield example
 
+    def take_in(self, other: Cuts) -> None:
+        """Add what another has counted."""
+        self.rows += other.rows
+        self.cut_rows += other.cut_rows
+        self.cut_tokens += other.cut_tokens
+
     def remarks(self) -> list[str]:
         """The counts for people, if anything was cut."""
         if not self.cut_rows:
@@ -78,41 +90,85 @@ def row_number(at: int) -> str:
     return f"row {at + 1}"
 
 
+@dataclass(frozen=True)
+class _Predict:
+    """What a worker has: a network and its task, and the threads to run it with."""
+
+    network: Network
+    task: Task[Any]
+    settings: EngineSettings
+    threads: int | None
+
+    def __call__(
+        self, part: tuple[int, Sequence[tuple[PlacedRow, Row]]]
+    ) -> tuple[list[Prediction], Cuts]:
+        """The answers for a window of rows, of which the first has the number that is given."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        start, window = part
+        places = [row.where for row, _ in window]
+        cuts, answers = Cuts(), dict[int, Prediction]()
+        made = self.task.examples([seen for _, seen in window], start, where=places, labelled=False)
+        examples = list(cuts.add(made))
+        for outputs, batch in outputs_of(
+            self.network, self.task, examples, self.settings, places.__getitem__
+        ):
+            answers.update(self.task.decode(outputs, batch))
+        return [answers[number] for number in range(start, start + len(window))], cuts
+
+
 def predict(
     network: Network,
     task: Task[Any],
     rows: Iterable[PlacedRow],
     settings: EngineSettings = DEFAULTS,
+    *,
+    first: int = 0,
+    end: int | None = None,
+    workers: int | None = 1,
+    on: str | None = None,
 ) -> Iterator[tuple[Row, Prediction]]:
     """Each row with what is predicted for it, in the order of the rows.
 
-    Rows are drawn, and answers given, a window at a time. What was cut off is told at the end, by a
-    warning.
+    Rows are drawn, and answers given, a window at a time. A warning at the end reports what was cut
+    off.
 
     Args:
-        network: the task's; it runs on the device where it is.
-        task: what maps rows to sequences and outputs to answers.
         rows: of any number; their target's columns are not looked at.
-        settings: batching and precision.
+        first, end: only the rows from one number on, before another.
+        workers, on: how many processes, each with the network, and where; see `parallel.map`.
 
     Raises:
         DataError: a row is not one of the task.
         CheckpointError: what the network puts out for a row is not finite.
     """
-    start = 0
     cuts = Cuts()
-    for window in chunks(task.in_context(rows), settings.window_rows, _characters):
-        places = [row.where for row, _ in window]
-        made = task.examples([seen for _, seen in window], start, where=places, labelled=False)
-        examples = list(cuts.add(made))
-        answers: dict[int, Prediction] = {}
-        for outputs, batch in outputs_of(network, task, examples, settings, places.__getitem__):
-            answers.update(task.decode(outputs, batch))
-        for number, (row, _) in enumerate(window, start):
-            yield row.values, answers[number]
-        start += len(window)
+    drawn: deque[Sequence[tuple[PlacedRow, Row]]] = deque()
+
+    def windows() -> Iterator[tuple[int, Sequence[tuple[PlacedRow, Row]]]]:
+        start = first
+        some = islice(task.in_context(rows), first, end)
+        for window in chunks(some, settings.window_rows, _characters):
+            drawn.append(window)
+            yield start, window
+            start += len(window)
+
+    work = _Predict(network, task, settings, threads_of_worker(workers, on))
+    gpus = int(next(network.parameters()).is_cuda)
+    with closing(parallel.map(work, windows(), workers=workers, on=on, gpus=gpus)) as made:
+        for answers, cut in made:
+            cuts.take_in(cut)
+            for (row, _), answer in zip(drawn.popleft(), answers, strict=True):
+                yield row.values, answer
     for remark in cuts.remarks():
         warnings.warn(remark, BertworksWarning, stacklevel=2)
+
+
+def threads_of_worker(workers: int | None, on: str | None) -> int | None:
+    """The threads of each of several processes of this machine; None: as they are."""
+    if workers == 1 or on is not None:
+        return None
+    return max(1, torch.get_num_threads() // (workers or os.cpu_count() or 1))
 
 
 def labelled_examples(
@@ -136,17 +192,15 @@ def outputs_of(
     examples: Sequence[ExampleT],
     settings: EngineSettings = DEFAULTS,
     place: Callable[[int], str] = row_number,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[dict[str, Tensor], Batch]]:
     """What a network puts out for examples, batch by batch, longest first.
 
     An example's sequences are never parted, so each row's answer can be decoded from one batch.
 
     Args:
-        network: the task's.
-        task: what collates the examples.
-        examples: of any number.
-        settings: batching and precision.
         place: what an error calls the example at a place among the examples.
+        share: `(rank, world)`: of the batches, from number `rank` on, each `world`-th alone.
 
     Raises:
         CheckpointError: what the network puts out for an example is not finite.
@@ -160,7 +214,8 @@ def outputs_of(
         with torch.inference_mode():
             return form.predict(batch), batch
 
-    for part in by_tokens(examples, settings.batch_tokens):
+    rank, world = share
+    for part in islice(by_tokens(examples, settings.batch_tokens), rank, None, world):
         outputs, batch = run(part)
         if not all(map(is_finite, outputs.values())):
             # Rows, tokens or masks: what an output's entries are of, each task knows for itself.

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
+from ..corpus.shards import Corpus
 from ..errors import CheckpointError, DataError
-from ..model.precision import dtype_of
-from ..tasks.breakdown import Breakdown
-from ..tasks.evaluation import Evaluation
+from ..model.device import dtype_of
+from ..packed import Batch
+from ..tasks.breakdown import Breakdown, Evaluation
+from ..tasks.pretraining.source import PretrainingSource, split_held_out
+from ..tasks.pretraining.task import PretrainingEvaluator, PretrainingTask
 from ..tasks.task import Example, Network, Task
 from .engine import DEFAULTS, NOT_FINITE, chunks, outputs_of, row_number
-from .settings import EngineSettings
+from .settings import EngineSettings, MeasuredSettings
 
-__all__ = ["Evaluation", "evaluate"]
+
+class Team(Protocol):
+    """Processes that measure one network together; see `training.distributed`."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
+
+    def gather(self, value: Any) -> list[Any]: ...
 
 
 def evaluate(
@@ -26,15 +42,15 @@ def evaluate(
     settings: EngineSettings = DEFAULTS,
     *,
     breakdown: bool = True,
+    team: Team | None = None,
 ) -> Evaluation:
     """Measure a network by its task's metrics.
 
     Args:
         network: the task's; nothing of it changes.
-        task: what collates the examples and measures the outputs.
         examples: with targets (see `engine.labelled_examples`); any number.
-        settings: batching and precision.
-        breakdown: whether to say what the metrics are made of.
+        team: processes that share the batches, if the task's evaluator can add up what they
+            gather; each of them calls this, and gets the outcome of all batches.
 
     Raises:
         DataError: there are no examples.
@@ -42,14 +58,21 @@ def evaluate(
         CheckpointError: what the network puts out for a row, or the loss of all, is not finite.
     """
     evaluator = task.evaluator()
+    shared = team if team is not None and team.world > 1 and evaluator.gathered else None
+    share = (0, 1) if shared is None else (shared.rank, shared.world)
     rows = 0
     for window in chunks(examples, settings.window_rows):
         names = [row_number(at) for at in range(rows, rows + len(window))]
-        for outputs, batch in outputs_of(network, task, window, settings, names.__getitem__):
+        for outputs, batch in outputs_of(network, task, window, settings, names.__getitem__, share):
             evaluator.add(outputs, batch)
         rows += len(window)
     if not rows:
         raise DataError("there is nothing to evaluate")
+    if shared is not None:
+        parts = shared.gather(evaluator.notes())
+        evaluator = task.evaluator()
+        for part in parts:  # in the order of ranks: all of them get the same bits
+            evaluator.take_in(part)
     metrics = evaluator.result()
     if not math.isfinite(metrics.get("loss", 0.0)):
         raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
@@ -60,3 +83,83 @@ def evaluate(
     elif dtype_of(settings.precision, next(network.parameters()).device) is torch.bfloat16:
         remarks = [*remarks, "computed in bfloat16"]
     return Evaluation(metrics, rows, remarks, made_of)
+
+
+class _Task(PretrainingTask):
+    """Pre-training as it is measured."""
+
+    def evaluator(self) -> PretrainingEvaluator:
+        return super().evaluator() if self.causal else _Evaluator(self.tokenizer.mask_id)
+
+
+class _Evaluator(PretrainingEvaluator):
+    """Also `mlm_mask_accuracy`: of the tokens that are `[MASK]` alone."""
+
+    gathered = (*PretrainingEvaluator.gathered, "_asked", "_right")
+
+    def __init__(self, mask_id: int) -> None:
+        super().__init__()
+        self._mask_id = mask_id
+        self._asked = self._right = 0
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        super().add(outputs, batch)
+        seen = batch.packed.input_ids[batch.targets["masked_positions"]]
+        is_mask = seen == self._mask_id
+        right = outputs["mlm_logits"].argmax(-1) == batch.targets["masked_labels"]
+        self._asked += int(is_mask.sum())
+        self._right += int((right & is_mask).sum())
+
+    def result(self) -> dict[str, float]:
+        found = super().result()
+        if self._asked:
+            found["mlm_mask_accuracy"] = self._right / self._asked
+        return found
+
+
+def is_corpus(data: Any) -> bool:
+    """Whether data are a directory that `prepare` made."""
+    return isinstance(data, str | Path) and (Path(data) / "manifest.json").is_file()
+
+
+def evaluate_held_out(
+    network: Network,
+    task: Task[Any],
+    data: str | Path,
+    measured: MeasuredSettings,
+    engine: EngineSettings,
+) -> Evaluation:
+    """Measure a pre-trained network on held-out documents of a prepared corpus.
+
+    The measure is the same whatever a model was trained with: 15 % of the tokens are chosen one by
+    one, of which 80 % are masked, 10 % replaced and 10 % left (paper §3.1). It is a function of the
+    corpus and the settings alone, so that models with one vocabulary compare.
+
+    Args:
+        data: the corpus; its tokenizer must be the model's.
+        measured: which documents, and how many of their sequences.
+
+    Raises:
+        DataError: the model was trained for something else; or the corpus was prepared with another
+            tokenizer, or is too small.
+    """
+    if not isinstance(task, PretrainingTask):
+        raise DataError(
+            f"is a prepared corpus, and the model was trained for {task.name}",
+            where=str(data),
+            fix="Give a table of rows with labels.",
+        )
+    corpus = Corpus.open(data)
+    if corpus.load_tokenizer().fingerprint != task.tokenizer.fingerprint:
+        raise DataError(
+            "the corpus was prepared with another tokenizer than the model's",
+            where=str(data),
+            fix="Run bertworks prepare with --tokenizer MODEL.",
+        )
+    _, documents = split_held_out(corpus, measured.documents, seed=measured.seed)
+    instances = task.instances.with_values(max_seq_length=measured.max_seq_length)
+    source = PretrainingSource(corpus, documents, task.tokenizer, instances, seed=measured.seed)
+    plain = _Task(task.tokenizer, instances, causal=task.causal, max_length=task.max_length)
+    examples = list(source.examples(limit=measured.sequences))
+    found = evaluate(network, plain, examples, engine)
+    return replace(found, remarks=[*found.remarks, f"{len(documents):,} documents are held out"])

@@ -1,10 +1,12 @@
-"""Texts as vectors: an encoder's hidden states, one vector a text."""
+"""Texts as vectors: one of each text, or of each of its tokens or words (paper §5.3)."""
 
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,13 +16,13 @@ from torch import Tensor, nn
 
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..model.encoder import Encoder, HasEncoder
-from ..model.pooling import pool, width_factor
+from ..model.heads import pool, width_factor
 from ..packed import Packed
 from ..text.encoding import Encoding
 from ..text.tokenizer import Tokenizer
 from .engine import by_tokens, check_finite, chunks, row_number
 from .form import frozen_form
-from .settings import EmbedSettings, EngineSettings, LayerSettings
+from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,6 @@ class EncodedText:
 
 class States:
     """The hidden states that were asked for, of any number of texts.
-
-    Args:
-        network: what holds the encoder; it runs on the device where it is.
-        tokenizer: the encoder's.
-        settings: layers and length.
-        engine: batching and precision.
 
     Attributes:
         texts, cut: how many texts there were so far, and how many of them were too long.
@@ -81,10 +77,6 @@ class States:
 
     def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
         """Tokenise texts.
-
-        Args:
-            texts: the next ones.
-            where: what to call each in an error.
 
         Raises:
             DataError: a text has a lone surrogate, has no tokens, or is too long where
@@ -140,8 +132,8 @@ class States:
         total: Tensor | None = None
         for number, hidden in enumerate(states):
             if number in layers:
-                own = layers.count(number) * hidden.float()
-                total = own if total is None else total + own
+                weighted = layers.count(number) * hidden.float()
+                total = weighted if total is None else total + weighted
         assert total is not None
         return [reduce(total / len(layers) if self.settings.combine == "mean" else total)]
 
@@ -182,7 +174,6 @@ class Embedder(States):
         """The vectors of some texts, all of which are held at once: float32 `[texts, width]`.
 
         Args:
-            texts: the next ones.
             where: what to call each in an error; if left out, by its number.
             progress: called with how many of them are done, batch by batch.
 
@@ -202,7 +193,6 @@ class Embedder(States):
         """The vectors of texts that are tokenised, whose indices count from 0.
 
         Args:
-            texts: what `encode` made.
             place: what an error calls the text of an index.
             progress: called with how many of them are done, batch by batch.
 
@@ -235,10 +225,6 @@ class Embedder(States):
 def embed(embedder: Embedder, texts: Iterable[tuple[str, str]]) -> Iterator[NDArray[np.float32]]:
     """Vectors of texts, window by window, in the order of the texts.
 
-    Args:
-        embedder: what makes the vectors.
-        texts: the place and the text of each.
-
     Yields:
         float32 `[texts, width]`, up to `window_rows` texts at a time.
 
@@ -247,8 +233,8 @@ def embed(embedder: Embedder, texts: Iterable[tuple[str, str]]) -> Iterator[NDAr
             "error".
     """
     for window in chunks(texts, embedder.engine.window_rows):
-        places, own = zip(*window, strict=True)
-        yield embedder.embed(own, places)
+        places, encodings = zip(*window, strict=True)
+        yield embedder.embed(encodings, places)
     if embedder.cut:
         what = f"{embedder.cut} of {embedder.texts} texts were cut at {embedder.limit} tokens"
         warnings.warn(what, BertworksWarning, stacklevel=2)
@@ -260,3 +246,76 @@ def _layers(asked: Sequence[int], count: int) -> list[int]:
         if not -count - 1 <= layer <= count:
             raise SettingsError(f"there is no layer {layer}: the encoder has {count}")
     return [layer % (count + 1) for layer in asked]
+
+
+Vectors = NDArray[np.float32]
+
+
+class Features(NamedTuple):
+    """Tokens or words of some texts, in order."""
+
+    rows: NDArray[np.int64]  # int64 `[features]`: the text's place among those given
+    names: list[str]  # each token or word, as the tokenizer or the text has it
+    # int32 `[features, 2]`: its first and past-the-last character in the text
+    spans: NDArray[np.int32]
+    vectors: Vectors  # float32 `[features, width]`
+
+
+class TokenFeatures(States):
+    """Makes vectors of tokens or words; see `States`, whose arguments it takes."""
+
+    settings: TokenSettings
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        where: Sequence[str] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Features:
+        """The vectors of some texts, all of which are held at once.
+
+        Args:
+            where: what to call each in an error; if left out, by its number.
+            progress: called with how many of them are done, batch by batch.
+
+        Raises:
+            DataError: see `States.encode`.
+            CheckpointError: a vector is not finite.
+        """
+        where = where or self.places(texts)
+        found: dict[int, list[tuple[str, tuple[int, int], Vectors]]] = {}
+        for part, packed in self.batches(self.encode(texts, where)):
+            states = self.of_tokens(packed)
+            edges = packed.cu_seqlens.tolist()
+            owners = [where[text.index] for text in part]
+            check_finite(states, lambda at: owners[bisect_right(edges, at) - 1])  # noqa: B023
+            hidden = states.cpu().numpy()
+            for text, start, end in zip(part, edges, edges[1:], strict=False):
+                parts = self._parts(texts[text.index], text.encoding, hidden[start:end])
+                found[text.index] = list(parts)
+            if progress is not None:
+                progress(len(found))
+        flat = [(row, *one) for row in range(len(texts)) for one in found[row]]
+        return Features(
+            np.array([row for row, *_ in flat], np.int64),
+            [name for _, name, *_ in flat],
+            np.array([span for *_, span, _ in flat], np.int32).reshape(-1, 2),
+            np.array([vector for *_, vector in flat], np.float32).reshape(-1, self.width),
+        )
+
+    def _parts(
+        self, text: str, encoding: Encoding, hidden: Vectors
+    ) -> Iterator[tuple[str, tuple[int, int], Vectors]]:
+        """Each token or word: its name, its place, and its vector."""
+        kept = np.flatnonzero(~encoding.special_tokens_mask)
+        if self.settings.of == "tokens":
+            names = self.tokenizer.tokens(encoding.input_ids[kept])
+            for name, at in zip(names, kept, strict=True):
+                start, end = encoding.offsets[at].tolist()
+                yield name, (start, end), hidden[at]
+            return
+        edges = np.flatnonzero(np.diff(encoding.word_ids[kept])) + 1
+        for word in np.split(kept, edges) if len(kept) else []:
+            start, end = int(encoding.offsets[word[0], 0]), int(encoding.offsets[word[-1], 1])
+            vector = hidden[word[0]] if self.settings.pieces == "first" else hidden[word].mean(0)
+            yield text[start:end], (start, end), vector

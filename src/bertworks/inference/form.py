@@ -25,12 +25,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..literals import InferencePrecision
-from ..model.embeddings import Embeddings
+from ..model.device import dtype_of
+from ..model.eight_bits import QuantizedLinear
 from ..model.encoder import Encoder, FeedForward, Layer
 from ..model.heads import MLMHead
-from ..model.layers import ACTIVATIONS, Linear
-from ..model.precision import dtype_of
-from .quantized import QuantizedLinear
+from ..model.layers import ACTIVATIONS, Embeddings, Linear
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -167,7 +166,6 @@ class _Freezing:
         """A module's twin.
 
         Args:
-            module: of any class.
             dtype: what its linear maps compute in; None for that of their weights.
         """
         if module in self.twins:
@@ -211,9 +209,12 @@ class _Freezing:
     def _fuse(self, twin: FeedForward) -> None:
         """Let the first linear map compute the activation too."""
         first, activation = twin.intermediate, twin.activation
-        if isinstance(first, FrozenLinear) and not twin.gated and activation in _FUSED:
-            first.activation, first.fused = activation, _FUSED[activation]
-            twin.activation = _unchanged
+        if twin.gated or activation not in _FUSED:
+            return
+        if isinstance(first, FrozenLinear | QuantizedLinear):
+            first.activation, twin.activation = activation, _unchanged
+        if isinstance(first, FrozenLinear):
+            first.fused = _FUSED[activation]
 
 
 def _unchanged(x: Tensor) -> Tensor:

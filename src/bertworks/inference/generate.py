@@ -2,21 +2,23 @@
 
 Each step runs one new token of each sequence; what came before is remembered (`model.memory`).
 Sequences go through side by side, and what each becomes does not depend on the others: its draws
-are a function of the seed, the prompt (and how often it has come before), and the step.
+are a function of the seed, the prompt (and how often it has come before), and the step. So a
+sequence may be interrupted after any step and continued beside others (Yu et al. 2022, Orca, §3.1).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import DataError, SettingsError
+from ..literals import InferencePrecision
 from ..model.memory import Memory
 from ..packed import Packed
 from ..tasks.pretraining import hashing
@@ -32,12 +34,11 @@ def generate(
     settings: GenerationSettings,
     engine: EngineSettings,
 ) -> list[list[int]]:
-    """The tokens that go on each prompt.
+    """The tokens that continue each prompt.
 
     Args:
         network: causal, with its language-model head.
         prompts: token ids, at least one each.
-        settings: how tokens are chosen, and how many.
         engine: the precision, and how many tokens are held at a time, prompts and new ones.
 
     Raises:
@@ -46,10 +47,11 @@ def generate(
         SettingsError: the network is not causal.
     """
     config = network.encoder.config
-    if config.attention != "causal":
+    if not config.continues:
+        why = "has LSTMs" if config.attention == "causal" else "sees both sides of a token"
         raise SettingsError(
-            "the model sees both sides of a token, and cannot continue a text",
-            fix="Use fill-mask, or a model with attention=causal.",
+            f"the model {why}, and cannot continue a text",
+            fix="Use fill-mask, or a model with mixer=attention and attention=causal.",
         )
     for number, prompt in enumerate(prompts, 1):
         if not 0 < len(prompt) < config.max_seqlen:
@@ -62,61 +64,113 @@ def generate(
     texts = []
     for number, prompt in enumerate(prompts, 1):
         ids = tuple(prompt)
-        most = min(len(ids) + settings.max_new_tokens, config.max_seqlen)
-        key = hashing.key_of(settings.seed, seen[ids], *ids)
-        texts.append(_Text(f"prompt {number}", ids, key, [], most))
+        texts.append(begin(f"prompt {number}", ids, seen[ids], settings, config.max_seqlen))
         seen[ids] += 1
-    form = frozen_form(network, engine.precision)
-    with torch.inference_mode():
-        for part in by_tokens(texts, engine.batch_tokens):
-            # In order of length, so that attention's groups are large; they stay so, step by step.
-            _go_on(form, sorted(part, key=lambda text: len(text.prompt)), settings)
-    return [text.new for text in texts]
+    new: dict[Continuation, list[int]] = {}
+    for part in by_tokens(texts, engine.batch_tokens):
+        ended = continue_texts(network, part, engine.precision)
+        new.update(zip(part, (list(text.new) for text in ended), strict=True))
+    return [new[text] for text in texts]
 
 
-class _Text(NamedTuple):
-    """A text that is gone on with.
+@dataclass(frozen=True, eq=False)
+class Continuation:
+    """A text that is being continued.
 
     Attributes:
         place: what an error calls it.
-        prompt: its beginning.
+        prompt: its beginning, at least one token.
         key: what its draws are drawn from.
-        new: the tokens that were added.
+        settings: how its tokens are chosen.
         num_tokens: as many as there may be in the end.
+        new: the tokens that were added so far.
+        memory: the keys and values of all tokens but the last; without it, all are computed again.
+        is_over: whether no more tokens are added.
     """
 
     place: str
     prompt: tuple[int, ...]
     key: int
-    new: list[int]
+    settings: GenerationSettings
     num_tokens: int
+    new: tuple[int, ...] = ()
+    memory: Memory | None = None
+    is_over: bool = False
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The prompt, and what was added."""
+        return self.prompt + self.new
+
+    def added(self, token: int) -> Continuation:
+        """The text with one more token, or at its end, which a stop token is no part of."""
+        if token in self.settings.stop_ids:
+            return replace(self, is_over=True)
+        is_over = len(self.tokens) + 1 >= self.num_tokens
+        return replace(self, new=(*self.new, token), is_over=is_over)
 
 
-def _go_on(
-    network: PretrainingNetwork, alive: Sequence[_Text], settings: GenerationSettings
-) -> None:
-    """Add tokens to texts until each has ended."""
+def begin(
+    place: str, prompt: tuple[int, ...], copy: int, settings: GenerationSettings, max_seqlen: int
+) -> Continuation:
+    """A text to which no token was added yet.
+
+    Args:
+        place: what an error calls it.
+        prompt: token ids: one at least, and fewer than `max_seqlen`.
+        copy: how often the same prompt has come before; the draws of each are others.
+        settings: how tokens are chosen.
+        max_seqlen: of the network.
+    """
+    most = min(len(prompt) + settings.max_new_tokens, max_seqlen)
+    return Continuation(place, prompt, hashing.key_of(settings.seed, copy, *prompt), settings, most)
+
+
+@torch.inference_mode()
+def continue_texts(
+    network: PretrainingNetwork,
+    texts: Sequence[Continuation],
+    precision: InferencePrecision,
+    steps: int | None = None,
+) -> list[Continuation]:
+    """Add tokens to texts, side by side.
+
+    Args:
+        network: causal, with its language-model head.
+        texts: any, with memories or without; they stay as they are.
+        precision: what the network computes in.
+        steps: the most tokens that each is given; None: until all are over.
+
+    Returns:
+        The texts, in order. Those that are not over have their memory.
+
+    Raises:
+        CheckpointError: what the network computes for a text is not finite.
+    """
+    form = frozen_form(network, precision)
     device = next(network.parameters()).device
-    tokens: list[Sequence[int]] = [text.prompt for text in alive]
-    memory = Memory()
-    while alive:
-        packed = _next(tokens, memory).to(device)
-        *_, hidden = network.encoder.hidden_states(packed, memory)
-        logits = network.mlm_head(hidden[packed.last_tokens]).float().cpu()
-        check_finite(logits, [text.place for text in alive].__getitem__)
-        chosen = _choose(logits, alive, settings)
-        kept: list[int] = []
-        for place, (text, token) in enumerate(zip(alive, chosen, strict=True)):
-            if token in settings.stop_ids:
-                continue
-            text.new.append(token)
-            full = memory.lengths[place] + 1 >= network.encoder.config.max_seqlen
-            if len(text.new) < settings.max_new_tokens and not full:
-                kept.append(place)
-        tokens = [[chosen[place]] for place in kept]
+    found = list(texts)
+    alive = [at for at, text in enumerate(texts) if not text.is_over]
+    # In order of length, so that attention's groups are large; they stay so, step by step.
+    alive.sort(key=lambda at: len(texts[at].tokens))
+    memory = Memory.joined([texts[at].memory for at in alive])
+    while alive and steps != 0:
+        known = memory.lengths.tolist() or [0] * len(alive)
+        unknown = [found[at].tokens[count:] for at, count in zip(alive, known, strict=True)]
+        packed = _next(unknown, memory).to(device)
+        *_, hidden = form.encoder.hidden_states(packed, memory)
+        logits = form.mlm_head(hidden[packed.last_tokens]).float().cpu()
+        check_finite(logits, [found[at].place for at in alive].__getitem__)
+        for at, token in zip(alive, _choose(logits, [found[at] for at in alive]), strict=True):
+            found[at] = found[at].added(token)
+        kept = [place for place, at in enumerate(alive) if not found[at].is_over]
         alive = [alive[place] for place in kept]
         if alive:
             memory.keep(kept)
+        steps = None if steps is None else steps - 1
+    for at, part in zip(alive, memory.split() if alive else (), strict=True):
+        found[at] = replace(found[at], memory=part)
+    return found
 
 
 def _next(tokens: Sequence[Sequence[int]], memory: Memory) -> Packed:
@@ -128,8 +182,22 @@ def _next(tokens: Sequence[Sequence[int]], memory: Memory) -> Packed:
     return replace(packed, position_ids=packed.position_ids + np.repeat(memory.lengths, lengths))
 
 
-def _choose(logits: Tensor, texts: Sequence[_Text], settings: GenerationSettings) -> list[int]:
-    """A token for each row of `[sequences, vocab_size]` logits."""
+def _choose(logits: Float[Tensor, "texts pieces"], texts: Sequence[Continuation]) -> list[int]:
+    """A token for each text, by its settings."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for row, text in enumerate(texts):
+        settings = text.settings
+        alike.setdefault((settings.temperature, settings.top_k, settings.top_p), []).append(row)
+    found = [0] * len(texts)
+    for rows in alike.values():
+        for row, token in zip(rows, _draw(logits[rows], [texts[at] for at in rows]), strict=True):
+            found[row] = token
+    return found
+
+
+def _draw(logits: Float[Tensor, "texts pieces"], texts: Sequence[Continuation]) -> list[int]:
+    """A token for each of some texts that have the same chances to be drawn."""
+    settings = texts[0].settings
     if settings.temperature == 0:
         likeliest: list[int] = logits.argmax(-1).tolist()
         return likeliest

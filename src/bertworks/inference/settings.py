@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from ..literals import Combine, InferencePrecision, Pooling
 from ..settings import Settings, with_default
-from ..tasks.table_options import TableOptions
+from ..tables.reading import TableOptions
 
 
 class EngineSettings(Settings):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from .. import files
 from ..errors import DataError
-from .token_features import Features
+from .features import Features
 
 
 class Layout(ABC):
@@ -38,6 +39,20 @@ class Layout(ABC):
     def finish(self, part: Path, out: Path, rows: int) -> None:
         """Make the file of its part; if that is broken off, it can be done again."""
 
+    @abstractmethod
+    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
+        """Put finished files together, in their order; they have so many rows in all."""
+
+
+def append(parts: Sequence[Path], out: Path, head: bytes) -> None:
+    """Put files together whose heads are as long as this one, which is written instead."""
+    with files.atomic(out) as new, new.open("wb") as whole:
+        whole.write(head)
+        for part in parts:
+            with part.open("rb") as file:
+                file.seek(len(head))
+                shutil.copyfileobj(file, whole)
+
 
 class Npy(Layout):
     """NumPy's; its header has room for any number of rows, and is written again at the end."""
@@ -49,13 +64,16 @@ class Npy(Layout):
         return header.getvalue()
 
     def window(self, start: int, texts: Sequence[str], made: NDArray[np.float32]) -> bytes:
-        del start, texts  # the order tells which vector is whose
+        del start, texts  # the order says which vector is whose
         return made.astype("<f4", copy=False).tobytes()
 
     def finish(self, part: Path, out: Path, rows: int) -> None:
         with part.open("r+b") as file:
             file.write(self.head(rows))
         files.rename(part, out)
+
+    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
+        append(parts, out, self.head(rows))
 
 
 class Parquet(Layout):
@@ -83,12 +101,19 @@ class Parquet(Layout):
 
     def finish(self, part: Path, out: Path, rows: int) -> None:
         del rows
+        with pa.OSFile(str(part)) as file:
+            self._write(pa.ipc.open_stream(file), out)
+
+    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
+        del rows
+        self._write((batch for part in parts for batch in _row_groups(part)), out)
+
+    def _write(self, batches: Iterable[Any], out: Path) -> None:
         with (
             files.atomic(out) as new,
-            pa.OSFile(str(part)) as file,
             pq.ParquetWriter(new, self.schema, use_dictionary=False) as writer,
         ):
-            for batch in pa.ipc.open_stream(file):
+            for batch in batches:
                 writer.write_batch(batch)
 
 
@@ -115,6 +140,18 @@ class TokenParquet(Parquet):
             pa.array(made.spans[:, 1]),
             self.lists(made.vectors),
         )
+
+
+def _row_groups(path: Path) -> Iterator[Any]:
+    """The row groups of a file, which are the windows that it was made by."""
+    try:
+        with pq.ParquetFile(path) as file:
+            for number in range(file.num_row_groups):
+                yield file.read_row_group(number).combine_chunks().to_batches()[0]
+    except pa.ArrowException as error:
+        why = str(error).splitlines()[0]
+        fix = "Remove it, and make it again."
+        raise DataError(f"is damaged ({why})", where=str(path), fix=fix) from None
 
 
 def layout_of(out: Path, width: int) -> Layout:

@@ -1,23 +1,26 @@
-"""Vectors of any number of texts to a file, in bounded memory; killed, it goes on where it was.
+"""Vectors of any number of texts to a file, in bounded memory; killed, it resumes.
 
     vectors.npy          float32 [texts, width]: `numpy.load(…, mmap_mode="r")`
     vectors.parquet      row, text, vector (a list of fixed size)
     vectors.npy.json     what the vectors were made with, and how many there are
     vectors.npy.part     the file, while it is being made
 
-A part is only ever appended to, a window of texts at a time; what stands behind the end that the
+A part is only ever appended to, a window of texts at a time; what follows the end that the
 note names is of a window that was not finished, and cut off. So a killed run ends with the same
 file as one that was not.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+import zlib
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import islice
 from pathlib import Path
@@ -25,59 +28,27 @@ from typing import Any, BinaryIO
 
 import torch
 
-from .. import files
+from .. import files, parallel
 from ..errors import DataError, check_name
 from ..locks import check_inputs, claim
-from ..model.config import HEAD_DROPOUTS
-from ..model.encoder import Encoder
+from ..model.config import HEAD_DROPOUTS, NEW_SETTINGS
+from ..model.encoder import Encoder, HasEncoder
+from ..parts import Part
 from ..text.tokenizer import Tokenizer
-from .engine import chunks
-from .features import Embedder
-from .token_features import TokenFeatures
+from .engine import chunks, threads_of_worker
+from .features import Embedder, TokenFeatures
+from .notes import FORMAT_VERSION, Note, checksum_of, crc, digest, note_file, note_of_part
 from .vector_files import Layout, TokenParquet, layout_of
-
-FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Note:
-    """How far a file is; kept beside it.
-
-    Attributes:
-        made_with: model and settings.
-        width: the numbers of a vector.
-        rows: the texts whose vectors are written.
-        size: the bytes of the part that they take.
-        cut: the texts among them that were too long, and cut.
-        texts: a digest of the texts so far.
-        complete: whether these are all.
-        format_version: of this note.
-    """
-
-    made_with: Mapping[str, Any]
-    width: int
-    rows: int = 0
-    size: int = 0
-    cut: int = 0
-    texts: str = ""
-    complete: bool = False
-    format_version: int = FORMAT_VERSION
 
 
 @dataclass(frozen=True)
 class WrittenVectors:
-    """What was written.
+    """What was written."""
 
-    Attributes:
-        rows, width: the texts whose vectors are in the file, and the numbers of each.
-        new: those that this run made; the others were there before.
-        cut: the texts that were too long, and cut.
-    """
-
-    rows: int
+    rows: int  # the texts whose vectors are in the file, and the numbers of each
     width: int
-    new: int
-    cut: int
+    new: int  # those that this run made; the others were there before
+    cut: int  # the texts that were too long, and cut
 
 
 def write_vectors(
@@ -86,6 +57,9 @@ def write_vectors(
     embedder: Embedder | TokenFeatures,
     *,
     made_with: Mapping[str, Any],
+    part: str | None = None,
+    workers: int | None = 1,
+    on: str | None = None,
     inputs: Iterable[object] = (),
     progress: Callable[[int], None] | None = None,
 ) -> WrittenVectors:
@@ -93,12 +67,12 @@ def write_vectors(
 
     Args:
         out: a name that ends in `.parquet`, or, but for tokens and words, in `.npy`. If an earlier
-            run was stopped, this one goes on with its file.
+            run was stopped, this one resumes its file.
         texts: the place and the text of each row; any number.
-        embedder: what makes the vectors.
         made_with: what the vectors depend on, as JSON can hold it.
-        inputs: what is read; see `locks.claim`.
-        progress: told how many rows are done.
+        part: `I/N`: only the I-th of N parts of the texts, which then are read twice.
+        workers, on: how many processes, and where; see `parallel.map`.
+        progress: called with how many rows are done.
 
     Raises:
         DataError: a text is none; or the file is there already, or was begun with another model,
@@ -108,68 +82,87 @@ def write_vectors(
     check_name(out)
     out = Path(out)
     layout = _layout(out, embedder)
-    beside = _note_file(out)
-    part = out.with_name(f"{out.name}.part")
+    beside = note_file(out)
+    begun = Note(_plain(made_with), embedder.width)
+    if part is not None:
+        begun, end = note_of_part(texts, begun, Part.parse(part), embedder.engine.window_rows)
+        texts = islice(texts, begun.first, end)
+    unfinished = out.with_name(f"{out.name}.part")
     check_inputs(out, inputs)
     # What is finished is only read.
     with nullcontext() if out.exists() else claim(out), files.writing(out):
-        note = _read_note(out, part, beside, Note(_plain(made_with), embedder.width))
-        before = note.rows
+        note = _read_note(out, unfinished, beside, begun)
+        before, was_complete = note.rows, note.complete
         windows = _unseen(texts, note, embedder.engine.window_rows, out)
+
+        def report(done: int) -> None:
+            if progress is not None:
+                progress(note.rows + done)
+
         if not note.complete:
             if not note.rows:
                 beside.unlink(missing_ok=True)  # of a file that was removed
             try:
-                with _opened(part, note, layout) as file:
-                    for window in windows:
-                        note = _add(window, note, file, layout, embedder, progress)
-                        files.write_json(beside, asdict(note))
+                made = _made(windows, embedder, workers, on, report)
+                with _opened(unfinished, note, layout) as file, closing(made):
+                    for texts_of_window, vectors, cut in made:
+                        note = _add(texts_of_window, vectors, note, file, layout)
+                        note = replace(note, cut=note.cut + cut)
+                        note.write(beside)
+                        report(0)
+                    if not note.rows and not note.total:
+                        raise DataError("there are no texts")
+                    note = replace(note, size=file.tell(), complete=True)
+                note.write(beside)
             finally:
                 if not beside.exists():
-                    part.unlink(missing_ok=True)
-            if not note.rows:
-                raise DataError("there are no texts")
-            note = replace(note, complete=True)
-            files.write_json(beside, asdict(note))
+                    unfinished.unlink(missing_ok=True)
         elif next(windows, None) is not None:
             raise DataError(
                 f"is finished, with {note.rows:,} rows, and there are more texts now",
                 where=str(out),
                 fix="Give another name.",
             )
-        if not out.exists():
-            layout.finish(part, out, note.rows)
+        is_new = not out.exists()
+        if is_new:
+            if was_complete:
+                _check_part(unfinished, note, layout)
+            layout.finish(unfinished, out, note.rows)
         elif out.suffix == ".npy" and out.stat().st_size != note.size:
             raise DataError(
                 f"has {out.stat().st_size:,} bytes, and had {note.size:,} when it was finished",
                 where=str(out),
                 fix=f"Remove {out.name}*, and begin anew.",
             )
-        part.unlink(missing_ok=True)
+        if is_new or note.checksum.startswith("part"):
+            note = replace(note, checksum=checksum_of(out))
+            note.write(beside)
+        unfinished.unlink(missing_ok=True)
     return WrittenVectors(note.rows, note.width, note.rows - before, note.cut)
 
 
-def fingerprint(encoder: Encoder, tokenizer: Tokenizer) -> str:
-    """What tells a model from others: a digest of its weights, geometry and tokenizer."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(tokenizer.fingerprint.encode())
-    digest.update(encoder.config.model_dump_json(exclude=set(HEAD_DROPOUTS)).encode())
-    for name, tensor in encoder.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
+def fingerprint(
+    encoder: Encoder, tokenizer: Tokenizer, network: torch.nn.Module | None = None
+) -> str:
+    """What identifies a model: a digest of its weights (of a network's, with its heads, if one is
+    given), geometry and tokenizer."""
+    found = hashlib.blake2b(digest_size=16)
+    found.update(tokenizer.fingerprint.encode())
+    config = encoder.config
+    new = {name for name in NEW_SETTINGS if name not in config.model_dump(exclude_defaults=True)}
+    found.update(config.model_dump_json(exclude={*HEAD_DROPOUTS, *new}).encode())
+    for name, tensor in (network or encoder).state_dict().items():
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def begun_with(out: str | os.PathLike[str]) -> Mapping[str, Any]:
     """The model and settings of the vectors that a file holds; empty if it is not there."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        found: Mapping[str, Any] = json.loads(_note_file(Path(out)).read_text("utf-8"))["made_with"]
+        found: Mapping[str, Any] = json.loads(note_file(Path(out)).read_text("utf-8"))["made_with"]
         return found
     return {}
-
-
-def _note_file(out: Path) -> Path:
-    return out.with_name(f"{out.name}.json")
 
 
 def _layout(out: Path, embedder: Embedder | TokenFeatures) -> Layout:
@@ -182,32 +175,74 @@ def _layout(out: Path, embedder: Embedder | TokenFeatures) -> Layout:
     return TokenParquet(embedder.width, embedder.settings.of)
 
 
-def _add(
-    window: Sequence[tuple[str, str]],
-    note: Note,
-    file: BinaryIO,
-    layout: Layout,
+class _Encoder(HasEncoder):
+    """An encoder without heads, whose class every worker knows."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+
+@dataclass(frozen=True)
+class _Embed:
+    """What a worker has: a model, and the threads to run it with."""
+
+    embedder: Embedder | TokenFeatures
+    threads: int | None = None
+    report: Callable[[int], None] | None = None
+
+    def __call__(self, window: Sequence[tuple[str, str]]) -> tuple[Any, int]:
+        """The vectors of a window, and how many texts were cut."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        places, texts = zip(*window, strict=True)
+        cut = self.embedder.cut
+        vectors = self.embedder.embed(texts, places, self.report)
+        return vectors, self.embedder.cut - cut
+
+
+def _made(
+    windows: Iterable[Sequence[tuple[str, str]]],
     embedder: Embedder | TokenFeatures,
-    progress: Callable[[int], None] | None,
-) -> Note:
+    workers: int | None,
+    on: str | None,
+    report: Callable[[int], None],
+) -> Generator[tuple[list[str], Any, int]]:
+    """The texts of each window, their vectors, and how many were cut."""
+    drawn: deque[list[str]] = deque()
+
+    def kept() -> Iterator[Sequence[tuple[str, str]]]:
+        for window in windows:
+            drawn.append([text for _, text in window])
+            yield window
+
+    embed = _Embed(embedder, report=report)
+    gpus = int(next(embedder.network.parameters()).is_cuda)
+    if workers != 1 or on is not None:
+        lean = copy.copy(embedder)
+        lean.network = _Encoder(embedder.network.encoder)
+        embed = _Embed(lean, threads_of_worker(workers, on))
+    made = parallel.map(embed, kept(), workers=workers, on=on, gpus=gpus)
+    with closing(made):
+        for vectors, cut in made:
+            yield drawn.popleft(), vectors, cut
+
+
+def _add(texts: Sequence[str], vectors: Any, note: Note, file: BinaryIO, layout: Layout) -> Note:
     """Append a window; the note of it, which is true once this has returned."""
-    places, texts = zip(*window, strict=True)
-    cut = embedder.cut
-
-    def tell(done: int) -> None:
-        if progress is not None:
-            progress(note.rows + done)
-
-    vectors = embedder.embed(texts, places, tell)
-    file.write(layout.window(note.rows, texts, vectors))
+    window = layout.window(note.first + note.rows, texts, vectors)
+    file.write(window)
     file.flush()
     os.fsync(file.fileno())
+    checksum = note.checksum
+    if checksum or not note.rows:  # one that an earlier release began has none
+        checksum = f"part {zlib.crc32(window, int(checksum[5:] or '0', 16)):08x}"
     return replace(
         note,
+        checksum=checksum,
         rows=note.rows + len(texts),
         size=file.tell(),
-        cut=note.cut + embedder.cut - cut,
-        texts=reduce(_digest, texts, note.texts),
+        texts=reduce(digest, texts, note.texts),
     )
 
 
@@ -216,22 +251,20 @@ def _unseen(
 ) -> Iterator[list[tuple[str, str]]]:
     """The windows that are not written yet, once those that are have been seen to be the same."""
     stream = iter(texts)
-    rows, digest = 0, ""
+    rows, seen = 0, note.before
     for _, text in islice(stream, note.rows):
-        rows, digest = rows + 1, _digest(digest, text)
-    if (rows, digest) != (note.rows, note.texts):
-        raise DataError(
-            "was begun with other texts than these",
-            where=str(out),
-            fix=f"Give another name, or remove {out.name}*.",
-        )
+        rows, seen = rows + 1, digest(seen, text)
+    if (rows, seen) != (note.rows, note.texts):
+        raise _other_texts(out)
     yield from chunks(stream, size, lambda placed: len(placed[1]))
 
 
-def _digest(before: str, text: str) -> str:
-    """A digest of a text and of what was before it."""
-    coded = before.encode() + text.encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(coded, digest_size=16).hexdigest()
+def _other_texts(out: Path) -> DataError:
+    return DataError(
+        "was begun with other texts than these",
+        where=str(out),
+        fix=f"Give another name, or remove {out.name}*.",
+    )
 
 
 @contextmanager
@@ -240,32 +273,42 @@ def _opened(part: Path, note: Note, layout: Layout) -> Iterator[BinaryIO]:
     if not note.rows:
         with part.open("wb") as file:
             file.write(layout.head())
+            file.flush()
+            os.fsync(file.fileno())
             yield file
         return
+    _check_part(part, note, layout)
     with part.open("r+b") as file:
-        if file.seek(0, os.SEEK_END) < note.size:
-            raise DataError(
-                "is shorter than it was", where=str(part), fix="Remove it, and begin anew."
-            )
         file.truncate(note.size)
         file.seek(note.size)
         yield file
 
 
-def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
-    """What an earlier run left, or what a new one begins with.
+def _check_part(part: Path, note: Note, layout: Layout) -> None:
+    """See that a part still holds what was written to it.
 
     Raises:
-        DataError: the file is there, and is not of such a run.
+        DataError: it does not.
     """
+    head, why = len(layout.head()), ""
+    if part.stat().st_size < note.size:
+        why = "is shorter than it was"
+    elif note.checksum and note.checksum != f"part {crc(part, head, note.size):08x}":
+        why = "is damaged: its checksum is wrong"
+    if why:
+        raise DataError(why, where=str(part), fix="Remove it, and begin anew.")
+
+
+def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
+    """What an earlier run left, or what a new one begins with."""
     fix = f"Give another name, or remove {out.name}*."
     if not beside.exists():
         if out.exists():
             raise DataError("is there already", where=str(out), fix=fix)
         return begun
     try:
-        note = Note(**json.loads(beside.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        note = Note.read(beside)
+    except ValueError:
         raise DataError("says nothing of vectors", where=str(beside), fix=fix) from None
     if not out.exists() and not part.exists():
         return begun
@@ -280,6 +323,11 @@ def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
                 else f"was begun with {name}={was!r}, not {value!r}"
             )
             raise DataError(what, where=str(out), fix=fix)
+    if note.part != begun.part:
+        was, now = note.part or "no part", begun.part or "no part"
+        raise DataError(f"was begun as {was}, not {now}", where=str(out), fix=fix)
+    if (note.first, note.total, note.before) != (begun.first, begun.total, begun.before):
+        raise _other_texts(out)
     return note
 
 

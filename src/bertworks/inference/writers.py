@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias
@@ -14,9 +15,12 @@ from typing import Any, Literal, TextIO, TypeAlias
 from .. import files
 from ..errors import DataError, brief, some_of
 from ..locks import claim
-from ..tasks.columns import PREDICTION
-from ..tasks.task import Prediction, Row
+from ..parts import Part
+from ..tables.rows import PlacedRow, Row
+from ..tables.schema import PREDICTION
+from ..tasks.task import Prediction
 from ..wording import as_json
+from .notes import Note, checksum_of, digest, note_file, note_of_part
 
 OutputFormat: TypeAlias = Literal["auto", "tsv", "csv", "jsonl"]
 
@@ -51,25 +55,99 @@ def write_predictions(
             no way to write; or the path's suffix is another format's.
         OutputError: the file cannot be written, or is being written by another process.
     """
-    if format == "auto":
-        name = os.fspath(out) if isinstance(out, str | os.PathLike) else ""
-        suffix = Path(name).suffix.lower()
-        if suffix not in _SUFFIXES:
-            raise DataError(
-                f"predictions are not written as {suffix}",
-                where=name,
-                fix="Name it .tsv, .csv or .jsonl.",
-            )
-        format = _SUFFIXES[suffix]
+    format = _format_of(out, format)
+    with _opened(out) as stream:
+        return _write(stream, predictions, format)
+
+
+def write_part(
+    out: str | os.PathLike[str],
+    predict: Callable[..., Iterator[tuple[Row, Prediction]]],
+    rows: Iterable[PlacedRow],
+    *,
+    part: str,
+    window_rows: int,
+    made_with: Mapping[str, Any],
+    format: OutputFormat = "auto",
+    **how: Any,
+) -> int:
+    """Write one of several parts of predictions as `write_predictions` does, with a note beside it.
+
+    Every part has the header of the whole, for which the first row of all is predicted again.
+
+    Args:
+        predict: gives rows with what is predicted for them, from the number `first` on, before the
+            number `end`; takes `how`, too.
+        rows: all rows, which are read to count them.
+        part: `I/N`; rows are dealt in windows of `window_rows`, in ranges.
+        made_with: what the predictions depend on, as JSON can hold it.
+
+    Raises:
+        DataError, OutputError: as of `write_predictions`; or the output is no file.
+        SettingsError: `part` is none.
+    """
+    format = _format_of(out, format)
+    path = Path(out)
+    if os.fspath(out) == "-" or files.is_device(path):
+        raise DataError("a part is a file with a note beside it", fix="Name a file.")
+    texts = ((row.where, as_json(row.values)) for row in rows)
+    note, end = note_of_part(texts, Note(made_with), Part.parse(part), window_rows)
+    header = None if format == "jsonl" else list(_flat(*next(predict(end=1))))
+    seen = note.before
+
+    def noted() -> Iterator[tuple[Row, Prediction]]:
+        nonlocal seen
+        for row, prediction in predict(first=note.first, end=end, **how):
+            seen = digest(seen, as_json(row))
+            yield row, prediction
+
+    with claim(path):
+        with _new_file(path) as stream:
+            count = _write(stream, noted(), format, header)
+        head = "" if header is None else _LINES[format](header, 1)
+        note = replace(
+            note,
+            made_with={**made_with, "format": format, "header": head},
+            rows=count,
+            size=path.stat().st_size,
+            texts=seen,
+            complete=True,
+            checksum=checksum_of(path),
+        )
+        with files.writing(path):
+            note.write(note_file(path))
+    return count
+
+
+def _format_of(out: str | os.PathLike[str] | TextIO, format: OutputFormat) -> OutputFormat:
+    if format != "auto":
+        return format
+    name = os.fspath(out) if isinstance(out, str | os.PathLike) else ""
+    suffix = Path(name).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise DataError(
+            f"predictions are not written as {suffix}",
+            where=name,
+            fix="Name it .tsv, .csv or .jsonl.",
+        )
+    return _SUFFIXES[suffix]
+
+
+def _write(
+    stream: TextIO,
+    predictions: Iterable[tuple[Row, Prediction]],
+    format: OutputFormat,
+    header: Sequence[str] | None = None,
+) -> int:
+    """Write rows with their predictions; how many there were."""
     if format == "jsonl":
         lines = _json_lines(predictions)
     else:
-        lines = _table_lines(predictions, _csv_line if format == "csv" else _tsv_line)
+        lines = _table_lines(predictions, _LINES[format], header)
     count = 0 if format == "jsonl" else -1  # the header is no row
-    with _opened(out) as stream:
-        for line in lines:
-            stream.write(line)
-            count += 1
+    for line in lines:
+        stream.write(line)
+        count += 1
     return max(count, 0)
 
 
@@ -82,13 +160,14 @@ def _json_lines(predictions: Iterable[tuple[Row, Prediction]]) -> Iterator[str]:
 
 
 def _table_lines(
-    predictions: Iterable[tuple[Row, Prediction]], line_of: Callable[[Sequence[str], int], str]
+    predictions: Iterable[tuple[Row, Prediction]],
+    line_of: Callable[[Sequence[str], int], str],
+    header: Sequence[str] | None,
 ) -> Iterator[str]:
-    header: list[str] | None = None
+    if header is not None:
+        yield _encodable(line_of(header, 1), 1)
     for number, (row, prediction) in enumerate(predictions, 1):
-        flat = {name: _rounded(value) for name, value in flatten(prediction, PREDICTION)}
-        _check_free(row, flat)
-        values = {**row, **flat}
+        values = _flat(row, prediction)
         if header is None:
             header = list(values)
             yield _encodable(line_of(header, 1), 1)
@@ -99,6 +178,13 @@ def _table_lines(
             )
         cells = [_text(values.get(name)) for name in header]
         yield _encodable(line_of(cells, number + 1), number + 1)
+
+
+def _flat(row: Row, prediction: Prediction) -> dict[str, Any]:
+    """The values of a line of a table, by column."""
+    flat = {name: _rounded(value) for name, value in flatten(prediction, PREDICTION)}
+    _check_free(row, flat)
+    return {**row, **flat}
 
 
 def flatten(prediction: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -143,12 +229,11 @@ def _csv_line(values: Sequence[str], _line: int) -> str:
     return text.getvalue()
 
 
-def _encodable(text: str, line: int) -> str:
-    """A line that UTF-8 can hold.
+_LINES: Mapping[str, Callable[[Sequence[str], int], str]] = {"tsv": _tsv_line, "csv": _csv_line}
 
-    Raises:
-        DataError: half of a character is in it.
-    """
+
+def _encodable(text: str, line: int) -> str:
+    """A line that UTF-8 can hold."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -173,9 +258,11 @@ def _opened(out: str | os.PathLike[str] | TextIO) -> Iterator[TextIO]:
     if os.fspath(out) == "-":
         yield sys.stdout
         return
-    with (
-        claim(out),
-        files.atomic(out) as new,
-        new.open("w", encoding="utf-8", newline="\n") as stream,
-    ):
+    with claim(out), _new_file(out) as stream:
+        yield stream
+
+
+@contextmanager
+def _new_file(out: str | os.PathLike[str]) -> Iterator[TextIO]:
+    with files.atomic(out) as new, new.open("w", encoding="utf-8", newline="\n") as stream:
         yield stream

@@ -30,7 +30,11 @@ from .layers import keep_mask
 
 Backend = Literal["grouped", "varlen", "dense"]
 
-_FUSED_FROM = 112  # keys: with fewer in bfloat16, PyTorch's fused attention is the slower one
+_EXPLICIT_UP_TO = 1024  # keys: up to here the formula is faster in bfloat16 than the fused kernel
+_SCORES = 1 << 19  # that are computed at once, so that they stay in the cache
+_LANES = (
+    32  # bfloat16 numbers of a vector register: a softmax over others takes up to 9 times as long
+)
 
 
 def attention(
@@ -79,7 +83,7 @@ def attention(
     return _grouped(query, key, value, pairs, causal, window, dropout)
 
 
-def _masked_pairs(
+def masked_pairs(
     queries: Any, keys: Any, causal: bool, window: int | None, device: torch.device
 ) -> Bool[Tensor, "queries keys"] | None:
     """Which keys of its sequence a query must not attend to; None if it may attend to all.
@@ -157,7 +161,7 @@ class _Grouped(torch.autograd.Function):
             q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
             scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
             lengths = q_group.length, k_group.length
-            masked = _masked_pairs(*lengths, causal, window, query.device)
+            masked = masked_pairs(*lengths, causal, window, query.device)
             if masked is not None:
                 scores.masked_fill_(masked, -math.inf)
             weights = torch.softmax(scores, -1)
@@ -212,27 +216,53 @@ def _inferred(
     causal: bool,
     window: int | None,
 ) -> Tensor:
-    """The same formula where no gradient is taken, by the kernel that is faster at a length.
+    """The same formula where no gradient is taken, by the way that is faster.
 
-    PyTorch's fused attention is, forwards, but in bfloat16 at short lengths (docs/decisions.md).
+    That is PyTorch's fused attention, but in bfloat16 (docs/decisions.md).
     """
-    parts = []
-    scale = 1 / math.sqrt(query.shape[-1])
+    parts: list[Tensor] = []
     for q_group, k_group in pairs:
         q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
-        masked = _masked_pairs(q_group.length, k_group.length, causal, window, query.device)
-        if query.dtype is torch.bfloat16 and k_group.length < _FUSED_FROM and masked is None:
-            scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
-            context = torch.matmul(torch.softmax(scores, -1), v)
+        masked = masked_pairs(q_group.length, k_group.length, causal, window, query.device)
+        if (
+            query.dtype is torch.bfloat16
+            and query.device.type == "cpu"
+            and k_group.length <= _EXPLICIT_UP_TO
+            and masked is None
+        ):
+            scores = q.shape[1] * q_group.length * k_group.length  # of a sequence
+            some = max(1, _SCORES // scores)
+            every = zip(*(torch.split(part, some) for part in (q, k, v)), strict=True)
+            contexts = [_padded_to_lanes(*run) for run in every]
         else:
             seen = None if masked is None else masked.logical_not_()
-            context = F.scaled_dot_product_attention(q, k, v, seen, scale=scale)
+            contexts = [F.scaled_dot_product_attention(q, k, v, seen)]
         # The fused kernel's result lies token by token, so that this is a view of it.
-        parts.append(context.transpose(1, 2).flatten(0, 1))
+        parts.extend(context.transpose(1, 2).flatten(0, 1) for context in contexts)
     after = len(query) - pairs[-1][0].tokens.stop
     if after:
         parts.append(query.new_zeros(after, *query.shape[1:]))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _padded_to_lanes(
+    query: Float[Tensor, "sequences heads queries head_size"],
+    key: Float[Tensor, "sequences heads keys head_size"],
+    value: Float[Tensor, "sequences heads keys head_size"],
+) -> Float[Tensor, "sequences heads queries head_size"]:
+    """The formula, with keys of no weight added until their number is a multiple of `_LANES`."""
+    keys = key.shape[2]
+    added = (0, 0, 0, -keys % _LANES)
+    q, k, v = (
+        part.reshape(-1, *part.shape[2:])
+        for part in (query, F.pad(key, added), F.pad(value, added))
+    )
+    # With `beta=0` nothing is added: the product alone, scaled.
+    scores = torch.baddbmm(
+        q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(q.shape[-1])
+    )
+    scores[..., keys:] = -math.inf
+    return torch.bmm(torch.softmax(scores, -1, out=scores), v).view(query.shape)
 
 
 # ------------------------------------------------------------------------------------------ dense
@@ -264,7 +294,7 @@ def _pack_mask(
     edges, key_edges = layout.cu_seqlens.tolist(), key_layout.cu_seqlens.tolist()
     masked = torch.ones(1, 1, edges[-1], key_edges[-1], dtype=torch.bool, device=device)
     for (q0, q1), (k0, k1) in zip(pairwise(edges), pairwise(key_edges), strict=True):
-        pairs = _masked_pairs(q1 - q0, k1 - k0, causal, window, device)
+        pairs = masked_pairs(q1 - q0, k1 - k0, causal, window, device)
         masked[..., q0:q1, k0:k1] = False if pairs is None else pairs
     return masked
 
@@ -275,7 +305,7 @@ def _padded_mask(
     """Which keys of its row a query must not attend to."""
     length = padded.max_seqlen
     masked = ~padded.mask[:, None, None, :]
-    pairs = _masked_pairs(length, length, causal, window, padded.mask.device)
+    pairs = masked_pairs(length, length, causal, window, padded.mask.device)
     return masked if pairs is None else masked | pairs
 
 

@@ -14,6 +14,10 @@ Activation = Literal["gelu", "gelu_new", "relu", "silu", "tanh"]
 """`gelu` is the erf form (paper, Hugging Face); `gelu_new` the tanh form, which the original code
 has used since February 2019."""
 
+Positions = Literal["learned", "rotary", "sinusoidal", "none"]
+"""How tokens know their places. The last two, and what else no published family has, are saved as
+`family: bertworks`."""
+
 Classifier = Literal["pooler", "tanh", "relu", "gelu", "norm", "none"]
 """The layer between a sequence's vector and a classifier's output layer; see
 `heads.ClassificationHead`."""
@@ -32,8 +36,18 @@ _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four ti
 }
 
 
+STATIC = {
+    **{"family": "bertworks", "num_hidden_layers": 0, "num_attention_heads": 1},
+    **{"positions": "none", "type_vocab_size": 0, "embedding_norm": False},
+    **{"hidden_dropout_prob": 0.0, "classifier": "none", "classifier_pooling": "mean"},
+}
+"""Settings of an encoder whose vectors are static: each piece has one, whatever is next to it."""
+
 HEAD_DROPOUTS = frozenset({"classifier_dropout", "tagging_dropout", "answering_dropout"})
 """Settings of the heads that tasks add; the encoder does not depend on them."""
+
+NEW_SETTINGS = frozenset({"mixer"})
+"""Settings that models were identified without: at their default, they are still left out."""
 
 
 class EncoderConfig(Settings):
@@ -97,9 +111,10 @@ class EncoderConfig(Settings):
         description="distinct layers; neighbouring layers share their weights (ALBERT §3.1); null: "
         "none do",
     )
-    positions: Literal["learned", "rotary"] = Field(
+    positions: Positions = Field(
         "learned",
-        description="a learned vector for each, or a rotation of queries and keys (Su et al. 2021)",
+        description="a learned vector for each; a rotation of queries and keys (Su et al. 2021); "
+        "sinusoids (Vaswani et al. 2017, §3.5); or none: then the order of tokens is lost",
     )
     position_offset: int = Field(0, ge=0, description="the number of a sequence's first position")
     task_type_vocab_size: int = Field(
@@ -108,9 +123,16 @@ class EncoderConfig(Settings):
         description="the size of the table of task embeddings, of which the first is added to "
         "every token (ERNIE 2.0)",
     )
-    attention: Literal["bidirectional", "causal"] = Field(
+    mixer: Literal["attention", "lstm"] = Field(
+        "attention",
+        description="what brings the tokens of a sequence together in a layer; lstm: a recurrent "
+        "network from left to right, with attention=causal or two-way",
+    )
+    attention: Literal["bidirectional", "causal", "two-way"] = Field(
         "bidirectional",
-        description="whether a token attends to later tokens",
+        description="what a token sees: all tokens; none after it; or, in the first half of its "
+        "vector, none after it, and in the second none before it: two encoders side by side "
+        "(ELMo), of half the width and half the heads",
     )
     local_attention: int | None = Field(
         None,
@@ -213,7 +235,37 @@ class EncoderConfig(Settings):
             )
         if not self.mlm_transform and self.embedding_size is not None:
             raise ValueError("embedding_size needs mlm_transform, which maps back to it")
+        if self.mixer == "lstm":
+            if self.attention == "bidirectional":
+                raise ValueError("mixer=lstm needs attention=causal, or two-way")
+            if self.local_attention is not None or self.positions == "rotary":
+                raise ValueError("local_attention and positions=rotary do nothing with mixer=lstm")
+        if self.attention == "two-way":
+            if self.hidden_size % 2 or self.num_attention_heads % 2:
+                raise ValueError("attention=two-way needs an even hidden_size and number of heads")
+            if self.norm_first:  # its final norm would mix what the two have seen
+                raise ValueError("attention=two-way needs norm_first=false")
         return self
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether a layer has attention heads, all with the same tokens before them."""
+        return self.mixer == "attention" and self.attention != "two-way"
+
+    @property
+    def continues(self) -> bool:
+        """Whether texts can be continued, token by token."""
+        return self.has_heads and self.attention == "causal"
+
+    @property
+    def one_way(self) -> Self:
+        """One of the two encoders of a two-way one, as a causal one; any other is itself."""
+        if self.attention != "two-way":
+            return self
+        halves = ("hidden_size", "num_attention_heads", "intermediate_size")
+        return self.with_values(
+            attention="causal", **{name: max(1, getattr(self, name) // 2) for name in halves}
+        )
 
     @property
     def has_pooler(self) -> bool:

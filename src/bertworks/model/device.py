@@ -1,16 +1,22 @@
-"""Devices, and networks without weights."""
+"""Devices and the precision computed in: float32, or bfloat16 where the device is fast at it."""
 
 from __future__ import annotations
 
+import math
+import platform
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import BertworksError
+from ..errors import BertworksError, BertworksWarning
+from ..literals import InferencePrecision
+from .encoder import Encoder
 
 _DRAWS = frozenset((Tensor.normal_, Tensor.uniform_))
 
@@ -63,3 +69,75 @@ class _Undrawn(TorchFunctionMode):
         if getattr(func, "__module__", None) == "torch.nn.init":
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
         return func(*args, **kwargs)
+
+
+def has_bfloat16(device: torch.device | str) -> bool:
+    """Whether a device has instructions for bfloat16; one without is twenty times slower at it."""
+    if torch.device(device).type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if torch.device(device).type != "cpu":
+        return False
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        supported = (torch.cpu._is_avx512_bf16_supported(), torch.cpu._is_amx_tile_supported())
+        return any(supported)
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def is_fast_at_bfloat16(device: torch.device | str) -> bool:
+    """Whether a device multiplies bfloat16 matrices at least as fast as float32 ones.
+
+    Intel's processors without AMX have instructions for it, and are only half as fast at them.
+    """
+    if torch.device(device).type == "cpu" and _processor_vendor() == "GenuineIntel":
+        return torch.cpu._is_amx_tile_supported()
+    return has_bfloat16(device)
+
+
+@cache
+def _processor_vendor() -> str:
+    """What Linux calls the processor's vendor; empty where it does not say."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() == "vendor_id":
+                return value.strip()
+    return ""
+
+
+def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch.dtype | None:
+    """The dtype to compute in, with int8 what is not in int8; None for that of the parameters."""
+    if precision == "fp32" or (precision in ("auto", "int8") and not is_fast_at_bfloat16(device)):
+        return None
+    if not has_bfloat16(device):
+        warnings.warn(
+            "precision=bf16: this device has no instructions for bfloat16, and takes many times as "
+            "long as in fp32; precision=auto chooses",
+            BertworksWarning,
+            stacklevel=2,
+        )
+    return torch.bfloat16
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinity.
+
+    A sum of finite numbers is finite unless it overflows, and one pass without a copy; only where
+    it is not, each number is looked at.
+    """
+    if not tensor.is_floating_point():
+        return True
+    return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
+
+
+@contextmanager
+def computing_in(network: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+    """Make every encoder compute in a dtype until the block ends; parameters keep theirs."""
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    before = [encoder.compute_dtype for encoder in encoders]
+    for encoder in encoders:
+        encoder.compute_dtype = dtype
+    try:
+        yield
+    finally:
+        for encoder, previous in zip(encoders, before, strict=True):
+            encoder.compute_dtype = previous

@@ -4,7 +4,8 @@
                        └── residual ──┘            └── residual ──┘
 
 This is BERT and most of its family: post-norm, as in the original code. With `norm_first` each half
-of a layer normalises its input instead, and a final norm follows the layers.
+of a layer normalises its input instead, and a final norm follows the layers. BERT's ancestors are
+other settings: an LSTM in the place of attention, and two causal encoders side by side.
 
 The linear maps never compute pad tokens, since a pack has none (in bfloat16 on the CPU, a few rows
 of zeros may follow the last token: see `cpu.align_rows`). Source: paper §3 and its reference,
@@ -19,7 +20,8 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,30 +29,22 @@ from ..packed import Packed, Sequences
 from .attention import attention
 from .config import EncoderConfig
 from .cpu import align_rows
-from .embeddings import Embeddings
-from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, initialize
+from .layers import ACTIVATIONS, Dropout, Embeddings, LayerNorm, Linear, initialize
 from .memory import Memory
 from .rotary import Rotation
 
 
 class AttentionScope(NamedTuple):
-    """What the tokens of one layer attend to.
+    """What the tokens of one layer attend to."""
 
-    Attributes:
-        packed: where the sequences are.
-        causal: whether a token attends to no later one.
-        window: the largest distance at which tokens attend to each other, if it is limited.
-        rotation: what turns queries and keys, if positions are rotary.
-        memory: keys and values of earlier tokens, if there are any.
-        layer: the number of the layer.
-    """
-
-    packed: Sequences
-    causal: bool
+    packed: Sequences  # where the sequences are
+    causal: bool  # whether a token attends to no later one
+    # the largest distance at which tokens attend to each other, if it is limited
     window: int | None
-    rotation: Rotation | None
-    memory: Memory | None
-    layer: int
+    rotation: Rotation | None  # what turns queries and keys, if positions are rotary
+    memory: Memory | None  # keys and values of earlier tokens, if there are any
+    layer: int  # the number of the layer
+    turned: Tensor | None  # where each token is if sequences are reversed; of two-way layers
 
 
 class SelfAttention(nn.Module):
@@ -88,6 +82,34 @@ class SelfAttention(nn.Module):
         return result
 
 
+class Recurrence(nn.LSTM):
+    """An LSTM over the tokens of each sequence, from left to right, without the residual.
+
+    It runs once for each group of sequences of equal length, so that no pad token is computed; of
+    one text alone and in a batch the results are equal but for rounding. Fresh weights are
+    PyTorch's. Source: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al.
+    (2000).
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config.hidden_size, config.hidden_size, bias=config.use_bias)
+
+    def forward(  # type: ignore[override]
+        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        packed = scope.packed
+        assert isinstance(packed, Packed) and scope.memory is None
+        weights = [weight.to(hidden.dtype) for weight in self.parameters()]
+        parts = []
+        for group in packed.groups:
+            rows = hidden[group.tokens].view(group.sequences, group.length, self.hidden_size)
+            first = rows.new_zeros(1, group.sequences, self.hidden_size)
+            # The weights as they are cast; then one layer, no dropout, one direction, rows first.
+            how = (self.bias, 1, 0.0, self.training, False, True)
+            parts.append(torch.lstm(rows, (first, first), weights, *how)[0].flatten(0, 1))
+        return F.pad(torch.cat(parts), (0, 0, 0, len(hidden) - packed.num_tokens))
+
+
 class FeedForward(nn.Module):
     """Two linear maps with the activation between them, without the residual.
 
@@ -116,10 +138,9 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward; dropout, a residual and a norm around each.
+    """Attention, or an LSTM, and feed-forward; dropout, a residual and a norm around each.
 
     Args:
-        config: the geometry.
         number: the number of the layer, from 0.
     """
 
@@ -127,7 +148,8 @@ class Layer(nn.Module):
         super().__init__()
         self.norm_first = config.norm_first
         input_is_normed = config.norm_first and config.embedding_norm and number == 0
-        self.attention = SelfAttention(config)
+        self.attention = SelfAttention(config) if config.mixer == "attention" else None
+        self.recurrence = Recurrence(config) if config.mixer == "lstm" else None
         self.attention_norm = nn.Identity() if input_is_normed else _norm(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = _norm(config)
@@ -136,14 +158,35 @@ class Layer(nn.Module):
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
+        mix: Callable[..., Tensor] | None = self.attention or self.recurrence
+        assert mix is not None
         if self.norm_first:
-            hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), scope))
+            hidden = hidden + self.dropout(mix(self.attention_norm(hidden), scope))
             result = hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
         else:
-            hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, scope)))
+            hidden = self.attention_norm(hidden + self.dropout(mix(hidden, scope)))
             result = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
         assert isinstance(result, Tensor)
         return result
+
+
+class TwoWayLayer(nn.Module):
+    """Two layers side by side: the first halves of the vectors from left to right, the second ones
+    from right to left. Source: Peters et al. (2018), "Deep contextualized word representations"."""
+
+    def __init__(self, config: EncoderConfig, number: int) -> None:
+        super().__init__()
+        self.forwards = Layer(config.one_way, number)
+        self.backwards = Layer(config.one_way, number)
+
+    def forward(
+        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        assert scope.turned is not None
+        left, right = hidden.chunk(2, -1)
+        turned = self.backwards(right.index_select(0, scope.turned), scope)
+        both = (self.forwards(left.contiguous(), scope), turned.index_select(0, scope.turned))
+        return torch.cat(both, -1)
 
 
 def _norm(config: EncoderConfig) -> LayerNorm:
@@ -187,9 +230,10 @@ class Encoder(nn.Module):
         self.config = config
         self.compute_dtype: torch.dtype | None = None
         self.gradient_checkpointing = False
-        self.embeddings = Embeddings(config)
+        self.embeddings = Embeddings(config.one_way)
         numbers = range(len(set(config.layer_groups)))
-        self.layers = nn.ModuleList(Layer(config, number) for number in numbers)
+        kind = TwoWayLayer if config.attention == "two-way" else Layer
+        self.layers = nn.ModuleList(kind(config, number) for number in numbers)
         self.final_norm = _norm(config) if config.norm_first else None
         self.pooler = Pooler(config) if pooler else None
         initialize(self, config.initializer_range)
@@ -225,20 +269,40 @@ class Encoder(nn.Module):
             f"that max_position_embeddings={config.max_position_embeddings} has room for"
         )
         hidden = self.embeddings(packed)
+        if config.attention == "two-way":
+            hidden = hidden.repeat(1, 2)
         if self.compute_dtype is not None:
             hidden = hidden.to(self.compute_dtype)
         yield hidden
+        yield from self.states_after(hidden, packed, memory)
+
+    def states_after(
+        self,
+        hidden: Float[Tensor, "tokens hidden_size"],
+        packed: Sequences,
+        memory: Memory | None = None,
+        layer: int = 0,
+    ) -> Iterator[Float[Tensor, "tokens hidden_size"]]:
+        """The outputs of a layer and of those above it; see `hidden_states`.
+
+        Args:
+            hidden: the input of the layer.
+            packed: the sequences.
+            memory: the keys and values of earlier tokens.
+            layer: the number of the layer.
+        """
+        config = self.config
         if memory is not None:
-            assert isinstance(packed, Packed) and config.attention == "causal"
+            assert isinstance(packed, Packed) and config.continues
             memory.take(packed)
         elif isinstance(packed, Packed):
             hidden = align_rows(hidden)
         scopes = self._scopes(packed, hidden, memory)
-        for group, scope in zip(config.layer_groups, scopes, strict=True):
-            layer: Callable[..., Tensor] = self.layers[group]
+        for group, scope in zip(config.layer_groups[layer:], scopes[layer:], strict=True):
+            compute: Callable[..., Tensor] = self.layers[group]
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                layer = partial(checkpoint, layer, use_reentrant=False)
-            hidden = layer(hidden, scope)
+                compute = partial(checkpoint, compute, use_reentrant=False)
+            hidden = compute(hidden, scope)
             if self.final_norm is not None and scope is scopes[-1]:
                 hidden = self.final_norm(hidden)
             yield hidden[: packed.num_tokens]
@@ -260,14 +324,16 @@ class Encoder(nn.Module):
                 )
                 for theta in (config.rope_theta, config.local_rope_theta)
             ]
+        turned = _reversed(packed, len(hidden)) if config.attention == "two-way" else None
         return [
             AttentionScope(
                 packed,
-                config.attention == "causal",
+                config.attention != "bidirectional",
                 config.window(layer),
                 rotations[config.is_local(layer)],
                 memory,
                 layer,
+                turned,
             )
             for layer in range(config.num_hidden_layers)
         ]
@@ -279,3 +345,13 @@ class Encoder(nn.Module):
         assert self.pooler is not None, "this encoder has no pooler"
         result: Tensor = self.pooler(hidden[packed.first_tokens])
         return result
+
+
+def _reversed(packed: Sequences, rows: int) -> Int64[Tensor, " rows"]:
+    """Where each token is if its sequence is reversed; rows behind the last stay where they are."""
+    assert isinstance(packed, Packed)
+    edges = packed.cu_seqlens.long()
+    both = torch.repeat_interleave(edges[:-1] + edges[1:] - 1, edges.diff())
+    places = torch.arange(rows, device=both.device)
+    places[: len(both)] = both - places[: len(both)]
+    return places

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,12 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..literals import Pooling
 from ..packed import Packed, Sequences
 from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, draw_weight, initialize
-from .pooling import token_mean
 
 _CHUNK = 2**21  # the most logits in memory at a time
 
@@ -27,14 +27,17 @@ class MLMHead(nn.Module):
     Meant for the masked positions alone: the decoder is as wide as the vocabulary, and the most
     expensive part of a small BERT. Source: paper §3.1, Task #1, and the original code.
 
+    Of a two-way encoder's vectors it takes the first half, which sees what is before a token.
+
     Args:
-        config: the encoder's geometry.
         word_embeddings: the encoder's `[vocab_size, embedding_width]` parameter, which the decoder
             shares unless `tie_word_embeddings` is off.
     """
 
     def __init__(self, config: EncoderConfig, word_embeddings: nn.Parameter) -> None:
         super().__init__()
+        config = config.one_way
+        self.width = config.hidden_size
         self.transform = MLMTransform(config) if config.mlm_transform else nn.Identity()
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.mlm_bias else None
         self.decoder = word_embeddings
@@ -45,7 +48,7 @@ class MLMHead(nn.Module):
     def forward(
         self, hidden: Float[Tensor, "masked hidden_size"]
     ) -> Float[Tensor, "masked vocab_size"]:
-        transformed = self.transform(hidden)
+        transformed = self.transform(hidden[..., : self.width])
         dtype = transformed.dtype
         bias = None if self.bias is None else self.bias.to(dtype)
         return F.linear(transformed, self.decoder.to(dtype), bias)
@@ -187,8 +190,6 @@ class ClassificationHead(nn.Module):
     - `none`: nothing (GPT).
 
     Args:
-        config: the encoder's geometry.
-        num_labels: the number of classes.
         dropout: `config.classifier_dropout` by default.
         kind: `config.classifier` by default.
         bias: of the output layer; by default all but GPT's classifier have one.
@@ -251,11 +252,6 @@ class TokenHead(nn.Module):
 
     ModernBERT has the layer of its masked-language-model head before the output layer; the other
     families have dropout alone.
-
-    Args:
-        config: the encoder's geometry.
-        num_outputs: the number of outputs a token.
-        dropout: before the output layer.
     """
 
     def __init__(self, config: EncoderConfig, num_outputs: int, dropout: float) -> None:
@@ -280,3 +276,56 @@ def cross_entropy_sum(
     """The summed cross-entropy of the rows, in float32 at least."""
     sums = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(logits.to(sums), labels, reduction="sum")
+
+
+def _weighted_mean(hidden: Tensor) -> Tensor:
+    weights = torch.arange(1, hidden.shape[1] + 1, device=hidden.device, dtype=hidden.dtype)
+    # No matrix product, whose sums would depend on the number of sequences.
+    return (hidden * (weights / weights.sum())[:, None]).sum(1)
+
+
+# From `[sequences, length, hidden_size]`, sequences of equal length, to `[sequences, width]`.
+_REDUCE: Mapping[Pooling, Callable[[Tensor], Tensor]] = {
+    "mean": lambda hidden: hidden.mean(1),
+    "max": lambda hidden: hidden.amax(1),
+    "mean-sqrt": lambda hidden: hidden.sum(1) / hidden.shape[1] ** 0.5,
+    "weighted-mean": _weighted_mean,
+    "mean+max": lambda hidden: torch.cat([hidden.mean(1), hidden.amax(1)], -1),
+}
+
+
+def pool(
+    hidden: Float[Tensor, "tokens hidden_size"], packed: Packed, pooling: Pooling
+) -> Float[Tensor, "sequences width"]:
+    """One vector a sequence, in the order of the pack.
+
+    Args:
+        pooling: any but "pooler", which `Encoder.pooled` computes.
+    """
+    if pooling == "cls":
+        return hidden[packed.first_tokens]
+    if pooling == "sep":
+        return hidden[packed.last_tokens]
+    reduce = _REDUCE[pooling]
+    return torch.cat(
+        [
+            reduce(hidden[group.tokens].view(group.sequences, group.length, -1))
+            for group in packed.groups
+        ]
+    )
+
+
+def token_mean(
+    hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences
+) -> Float[Tensor, "sequences hidden_size"]:
+    """The mean of each sequence's tokens, of a pack or of a padded batch."""
+    if isinstance(packed, Packed):
+        return pool(hidden, packed, "mean")
+    is_token = packed.mask.unsqueeze(-1).to(hidden.dtype)
+    rows = hidden.view(*packed.mask.shape, -1)
+    return (rows * is_token).sum(1) / is_token.sum(1)
+
+
+def width_factor(pooling: Pooling) -> int:
+    """The width of a sequence's vector, as a multiple of a token's."""
+    return 2 if pooling == "mean+max" else 1

@@ -5,6 +5,7 @@ With it each step of generation computes the new tokens alone.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,37 @@ class Memory:
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         self._index: Tensor | None = None
         self.layout: Layout | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Memory | None]) -> Memory:
+        """One memory of the sequences of several, in order; None: a sequence without tokens."""
+        memory = cls()
+        known = [part for part in parts if part is not None]
+        if known:
+            lengths = [np.zeros(1, np.int64) if part is None else part.lengths for part in parts]
+            memory.layout = Layout.from_lengths(np.concatenate(lengths))
+            memory._kept = {
+                layer: (
+                    torch.cat([part._kept[layer][0] for part in known]),
+                    torch.cat([part._kept[layer][1] for part in known]),
+                )
+                for layer in known[0]._kept
+            }
+        return memory
+
+    def split(self) -> list[Memory]:
+        """A memory of each sequence, with tensors that it shares with no other."""
+        edges = np.append(0, np.cumsum(self.lengths)).tolist()
+        found = []
+        for start, end in itertools.pairwise(edges):
+            part = type(self)()
+            part.layout = Layout.from_lengths(np.array([end - start]))
+            part._kept = {
+                layer: (key[start:end].clone(), value[start:end].clone())
+                for layer, (key, value) in self._kept.items()
+            }
+            found.append(part)
+        return found
 
     @property
     def lengths(self) -> np.ndarray:

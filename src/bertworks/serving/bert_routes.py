@@ -1,4 +1,4 @@
-"""What a BERT does besides: masks, labels, tags, answers, next sentences, what comes next."""
+"""Routes of BERT's tasks: masks, labels, tags, answers, next sentences, generation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ..inference.settings import GenerationSettings
+from ..tables.rows import Row
 from ..tasks.answering.task import AnsweringTask
-from ..tasks.task import Row, Task
+from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
 from .failures import invalid
-from .runners import Asked, Masked, Spans
+from .runners import Masked, Spans, TaskRow
 from .schemas import (
     AnswerRequest,
     ClassifyRequest,
@@ -28,7 +29,7 @@ from .schemas import (
     TagRequest,
 )
 from .scores import score_texts
-from .service import Service, asking_of, many, placed, reply, service_of
+from .service import Service, context_of, many, placed, reply, service_of
 from .tei_routes import text_rows
 
 _MOST_CANDIDATES = 1000
@@ -59,14 +60,14 @@ async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
     ]
     service.check_texts("inputs", ["x"] * len(items))
     answers = iter(
-        await service.ask(
+        await service.compute(
             request, runner, items, [item.text for item in items], limit=runner.task.max_length
         )
     )
     filled = []
     for text in texts:
         answer = next(answers)
-        chances = _chances(text.count(mask), pieces, answer["asked"], answers)
+        chances = _chances(text.count(mask), pieces, answer["candidates"], answers)
         more = {} if candidates is None else {"candidates": chances}
         filled.append({"masks": answer["masks"], **more})
     return reply(request, filled)
@@ -82,7 +83,7 @@ async def next_sentence(body: NextSentenceRequest, request: Request) -> Response
         if len(row) != 2:
             raise invalid(place, "two texts, of which the second may follow the first", 422)
     items = [Masked(place, row[0], row[1]) for place, row in zip(places, rows, strict=True)]
-    answers = await service.ask(
+    answers = await service.compute(
         request,
         runner,
         items,
@@ -116,15 +117,15 @@ async def tag(body: TagRequest, request: Request) -> Response:
     service = service_of(request)
     served = await service.model(request, body.model)
     runner = served.rows("tag")
-    asking_of(request).verb = "predict"
+    context_of(request).verb = "predict"
     texts = many(body.inputs)
     single = isinstance(body.inputs, str)
     service.check_texts("inputs", texts, single=single)
     items = [
-        Asked(place, runner.task.text_row(text))
+        TaskRow(place, runner.task.text_row(text))
         for place, text in placed("inputs", texts, single=single)
     ]
-    return reply(request, await service.ask(request, runner, items, texts, limit=None))
+    return reply(request, await service.compute(request, runner, items, texts, limit=None))
 
 
 @router.post("/answer", responses={200: {"model": list[dict[str, Any]]}})
@@ -132,7 +133,7 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
     service = service_of(request)
     served = await service.model(request, body.model)
     runner = served.rows("answer")
-    asking_of(request).verb = "predict"
+    context_of(request).verb = "predict"
     asked = many(body.inputs)
     service.check_texts("inputs", ["x"] * len(asked))
     for at, one in enumerate(asked):
@@ -141,11 +142,11 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
     task = runner.task
     assert isinstance(task, AnsweringTask)
     items = [
-        Asked(f"inputs[{at}]", task.text_row(one.question, one.context))
+        TaskRow(f"inputs[{at}]", task.text_row(one.question, one.context))
         for at, one in enumerate(asked)
     ]
     texts = [f"{one.question} {one.context}" for one in asked]
-    found: list[Spans] = await service.ask(request, runner, items, texts, limit=None)
+    found: list[Spans] = await service.compute(request, runner, items, texts, limit=None)
     if body.null_threshold is not None:
         changed = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
         task = AnsweringTask(task.tokenizer, changed)
@@ -164,17 +165,17 @@ async def generate(body: GenerateRequest, request: Request) -> Response:
         raise invalid("max_new_tokens", f"at most {service.settings.max_new_tokens}")
     values = body.model_dump(exclude={"model", "inputs"})
     settings = GenerationSettings.parse({**values, "stop_ids": tuple(body.stop_ids)})
-    runner = served.generate(settings)
+    runner = served.generate(service.settings.batch_tokens)
     texts = many(body.inputs)
     single = isinstance(body.inputs, str)
     service.check_texts("inputs", texts, single=single)
-    found = await service.ask(
+    found = await service.compute(
         request,
         runner,
         placed("inputs", texts, single=single),
         texts,
         limit=served.model.encoder.config.max_seqlen,
-        prepare=partial(runner.prepare, seen=Counter()),
+        prepare=partial(runner.prepare, settings=settings, seen=Counter()),
     )
     return reply(request, [{"generated": text} for text in found])
 
@@ -184,19 +185,19 @@ async def predict_rows(body: RowsRequest, request: Request) -> Response:
     service = service_of(request)
     served = await service.model(request, body.model)
     runner = served.rows("predict-rows")
-    asking_of(request).verb = "predict"
+    context_of(request).verb = "predict"
     rows = [_row(runner.task, row, f"rows[{at}]") for at, row in enumerate(body.rows)]
     texts = [
         " ".join(value for value in row.values() if isinstance(value, str)) or "x" for row in rows
     ]
     service.check_texts("rows", texts)
-    items = [Asked(f"rows[{at}]", row) for at, row in enumerate(rows)]
-    found = await service.ask(request, runner, items, texts, limit=None)
+    items = [TaskRow(f"rows[{at}]", row) for at, row in enumerate(rows)]
+    found = await service.compute(request, runner, items, texts, limit=None)
     return reply(request, [getattr(answer, "prediction", answer) for answer in found])
 
 
 def _row(task: Task[Any], given: str | list[str] | dict[str, Any], place: str) -> Row:
-    """A row of a task, of what stands for one.
+    """A row of a task from a row, a text, or a pair of texts.
 
     Raises:
         RequestError: it is neither a text nor a pair of texts.
@@ -250,16 +251,16 @@ def _variants(
     """
     count = text.count(mask)
     singles = [ids for ids in pieces.values() if len(ids) == 1]
-    asked = [(at, ids) for at in range(count) for ids in singles]
-    found = [Masked(place, text, None, top_k, asked)]
+    scored = [(at, ids) for at in range(count) for ids in singles]
+    found = [Masked(place, text, None, top_k, scored)]
     parts = text.split(mask)
     for at in range(count):
         for length in _lengths(pieces):
             masks = [mask] * count
             masks[at] = mask * length
             joined = "".join(part + more for part, more in zip(parts, [*masks, ""], strict=True))
-            asked = [(at, ids) for ids in pieces.values() if len(ids) == length]
-            found.append(Masked(place, joined, None, 1, asked))
+            scored = [(at, ids) for ids in pieces.values() if len(ids) == length]
+            found.append(Masked(place, joined, None, 1, scored))
     return found
 
 
@@ -275,14 +276,10 @@ def _chances(
     words = [word for word, ids in pieces.items() if len(ids) == 1]
     found = []
     for at in range(masks):
-        own = dict(zip(words, singles[at * len(words) : (at + 1) * len(words)], strict=True))
+        scores = dict(zip(words, singles[at * len(words) : (at + 1) * len(words)], strict=True))
         for length in _lengths(pieces):
             long = [word for word, ids in pieces.items() if len(ids) == length]
-            own |= dict(zip(long, next(answers)["asked"], strict=True))
-        found.append(
-            [
-                {"candidate": word, "probability": own[word]}
-                for word in sorted(own, key=lambda word: -own[word])
-            ]
-        )
+            scores |= dict(zip(long, next(answers)["candidates"], strict=True))
+        ordered = sorted(scores.items(), key=lambda one: -one[1])
+        found.append([{"candidate": word, "probability": chance} for word, chance in ordered])
     return found

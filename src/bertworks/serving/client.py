@@ -43,7 +43,7 @@ class ServerError(BertworksError):
 
 @dataclass(frozen=True)
 class _Call(Generic[T]):
-    """What a verb asks: requests, and what becomes of their answers."""
+    """A verb's requests, and how its result is read from their answers."""
 
     path: str
     bodies: Sequence[Mapping[str, Any]]
@@ -51,7 +51,7 @@ class _Call(Generic[T]):
 
 
 class EncodeKeywords(TypedDict, total=False):
-    """Of `embed`: what is left out is the server's. `truncate` cuts texts that are too long."""
+    """Of `embed`; the server chooses what is left out. `truncate` truncates long texts."""
 
     pooling: Pooling
     layers: Sequence[int]
@@ -79,7 +79,7 @@ class _Verbs:
         url: the server's.
         key: an API key.
         model: a served model's name; the server's first, if left out.
-        timeout: seconds for an answer; a connection has to stand after five.
+        timeout: seconds for an answer; a connection has to be open after five.
         retries: how often a request is sent again when the server is busy (429), waiting as long as
             it says and a random while more.
     """
@@ -225,6 +225,16 @@ class Client(_Verbs):
         """
         return self._send(self._embed(texts, **settings))
 
+    def similarity(
+        self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
+    ) -> NDArray[np.float32]:
+        """The cosine of each text with each of the others: float32 `[texts, others]`."""
+        settings["normalize"] = True
+        cosines: NDArray[np.float32] = (
+            self.embed(texts, **settings) @ self.embed(others, **settings).T
+        )
+        return cosines
+
     def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
         return self._send(self._predict(rows))
@@ -250,7 +260,7 @@ class Client(_Verbs):
         return self._send(self._rerank(query, texts, truncate=truncate))
 
     def tokenize(self, texts: Texts) -> list[list[dict[str, Any]]]:
-        """The tokens of each text, with the bytes where they stand."""
+        """The tokens of each text, with their bytes in it."""
         return self._send(self._tokenize(texts))
 
     def info(self) -> dict[str, Any]:
@@ -306,6 +316,16 @@ class AsyncClient(_Verbs):
     async def embed(self, texts: Texts, **settings: Unpack[EncodeKeywords]) -> NDArray[np.float32]:
         """See `Client.embed`."""
         return await self._send(self._embed(texts, **settings))
+
+    async def similarity(
+        self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
+    ) -> NDArray[np.float32]:
+        """See `Client.similarity`."""
+        settings["normalize"] = True
+        parts = (self.embed(part, **settings) for part in (texts, others))
+        one, other = await asyncio.gather(*parts)
+        cosines: NDArray[np.float32] = one @ other.T
+        return cosines
 
     async def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """See `Client.predict`."""

@@ -163,7 +163,8 @@ def _of_validation(error: RequestValidationError | ValidationError) -> RequestEr
     field = str(place[0])
     if first["type"] == "missing":
         return invalid(_path(place), "must be given", 422)
-    if len({one["loc"][:2] for one in found}) == 1 and len(found) > 1:  # one of several types
+    is_one_field = len(found) > 1 and all(field in one["loc"][:2] for one in found)
+    if is_one_field and not isinstance(place[1], int):  # one of several types
         return invalid(field, "is of none of the types that it may be", 422)
     message = str(first["msg"]).removeprefix("Value error, ")
     return invalid(_path(place), message[:1].lower() + message[1:], 422)

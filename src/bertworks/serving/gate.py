@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .failures import RequestError, error_of
 from .metrics import Metrics
-from .runners import Cutting
+from .runners import Truncation
 from .security import Keys, host_of, is_loopback
 from .settings import ServeSettings
 
@@ -32,24 +32,27 @@ LOG = logging.getLogger("bertworks.serving")
 OPEN = frozenset({"/health", "/ready", "/ping", "/"})
 """Paths that need no key."""
 
+PAGE_FILES = "/explore/static/"
+"""Where the page's files are, which need none either."""
+
 _ID = re.compile(rb"[\w.:-]{1,64}")
 
 
 @dataclass
-class Asking:
-    """A request: whose it is, and what it took.
+class RequestContext:
+    """A request's client and deadline, and figures for the log, the metrics and the headers.
 
     Attributes:
-        id: its own, or one that it brought.
-        client: a key's name, or an address; the queue serves clients alike.
+        id: new, or the one that the client sent.
+        client: a key's name, or an address; the queue shares time among clients.
         deadline: on the monotonic clock.
         route: as it was declared; "other" where there is none.
         verb: what the metrics call it.
-        model, device: what it asked, and where that is.
+        model, device: which model it names, and where that runs.
         rows, characters, tokens: of its texts.
         tokenising, queueing, computing: seconds.
-        cutting: what became of texts that were too long.
-        error: the kind of what went wrong.
+        truncation: what became of texts that were too long.
+        error: the kind of the error, if there was one.
     """
 
     id: str
@@ -66,11 +69,11 @@ class Asking:
     tokenising: float = 0.0
     queueing: float = 0.0
     computing: float = 0.0
-    cutting: Cutting = field(default_factory=Cutting)
+    truncation: Truncation = field(default_factory=Truncation)
     error: str | None = None
 
     def headers(self, now: float) -> dict[str, str]:
-        """What text-embeddings-inference says of a request, times in milliseconds."""
+        """The headers of text-embeddings-inference, times in milliseconds."""
         parts = {
             "x-compute-time": now - self.started,
             "x-total-time": now - self.started,
@@ -82,9 +85,25 @@ class Asking:
             "x-compute-type": self.device,
             "x-compute-characters": str(self.characters),
             "x-compute-tokens": str(self.tokens),
-            "x-truncated-texts": str(self.cutting.cut),
+            "x-truncated-texts": str(self.truncation.truncated),
             **{name: str(round(1000 * seconds)) for name, seconds in parts.items()},
         }
+
+
+class Turnstile:
+    """Lets a few tasks pass in each turn of the event loop.
+
+    A batch ends hundreds of requests at once, whose clients then send hundreds of new ones. If all
+    went on in one turn, a health check would wait for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(4)
+
+    async def passed(self) -> None:
+        """Wait for a turn."""
+        async with self._free:
+            await asyncio.sleep(0)
 
 
 class Gate:
@@ -95,7 +114,7 @@ class Gate:
         settings: limits.
         keys: who may ask; without any, everybody who can reach it.
         local: whether it listens to this machine alone. Without keys, requests must then name this
-            machine as their host, so that no web page can reach it under a name of its own.
+            machine as their host, so that no web page can reach it under another name.
         metrics: where requests are noted.
         is_draining: whether connections are to be closed.
     """
@@ -113,21 +132,24 @@ class Gate:
         self.app, self.settings, self.keys, self.local = app, settings, keys, local
         self._metrics, self._is_draining = metrics, is_draining
         self._open = 0
+        self._begin = Turnstile()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # uvicorn leaves the body out
         headers = _headers(scope)
-        asking = Asking(_id_of(headers), time.monotonic())
-        scope.setdefault("state", {})["asking"] = asking
+        context = RequestContext(_id_of(headers), time.monotonic())
+        scope.setdefault("state", {})["context"] = context
         status = 0
 
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                more = {"x-request-id": asking.id}
+                more = {"x-request-id": context.id}
                 if self._is_draining():
                     more["connection"] = "close"
                 message["headers"] = [
@@ -138,34 +160,36 @@ class Gate:
 
         self._open += 1
         try:
-            self._admit(scope, headers, asking)
+            self._admit(scope, headers, context)
             body = await self._body(scope, headers, receive)
-            await self._while_there(scope, body, receive, answer, asking)
+            await self._while_there(scope, body, receive, answer, context)
         except RequestError as error:
-            asking.error = error.kind
+            context.error = error.kind
             await error.response(scope["path"])(scope, receive, answer)
         except Exception as error:
-            _log_fault(asking, error)
+            _log_fault(context, error)
             if not status:
                 await error_of(error).response(scope["path"])(scope, receive, answer)
         finally:
             self._open -= 1
-            self._note(scope, asking, status)
+            self._note(scope, context, status)
 
-    def _admit(self, scope: Scope, headers: MutableMapping[bytes, bytes], asking: Asking) -> None:
+    def _admit(
+        self, scope: Scope, headers: MutableMapping[bytes, bytes], context: RequestContext
+    ) -> None:
         """See who asks, and whether there is room.
 
         Raises:
             RequestError: they may not, or there is none.
         """
         client = scope.get("client")
-        asking.client = client[0] if client else "local"
+        context.client = client[0] if client else "local"
         path = scope["path"]
         if self.keys:
             owner = self.keys.owner(_key_of(headers))
             if owner is not None:
-                asking.client = owner
-            elif path not in OPEN and not (path == "/metrics" and self.local):
+                context.client = owner
+            elif not is_open(path) and not (path == "/metrics" and self.local):
                 raise RequestError(401, "Unauthorized", "no valid API key", code="invalid_api_key")
         elif self.local and not is_loopback(host_of(headers.get(b"host", b"").decode("latin-1"))):
             raise RequestError(
@@ -177,7 +201,7 @@ class Gate:
                 raise RequestError(
                     400, "Validation", "x-deadline-ms: must be milliseconds", "x-deadline-ms"
                 )
-            asking.deadline = asking.started + int(deadline) / 1000
+            context.deadline = context.started + int(deadline) / 1000
         if scope["method"] == "POST" and self._open > self.settings.max_concurrent_requests:
             raise RequestError(
                 429,
@@ -194,7 +218,7 @@ class Gate:
         Raises:
             RequestError: it is too large, or does not arrive.
         """
-        if scope["method"] in ("GET", "HEAD"):
+        if scope["method"] == "GET":
             return b""
         limit = self.settings.max_body_bytes
         length = headers.get(b"content-length", b"0")
@@ -220,7 +244,7 @@ class Gate:
             ) from None
 
     async def _while_there(
-        self, scope: Scope, body: bytes, receive: Receive, send: Send, asking: Asking
+        self, scope: Scope, body: bytes, receive: Receive, send: Send, context: RequestContext
     ) -> None:
         """Have the application answer, for as long as the client is there."""
         given = False
@@ -235,6 +259,7 @@ class Gate:
         if scope["method"] != "POST":
             await self.app(scope, replay, send)
             return
+        await self._begin.passed()
         task = asyncio.current_task()
         assert task is not None
         has_answered = False
@@ -243,53 +268,61 @@ class Gate:
             while (await receive())["type"] != "http.disconnect":
                 pass
             if not has_answered:
-                asking.error = "Gone"
+                context.error = "Gone"
                 task.cancel()
 
-        async def tell(message: Message) -> None:
+        async def answer(message: Message) -> None:
             nonlocal has_answered
             has_answered = True
             await send(message)
 
         watcher = asyncio.create_task(watch())
         try:
-            await self.app(scope, replay, tell)
+            await self.app(scope, replay, answer)
         except asyncio.CancelledError:
-            if asking.error != "Gone":
+            if context.error != "Gone":
                 raise
             task.uncancel()
         finally:
             watcher.cancel()
 
-    def _note(self, scope: Scope, asking: Asking, status: int) -> None:
+    def _note(self, scope: Scope, context: RequestContext, status: int) -> None:
         route = getattr(scope.get("route"), "path", "other")
-        seconds = time.monotonic() - asking.started
-        if asking.error is None and status >= 400:
-            asking.error = "Validation" if status < 500 else "Internal"
+        seconds = time.monotonic() - context.started
+        if context.error is None and status >= 400:
+            context.error = "Validation" if status < 500 else "Internal"
         metrics = self._metrics()
-        metrics.request(route, seconds, asking.error)
-        if asking.rows:
-            times = (asking.tokenising, asking.queueing, asking.computing)
+        metrics.request(route, seconds, context.error)
+        if context.rows:
+            times = (context.tokenising, context.queueing, context.computing)
             metrics.work(
-                asking.verb, asking.rows, asking.characters, times, ok=asking.error is None
+                context.verb, context.rows, context.characters, times, ok=context.error is None
             )
+        level = logging.DEBUG if is_open(route) or route == "/metrics" else logging.INFO
+        if not LOG.isEnabledFor(level):
+            return
         LOG.log(
-            logging.DEBUG if route in OPEN or route == "/metrics" else logging.INFO,
+            level,
             "%s",
             log_line(
                 "request",
-                id=asking.id,
+                id=context.id,
                 method=scope["method"],
                 route=route,
                 status=status,
-                error=asking.error,
-                client=asking.client,
-                model=asking.model,
-                texts=asking.rows,
-                tokens=asking.tokens,
+                error=context.error,
+                client=context.client,
+                model=context.model,
+                texts=context.rows,
+                tokens=context.tokens,
                 milliseconds=round(1000 * seconds, 1),
             ),
         )
+
+
+def is_open(path: str) -> bool:
+    """Whether a path needs no key."""
+    return path in OPEN or path.startswith(PAGE_FILES)
 
 
 def log_line(event: str, **values: Any) -> str:
@@ -298,13 +331,13 @@ def log_line(event: str, **values: Any) -> str:
     return json.dumps({"time": round(time.time(), 3), "event": event, **known})
 
 
-def _log_fault(asking: Asking, error: Exception) -> None:
+def _log_fault(context: RequestContext, error: Exception) -> None:
     """Say where a fault is, but not its message: that may hold what a user has sent."""
-    asking.error = "Internal"
+    context.error = "Internal"
     frames = [
         f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
     ]
-    line = log_line("fault", id=asking.id, kind=type(error).__name__, frames=frames[-12:])
+    line = log_line("fault", id=context.id, kind=type(error).__name__, frames=frames[-12:])
     LOG.error("%s", line)
 
 

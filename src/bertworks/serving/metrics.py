@@ -1,4 +1,4 @@
-"""What a server tells Prometheus, under the names that text-embeddings-inference has for it."""
+"""A server's metrics for Prometheus, under the names of text-embeddings-inference."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -12,9 +13,9 @@ from ..api import Model, load
 from ..checkpoints.locate import locate
 from ..checkpoints.weights import read_json
 from ..errors import BertworksError, SettingsError, nearest
-from ..inference.settings import EngineSettings, GenerationSettings
+from ..inference.settings import EngineSettings
 from ..tasks.answering.task import AnsweringTask
-from ..tasks.classification.task import ClassificationTask
+from ..tasks.classification import ClassificationTask
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
@@ -118,7 +119,10 @@ class Served:
         task = self.task
         found = {"embed"}
         if isinstance(task, PretrainingTask):
-            found.add("generate" if task.causal else "fill-mask")
+            if not task.causal:
+                found.add("fill-mask")
+            elif self.model.encoder.config.continues:
+                found.add("generate")
             if task.instances.next_sentence:
                 found.add("next-sentence")
         elif task is not None:
@@ -183,14 +187,14 @@ class Served:
         assert isinstance(task, PretrainingTask)
         return self._runner(MaskedRunner, lambda: MaskedRunner(task, network, self.engine()))
 
-    def generate(self, settings: GenerationSettings) -> GenerateRunner:
-        """Prompts to what comes next."""
+    def generate(self, batch_tokens: int) -> GenerateRunner:
+        """Prompts to what comes next, in batches of so many tokens."""
         self.check("generate")
         network = self.model.network
         assert isinstance(network, PretrainingNetwork)
         return self._runner(
-            settings,
-            lambda: GenerateRunner(network, self.model.tokenizer, settings, self.engine()),
+            GenerateRunner,
+            lambda: GenerateRunner(network, self.model.tokenizer, self.engine(), batch_tokens),
         )
 
     def _task_and_network(self) -> tuple[Task[Any], Network]:
@@ -292,12 +296,18 @@ class Models:
         model = load(directory, device=self._device)
         served = Served(name, self.sources[name], model, Prompts.read(directory), self._precision)
         with self._lock:
+            is_freed = name in self._loaded
             self._loaded[name] = served
             self._loaded.move_to_end(name)
             while self._max_memory is not None and len(self._loaded) > 1:
                 if sum(one.bytes for one in self._loaded.values()) <= self._max_memory:
                     break
                 self._loaded.popitem(last=False)
+                is_freed = True
+        if is_freed and gc.get_freeze_count():  # frozen at the start: see `Server.startup`
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
         return served
 
 

@@ -17,7 +17,7 @@ from .schemas import (
     V1RerankRequest,
 )
 from .scores import pair_scores
-from .service import Service, asking_of, encoded, placed, reply, service_of, truncating
+from .service import Service, context_of, encoded, placed, reply, service_of, truncating
 
 MOST_TOKENS = 300_000
 _IDS = (
@@ -34,13 +34,13 @@ router = APIRouter(tags=["OpenAI"])
 async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     service = service_of(request)
     served = await service.model(request, body.model)
-    asking = asking_of(request)
-    asking.verb = "embed"
+    context = context_of(request)
+    context.verb = "embed"
     values, single = texts_or_ids(service, "input", body.input)
     runner = served.embed()
     service.check_dimensions(served, runner.embedder.width, body.dimensions)
     truncating(request, body.truncate)
-    asking.cutting.most = MOST_TOKENS
+    context.truncation.max_tokens = MOST_TOKENS
     found = await service.vectors(
         request,
         runner,
@@ -57,7 +57,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
         }
         for at, vector in enumerate(await encoded(found, body.encoding_format))
     ]
-    usage = {"prompt_tokens": asking.tokens, "total_tokens": asking.tokens}
+    usage = {"prompt_tokens": context.tokens, "total_tokens": context.tokens}
     value = {"object": "list", "data": data, "model": served.name, "usage": usage}
     return reply(request, value)
 
@@ -104,10 +104,10 @@ async def rerank(body: V1RerankRequest, request: Request) -> Response:
         }
         for at in order
     ]
-    tokens = asking_of(request).tokens
+    tokens = context_of(request).tokens
     value = {
         "object": "rerank",
-        "id": asking_of(request).id,
+        "id": context_of(request).id,
         "model": served.name,
         "results": results,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},

@@ -62,8 +62,17 @@ class Runner(Protocol):
         ...
 
     def run(self, examples: Sequence[Any]) -> Sequence[Any]:
-        """An answer for each example. As in `prepare`; a `MemoryError` halves the budget."""
+        """An answer for each example, or what is left of it as `Unfinished`.
+
+        As in `prepare`; a `MemoryError` halves the budget.
+        """
         ...
+
+
+class Unfinished(NamedTuple):
+    """What is left of a row that takes more than one batch; others have their turn in between."""
+
+    example: Sized
 
 
 class Ticket:
@@ -102,7 +111,7 @@ class Ticket:
         self.preparing = self.running = 0.0
         self.tokens = 0
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Give the caller, if there is one still, the outcomes or the error."""
         if not self.future.set_running_or_notify_cancel():
             return
@@ -271,7 +280,7 @@ class Queue:
                     items = [ticket.items[row] for row in rows]
                 elif not self._over and self._may_end(wait=wait):
                     return False
-            self._tell()
+            self._notify()
         started = self._clock()
         try:
             made = _apart(ticket.prepare, items)
@@ -282,7 +291,7 @@ class Queue:
             for row, example in zip(rows, made, strict=True):
                 self._add_ready(ticket, row, example)
             self._changed.notify_all()
-        self._tell()
+        self._notify()
         return True
 
     def run_batch(self, *, wait: bool = False) -> bool:
@@ -297,21 +306,25 @@ class Queue:
                 batch = self._next_batch(wait=wait)
                 if not batch and not self._over and self._may_end(wait=wait):
                     return False
-            self._tell()
+            self._notify()
         started = self._clock()
         answers = self._run(batch[0].ticket.runner, batch)
         seconds = self._clock() - started
         tokens = sum(row.example.num_tokens for row in batch)
+        # Before the answers are given: who has one finds its batch counted.
+        if self._observe is not None:
+            self._observe(len(batch), tokens, seconds)
         with self._changed:
             self._rate += (tokens / max(seconds, 1e-6) - self._rate) * (0.2 if self._rate else 1)
             for ticket in {row.ticket for row in batch}:
                 ticket.running += seconds
             for row, answer in zip(batch, answers, strict=True):
-                self._settle(row.ticket, row.number, answer)
+                if isinstance(answer, Unfinished):
+                    self._put_back(row.ticket, row.number, answer.example)
+                else:
+                    self._settle(row.ticket, row.number, answer)
             self._changed.notify_all()
-        self._tell()
-        if self._observe is not None:
-            self._observe(len(batch), tokens, seconds)
+        self._notify()
         return True
 
     def close(self, *, drain: bool = True) -> None:
@@ -321,7 +334,7 @@ class Queue:
             if not drain:
                 self._fail(ClosedError("the server was stopped before the request was computed"))
             self._changed.notify_all()
-        self._tell()
+        self._notify()
         for thread in self._threads:
             thread.join()
 
@@ -366,18 +379,35 @@ class Queue:
         if isinstance(example, Exception):
             self._settle(ticket, row, example)
             return
-        cost = example.num_tokens
-        ticket.tokens += cost
-        self._hold(ticket, cost - ticket.costs[row])
-        ticket.costs[row] = cost
+        ticket.tokens += example.num_tokens
+        self._weigh(ticket, row, example)
         ticket.ready.append((row, example))
-        self._ready_tokens += cost
         lane = ticket.lane
         if not lane.turns:
             lane.served = max(lane.served, self._served)
         if not ticket.has_turn:
             lane.turns.setdefault(ticket.runner, deque()).append(ticket)
             ticket.has_turn = True
+
+    def _put_back(self, ticket: Ticket, row: int, example: Sized) -> None:
+        """Note what is left of a row: of its client's rows, it is the next."""
+        if ticket.is_over:
+            return
+        ticket.tokens += max(0, example.num_tokens - ticket.costs[row])
+        self._weigh(ticket, row, example)
+        ticket.ready.appendleft((row, example))
+        turns = ticket.lane.turns.setdefault(ticket.runner, deque())
+        if ticket.has_turn:
+            turns.remove(ticket)
+        turns.appendleft(ticket)
+        ticket.has_turn = True
+
+    def _weigh(self, ticket: Ticket, row: int, example: Sized) -> None:
+        """Count a row that is ready by its tokens."""
+        cost = example.num_tokens
+        self._hold(ticket, cost - ticket.costs[row])
+        ticket.costs[row] = cost
+        self._ready_tokens += cost
 
     def _await_more(self) -> None:
         """Wait a little while rows are being tokenised, so that the next batch is fuller."""
@@ -488,12 +518,12 @@ class Queue:
                 self._over.remove(ticket)
                 self._changed.notify_all()
 
-    def _tell(self) -> None:
-        """Tell the callers of requests that are over; without the lock, which others wait for."""
+    def _notify(self) -> None:
+        """Resolve the futures of requests that are over, without the lock."""
         with self._changed:
             over, self._over = self._over, []
         for ticket in over:
-            ticket.tell()
+            ticket.notify()
 
     def _fail(self, error: BaseException) -> None:
         for ticket in tuple(self._tickets):
@@ -509,7 +539,7 @@ class Queue:
                 self.broken, self._closed = error, True
                 self._fail(error)
                 self._changed.notify_all()
-            self._tell()
+            self._notify()
 
 
 def _fitting(examples: Sequence[Sized], tokens: int) -> int:
@@ -521,7 +551,7 @@ def _fitting(examples: Sequence[Sized], tokens: int) -> int:
 def _apart(compute: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]) -> list[Any]:
     """What is computed for each item, or the error that is this item's alone.
 
-    A `BertworksError` is of some of the items: halves are tried until these stand alone. Any other
+    A `BertworksError` is of some of the items: halves are tried until these are alone. Any other
     exception but `MemoryError` is of all.
     """
     try:

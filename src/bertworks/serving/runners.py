@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -21,18 +22,20 @@ from torch import Tensor
 from ..errors import DataError, LengthError
 from ..inference.engine import check_finite, outputs_of
 from ..inference.features import Embedder, EncodedText
-from ..inference.generate import generate
+from ..inference.generate import Continuation, begin, continue_texts
 from ..inference.settings import EngineSettings, GenerationSettings
+from ..model.memory import Memory
 from ..packed import Batch
-from ..tasks.answering.examples import AnsweringExample
-from ..tasks.answering.spans import Candidate
+from ..tables.rows import Row
+from ..tasks.answering.spans import AnsweringExample, Candidate
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
-from ..tasks.task import Network, Prediction, Row, Task
+from ..tasks.task import Network, Prediction, Task
 from ..tasks.texts import TextTask
 from ..text.encoding import Segment
 from ..text.tokenizer import Tokenizer
+from .queue import Unfinished
 
 WHOLE = 1 << 40
 """The tokens that the engine takes at once: the queue has made the batch."""
@@ -52,26 +55,26 @@ class Text(NamedTuple):
     text: Any
 
 
-class Asked(NamedTuple):
-    """A row of a task, and what an error calls it."""
+class TaskRow(NamedTuple):
+    """A row of a task, and the field that an error names."""
 
     where: str
     row: Row
 
 
 @dataclass
-class Cutting:
+class Truncation:
     """What becomes of a request's texts that are too long.
 
     Attributes:
-        side: where they are cut; None: they are an error.
-        most: the most tokens of all texts together.
-        cut, tokens: how many were cut, and the tokens of all, so far.
+        side: where they are truncated; None: they are an error.
+        max_tokens: of all texts together.
+        truncated, tokens: how many texts were truncated, and the tokens of all, so far.
     """
 
     side: Literal["left", "right"] | None = None
-    most: int | None = None
-    cut: int = 0
+    max_tokens: int | None = None
+    truncated: int = 0
     tokens: int = 0
 
     def count(self, tokens: int) -> None:
@@ -81,8 +84,8 @@ class Cutting:
             LengthError: they are too many by now.
         """
         self.tokens += tokens
-        if self.most is not None and self.tokens > self.most:
-            raise LengthError(f"the texts have more than {self.most:,} tokens")
+        if self.max_tokens is not None and self.tokens > self.max_tokens:
+            raise LengthError(f"the texts have more than {self.max_tokens:,} tokens")
 
 
 class EmbedRunner:
@@ -96,14 +99,16 @@ class EmbedRunner:
         self.embedder = embedder
         self.tokenizer = embedder.tokenizer
 
-    def prepare(self, items: Sequence[Text], cutting: Cutting | None = None) -> list[EncodedText]:
+    def prepare(
+        self, items: Sequence[Text], truncation: Truncation | None = None
+    ) -> list[EncodedText]:
         """Tokenise texts, all of one kind.
 
         Raises:
-            LengthError: a text is too long, and none is to be cut.
+            LengthError: a text is too long, and none is to be truncated.
             DataError: a text cannot be tokenised, or an id is none of the vocabulary's.
         """
-        cutting = cutting or Cutting()
+        truncation = truncation or Truncation()
         where = [item.where for item in items]
         texts = [item.text for item in items]
         if texts and isinstance(texts[0], list) and texts[0] and isinstance(texts[0][0], int):
@@ -115,14 +120,14 @@ class EmbedRunner:
         made = []
         for at, segment in enumerate(segments):
             tokens = len(segment) + around
-            if tokens > limit and cutting.side is None:
+            if tokens > limit and truncation.side is None:
                 raise too_long(tokens, limit, where[at])
             if tokens > limit:
-                cutting.cut += 1
+                truncation.truncated += 1
             room = limit - around
-            kept = segment[:room] if cutting.side == "right" else segment[-room:]
+            kept = segment[:room] if truncation.side == "right" else segment[-room:]
             made.append(EncodedText(at, self.tokenizer.frame(kept)))
-            cutting.count(made[-1].num_tokens)
+            truncation.count(made[-1].num_tokens)
         return made
 
     def _of_ids(self, items: Sequence[Text]) -> list[Segment]:
@@ -161,7 +166,7 @@ class TokenStatesRunner(EmbedRunner):
 
 
 class Scored(NamedTuple):
-    """What a task on texts says of a row: its prediction, and the logits behind it."""
+    """What a task on texts predicts for a row, and the logits behind it."""
 
     prediction: Prediction
     logits: Float[np.ndarray, " labels"]
@@ -181,7 +186,7 @@ class TaskRunner:
         self.engine = engine.with_values(batch_tokens=WHOLE)
         self._rows = 0
 
-    def prepare(self, items: Sequence[Asked], task: Task[Any] | None = None) -> list[Any]:
+    def prepare(self, items: Sequence[TaskRow], task: Task[Any] | None = None) -> list[Any]:
         """Tokenise rows.
 
         Args:
@@ -242,15 +247,15 @@ class Masked(NamedTuple):
         where: what an error calls it.
         text, pair: the texts.
         top_k: how many pieces are given for each mask.
-        asked: the first mask and the pieces of each candidate: it is asked how likely they are at
-            this mask and those behind it.
+        candidates: a mask's number and the ids of the pieces that are scored at this mask and
+            those after it.
     """
 
     where: str
     text: str
     pair: str | None = None
     top_k: int = 1
-    asked: Sequence[tuple[int, Sequence[int]]] = ()
+    candidates: Sequence[tuple[int, Sequence[int]]] = ()
 
 
 @dataclass(frozen=True)
@@ -258,11 +263,11 @@ class MaskedExample(PretrainingExample):
     """A tokenised `Masked`."""
 
     top_k: int = 1
-    asked: Sequence[tuple[int, Sequence[int]]] = ()
+    candidates: Sequence[tuple[int, Sequence[int]]] = ()
 
 
 class MaskedRunner:
-    """Texts with masks to what `PretrainingTask.decode` tells, with the probabilities `asked`.
+    """Texts with masks to what `PretrainingTask.decode` returns, and probabilities of `candidates`.
 
     Args:
         task: pre-training.
@@ -286,31 +291,31 @@ class MaskedRunner:
         made = self.task.examples(rows, self._rows, where=where, labelled=False)
         self._rows += len(items)
         return [
-            MaskedExample(**_values(example), top_k=item.top_k, asked=item.asked)
+            MaskedExample(**_values(example), top_k=item.top_k, candidates=item.candidates)
             for item, example in zip(items, made, strict=True)
         ]
 
     def run(self, examples: Sequence[MaskedExample]) -> list[Prediction]:
         task = copy.copy(self.task)
         task.top_k = max(example.top_k for example in examples)
-        own = {example.row: example for example in examples}
+        by_row = {example.row: example for example in examples}
         found: dict[int | None, Prediction] = {}
         with _memory_errors():
             for outputs, batch in outputs_of(self.network, task, examples, self.engine):
                 for row, answer in task.decode(outputs, batch).items():
-                    masks = [pieces[: own[row].top_k] for pieces in answer["masks"]]
-                    found[row] = {**answer, "masks": masks, "asked": []}
-                if any(example.asked for example in examples):
-                    for row, chances in _chances_of_rows(outputs["mlm_logits"], batch):
-                        found[row]["asked"] = _asked(chances, own[row].asked)
+                    masks = [pieces[: by_row[row].top_k] for pieces in answer["masks"]]
+                    found[row] = {**answer, "masks": masks, "candidates": []}
+                if any(example.candidates for example in examples):
+                    for row, chances in _probabilities(outputs["mlm_logits"], batch):
+                        found[row]["candidates"] = _scores(chances, by_row[row].candidates)
         return [found[example.row] for example in examples]
 
 
 def _values(example: PretrainingExample) -> dict[str, Any]:
-    return {own.name: getattr(example, own.name) for own in fields(PretrainingExample)}
+    return {one.name: getattr(example, one.name) for one in fields(PretrainingExample)}
 
 
-def _chances_of_rows(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]:
+def _probabilities(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]:
     """Each row's number, and the probabilities of all pieces at each of its masks."""
     chances = torch.softmax(logits.float(), -1).cpu()
     positions = np.asarray(batch.targets["masked_positions"].cpu())
@@ -319,57 +324,73 @@ def _chances_of_rows(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor
         yield row, chances[edges[at] : edges[at + 1]]
 
 
-def _asked(
-    chances: Float[Tensor, "masks vocab_size"], asked: Sequence[tuple[int, Sequence[int]]]
+def _scores(
+    chances: Float[Tensor, "masks vocab_size"], candidates: Sequence[tuple[int, Sequence[int]]]
 ) -> list[float]:
     """The probability of each candidate: the product of those of its pieces."""
     return [
         float(np.prod([float(chances[mask + at, piece]) for at, piece in enumerate(ids)]))
-        for mask, ids in asked
+        for mask, ids in candidates
     ]
 
 
-class Prompt(NamedTuple):
-    """A tokenised prompt.
+_STEPS = 16
+"""The tokens that a text is given in a batch; other requests wait for no more."""
 
-    Attributes:
-        ids: its tokens.
-        copy: how often the same prompt was in its request before; its draws are others.
-        num_tokens: with those that may be added.
-    """
+_MEMORY_BATCHES = 8
+"""How many batches' keys and values are kept; a text beyond is computed anew in each batch."""
 
-    ids: tuple[int, ...]
-    copy: int
-    num_tokens: int
+
+class Continued(NamedTuple):
+    """A text that is being continued."""
+
+    text: Continuation
+
+    @property
+    def num_tokens(self) -> int:
+        """What it holds at the end of its next batch."""
+        return min(len(self.text.tokens) + _STEPS, self.text.num_tokens)
 
 
 class GenerateRunner:
-    """Prompts to what a causal model goes on with.
+    """Prompts to their continuations by a causal model; each prompt has its settings.
 
     Args:
         network: causal.
         tokenizer: the model's.
-        settings: how tokens are chosen.
         engine: the precision.
+        batch_tokens: of the queue's batches.
     """
 
     def __init__(
         self,
         network: PretrainingNetwork,
         tokenizer: Tokenizer,
-        settings: GenerationSettings,
         engine: EngineSettings,
+        batch_tokens: int,
     ) -> None:
-        self.network, self.tokenizer, self.settings = network, tokenizer, settings
-        self.engine = engine.with_values(batch_tokens=WHOLE)
+        self.network, self.tokenizer, self.precision = network, tokenizer, engine.precision
+        self._most_kept = _MEMORY_BATCHES * batch_tokens
+        self._kept: WeakSet[Memory] = WeakSet()
 
-    def prepare(self, items: Sequence[Text], seen: Counter[Any] | None = None) -> list[Prompt]:
-        """Tokenise prompts; `seen` counts those of a request.
+    def prepare(
+        self,
+        items: Sequence[Text],
+        settings: GenerationSettings | None = None,
+        seen: Counter[Any] | None = None,
+    ) -> list[Continued]:
+        """Tokenise prompts.
+
+        Args:
+            items: the prompts.
+            settings: how their tokens are chosen.
+            seen: counts the prompts of a request.
 
         Raises:
             LengthError: a prompt leaves no room for a token.
             DataError: it has none.
         """
+        settings = settings or GenerationSettings()
         seen = Counter() if seen is None else seen
         made = []
         limit = self.network.encoder.config.max_seqlen
@@ -382,21 +403,31 @@ class GenerateRunner:
                 raise DataError("the prompt has no tokens", where=item.where)
             if len(ids) >= limit:
                 raise too_long(len(ids), limit - 1, item.where)
-            tokens = min(limit, len(ids) + self.settings.max_new_tokens)
-            made.append(Prompt(ids, seen[ids], tokens))
+            made.append(Continued(begin(item.where, ids, seen[ids], settings, limit)))
             seen[ids] += 1
         return made
 
-    def run(self, examples: Sequence[Prompt]) -> list[str]:
-        """What comes next, which is the same whatever other requests ask."""
-        most: dict[tuple[int, ...], int] = {}
-        for prompt in examples:
-            most[prompt.ids] = max(most.get(prompt.ids, 0), prompt.copy + 1)
-        asked = [(ids, copy) for ids, copies in most.items() for copy in range(copies)]
+    def run(self, examples: Sequence[Continued]) -> list[str | Unfinished]:
+        """What comes next; it does not depend on other requests."""
+        texts = [example.text for example in examples]
         with _memory_errors():
-            new = generate(self.network, [ids for ids, _ in asked], self.settings, self.engine)
-        found = dict(zip(asked, map(self.tokenizer.decode, new), strict=True))
-        return [found[prompt.ids, prompt.copy] for prompt in examples]
+            found = continue_texts(self.network, texts, self.precision, _STEPS)
+        self._kept -= {text.memory for text in texts if text.memory is not None}
+        return [
+            self.tokenizer.decode(text.new)
+            if text.is_over
+            else Unfinished(Continued(self._bounded(text)))
+            for text in found
+        ]
+
+    def _bounded(self, text: Continuation) -> Continuation:
+        """The text, without its memory where the memories are too large."""
+        assert text.memory is not None
+        kept = sum(int(memory.lengths.sum()) for memory in self._kept)
+        if kept + len(text.tokens) > self._most_kept:
+            return replace(text, memory=None)
+        self._kept.add(text.memory)
+        return text
 
 
 def too_long(tokens: int, limit: int, where: str) -> LengthError:

@@ -14,18 +14,18 @@ Words = list[str]
 Ids = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
 Side = Literal["Left", "Right", "left", "right"]
 TopK = Annotated[int, Field(ge=1, le=1000)]
-Prompt = Field(None, description="A prompt of the model's, which is put before each text.")
-Truncate = Field(None, description="Cut texts that are too long; else they are an error.")
+Prompt = Field(None, description="The name of a prompt of the model, put before each text.")
+Truncate = Field(None, description="Truncate texts that are too long; else they are an error.")
 
 
-class Compatible(BaseModel):
-    """A request as other servers take it: fields that they have besides are passed over."""
+class LenientRequest(BaseModel):
+    """A request as other servers take it: unknown fields, which theirs may have, are ignored."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-class Own(BaseModel):
-    """A request of this server's own: an unknown field is an error."""
+class StrictRequest(BaseModel):
+    """A request that only this server takes: an unknown field is an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -46,7 +46,7 @@ class Own(BaseModel):
 # --- OpenAI ---
 
 
-class EmbeddingsRequest(Compatible):
+class EmbeddingsRequest(LenientRequest):
     """OpenAI's embeddings."""
 
     model: str
@@ -92,7 +92,7 @@ class Document(BaseModel):
     text: str
 
 
-class V1RerankRequest(Compatible):
+class V1RerankRequest(LenientRequest):
     """Reranking as Cohere and Jina have it."""
 
     model: str | None = None
@@ -137,7 +137,7 @@ class TEIError(BaseModel):
     error_type: str
 
 
-class EmbedRequest(Compatible):
+class EmbedRequest(LenientRequest):
     """Vectors of texts."""
 
     inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
@@ -149,7 +149,7 @@ class EmbedRequest(Compatible):
     model: str | None = None
 
 
-class EmbedAllRequest(Compatible):
+class EmbedAllRequest(LenientRequest):
     """A vector of each token."""
 
     inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
@@ -159,7 +159,7 @@ class EmbedAllRequest(Compatible):
     model: str | None = None
 
 
-class PredictRequest(Compatible):
+class PredictRequest(LenientRequest):
     """Labels of texts or pairs of texts; `["a", "b"]` is one pair."""
 
     inputs: str | list[str] | list[list[str]] = Field(
@@ -168,6 +168,7 @@ class PredictRequest(Compatible):
     raw_scores: bool = Field(False, description="Logits instead of probabilities.")
     truncate: bool | None = Truncate
     truncation_direction: Side = "Right"
+    prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
     model: str | None = None
 
 
@@ -176,7 +177,7 @@ class LabelScore(BaseModel):
     score: float
 
 
-class RerankRequest(Compatible):
+class RerankRequest(LenientRequest):
     """How well texts answer a query."""
 
     query: str
@@ -185,6 +186,7 @@ class RerankRequest(Compatible):
     return_text: bool = False
     truncate: bool | None = Truncate
     truncation_direction: Side = "Right"
+    prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
     model: str | None = None
 
 
@@ -194,18 +196,18 @@ class Rank(BaseModel):
     text: str | None = None
 
 
-class SimilarityInput(Compatible):
+class SimilarityInput(LenientRequest):
     source_sentence: str
     sentences: list[str]
 
 
-class SimilarityParameters(Compatible):
+class SimilarityParameters(LenientRequest):
     truncate: bool | None = Truncate
     truncation_direction: Side = "Right"
     prompt_name: str | None = Prompt
 
 
-class SimilarityRequest(Compatible):
+class SimilarityRequest(LenientRequest):
     """Cosines of one text and others."""
 
     inputs: SimilarityInput
@@ -213,7 +215,7 @@ class SimilarityRequest(Compatible):
     model: str | None = None
 
 
-class TokenizeRequest(Compatible):
+class TokenizeRequest(LenientRequest):
     """Tokens of texts."""
 
     inputs: str | list[str]
@@ -232,7 +234,7 @@ class Token(BaseModel):
     stop: int | None
 
 
-class DecodeRequest(Compatible):
+class DecodeRequest(LenientRequest):
     """Texts of token ids."""
 
     ids: Ids | list[Ids]
@@ -243,7 +245,7 @@ class DecodeRequest(Compatible):
 # --- bert-as-service ---
 
 
-class EncodeRequest(Compatible):
+class EncodeRequest(LenientRequest):
     """Vectors of texts, from layers and by a pooling of one's choice."""
 
     id: int = 0
@@ -268,7 +270,7 @@ class EncodeAnswer(BaseModel):
 # --- what a BERT does ---
 
 
-class FillMaskRequest(Own):
+class FillMaskRequest(StrictRequest):
     """The likeliest pieces for each mask of texts, or how likely given candidates are."""
 
     inputs: str | list[str]
@@ -294,7 +296,7 @@ class FilledMasks(BaseModel):
     candidates: list[list[CandidateChance]] | None = None
 
 
-class ClassifyRequest(Own):
+class ClassifyRequest(StrictRequest):
     """The label and the probabilities of each text, pair of texts; or the value of a regression."""
 
     inputs: str | list[str] | list[list[str]] = Field(
@@ -304,19 +306,19 @@ class ClassifyRequest(Own):
     windows: bool = Field(False, description="Read long texts in windows, whose logits are pooled.")
 
 
-class TagRequest(Own):
+class TagRequest(StrictRequest):
     """The tags of the words of texts, and the entities that they mark."""
 
     inputs: str | list[str]
 
 
-class Question(Own):
+class Question(StrictRequest):
     model: None = Field(None, exclude=True)
     question: str
     context: str
 
 
-class AnswerRequest(Own):
+class AnswerRequest(StrictRequest):
     """The spans of passages that answer questions."""
 
     inputs: Question | list[Question]
@@ -327,7 +329,7 @@ class AnswerRequest(Own):
     )
 
 
-class NextSentenceRequest(Own):
+class NextSentenceRequest(StrictRequest):
     """The probability that the second text of each pair follows the first."""
 
     inputs: list[str] | list[list[str]] = Field(description="A pair of texts, or pairs.")
@@ -337,8 +339,8 @@ class NextSentence(BaseModel):
     next_sentence_probability: float
 
 
-class GenerateRequest(Own):
-    """What a causal model goes on with."""
+class GenerateRequest(StrictRequest):
+    """Continuations of prompts by a causal model."""
 
     inputs: str | list[str]
     max_new_tokens: Annotated[int, Field(ge=1)] = 40
@@ -353,8 +355,8 @@ class Generated(BaseModel):
     generated: str
 
 
-class RowsRequest(Own):
-    """Predictions for rows of any task, users' own included."""
+class RowsRequest(StrictRequest):
+    """Predictions for rows of any task, those of users included."""
 
     rows: list[str | list[str] | dict[str, Any]] = Field(
         description="A row's columns are those of the task; or a text, or a pair of texts."

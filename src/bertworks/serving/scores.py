@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import Request
 
-from ..tasks.classification.task import ClassificationTask
+from ..tasks.classification import ClassificationTask
 from ..tasks.texts import TextTask
 from .failures import invalid
 from .models import Served
-from .runners import Asked, Scored
-from .service import Service, asking_of
+from .runners import Scored, TaskRow
+from .service import Service, context_of
 
 
 async def score_texts(
@@ -39,34 +39,34 @@ async def score_texts(
         windows: whether they are read in windows instead.
     """
     runner = served.rows(verb)
-    asking_of(request).verb = "predict"
+    context_of(request).verb = "predict"
     task = runner.task
     assert isinstance(task, TextTask)
-    own = task.settings
-    way = "windows" if windows or own.truncation == "windows" else "error"
+    settings = task.settings
+    way = "windows" if windows or settings.truncation == "windows" else "error"
     if truncate and not windows:
-        way = own.truncation if own.truncation in ("first", "second") else "longest_first"
-    if way == "windows" and own.both_orders:
+        way = settings.truncation if settings.truncation in ("first", "second") else "longest_first"
+    if way == "windows" and settings.both_orders:
         raise invalid("windows", "the model reads pairs in both orders, which windows exclude")
-    if way != own.truncation:
+    if way != settings.truncation:
         changed: dict[str, Any] = {"truncation": way}
         if way != "windows":
             changed |= {"stride": None}
-        task = type(task)(task.tokenizer, own.with_values(**changed))
-    items = [Asked(place, task.text_row(*row)) for place, row in zip(places, rows, strict=True)]
-    cutting = asking_of(request).cutting
+        task = type(task)(task.tokenizer, settings.with_values(**changed))
+    items = [TaskRow(place, task.text_row(*row)) for place, row in zip(places, rows, strict=True)]
+    truncation = context_of(request).truncation
 
-    def prepare(part: Sequence[Asked]) -> list[Any]:
+    def prepare(part: Sequence[TaskRow]) -> list[Any]:
         made = runner.prepare(part, task)
-        cutting.cut += sum(example.truncated_tokens > 0 for example in made)
+        truncation.truncated += sum(example.truncated_tokens > 0 for example in made)
         return made
 
-    found: list[Scored] = await service.ask(
+    found: list[Scored] = await service.compute(
         request,
         runner,
         items,
         [" ".join(row) for row in rows],
-        limit=None if way == "windows" else own.max_seq_length,
+        limit=None if way == "windows" else settings.max_seq_length,
         prepare=prepare,
     )
     return found
@@ -101,7 +101,7 @@ async def pair_scores(
 
 
 def label_scores(served: Served, scored: Scored, *, raw: bool) -> list[dict[str, Any]]:
-    """Each label and its score, the highest first, as text-embeddings-inference tells them."""
+    """Each label and its score, the highest first, as text-embeddings-inference returns them."""
     task = served.task
     logits = scored.logits.astype(np.float64)
     labels = task.labels if task is not None and task.labels else ("LABEL_0",)

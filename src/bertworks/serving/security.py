@@ -7,6 +7,7 @@ import hmac
 import ipaddress
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from ..errors import SettingsError
@@ -32,8 +33,8 @@ class Keys:
         """The name of a key, or None; all are compared, each in constant time."""
         found = None
         digest = _digest(key)
-        for name, own in self._digests.items():
-            if hmac.compare_digest(own, digest):
+        for name, known in self._digests.items():
+            if hmac.compare_digest(known, digest):
                 found = name
         return found
 
@@ -68,6 +69,7 @@ def read_keys(file: Path | None) -> Keys:
     return Keys(found)
 
 
+@lru_cache(maxsize=64)  # each request asks
 def is_loopback(host: str) -> bool:
     """Whether a host's name or address is that of this machine alone."""
     if host.lower().rstrip(".") == "localhost":

@@ -1,14 +1,16 @@
-"""What all routes share: models, queue and limits, and how a request's rows go through them."""
+"""What all routes share: models, queue, limits, and the thread of the explorer's views."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -16,24 +18,31 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..inference.activations import is_awaited
 from .failures import invalid
-from .gate import Asking
+from .gate import RequestContext, Turnstile
 from .metrics import Metrics
 from .models import Models, Served
-from .queue import LateError, Queue, Runner
+from .queue import LateError, OverloadedError, Queue, Runner
 from .runners import EmbedRunner, Text
 from .settings import ServeSettings
 
+T = TypeVar("T")
+
+_MOST_VIEWS = 32
+"""Views of the explorer that wait at a time."""
+
 
 class Service:
-    """A server's inside.
+    """Models, queue and limits of a server.
 
     Args:
         models: what is served.
         settings: limits.
 
     Attributes:
-        draining: whether it takes no new clients, since it is about to stop.
+        draining: whether it is about to stop, and takes no new clients.
+        lane: computes the explorer's views.
         ready: whether the models that are not lazy are loaded.
     """
 
@@ -48,6 +57,8 @@ class Service:
             settings.max_queue_tokens,
             observe=self._observe,
         )
+        self.lane = Lane()
+        self._answer = Turnstile()
 
     def _observe(self, rows: int, tokens: int, seconds: float) -> None:
         self.metrics.batch(rows, tokens, seconds)
@@ -61,11 +72,11 @@ class Service:
         served = self.models.loaded(name)
         if served is None:
             served = await asyncio.to_thread(self.models.get, name)
-        asking = asking_of(request)
-        asking.model, asking.device = served.name, served.device
+        context = context_of(request)
+        context.model, context.device = served.name, served.device
         return served
 
-    async def ask(
+    async def compute(
         self,
         request: Request,
         runner: Runner,
@@ -75,7 +86,7 @@ class Service:
         limit: int | None,
         prepare: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
     ) -> list[Any]:
-        """Have rows computed; their answers, in order.
+        """Compute rows in the queue; their answers, in order.
 
         Args:
             request: whose they are.
@@ -88,35 +99,37 @@ class Service:
         Raises:
             BertworksError: the first row's that cannot be computed; or the queue is full.
         """
-        asking = asking_of(request)
-        asking.rows += len(items)
-        asking.characters += sum(map(len, texts))
+        context = context_of(request)
+        context.rows += len(items)
+        context.characters += sum(map(len, texts))
         started = time.monotonic()
         ticket = self.queue.submit(
             runner,
             items,
             [_most_tokens(text) for text in texts],
             limit=limit,
-            client=asking.client,
+            client=context.client,
             prepare=prepare,
-            deadline=asking.deadline,
+            deadline=context.deadline,
             stop_at_error=True,
         )
         try:
-            return await self._result(ticket.future, asking)
+            return await self._result(ticket.future, context)
         finally:
-            asking.tokens += ticket.tokens
-            asking.tokenising += ticket.preparing
-            asking.computing += ticket.running
+            context.tokens += ticket.tokens
+            context.tokenising += ticket.preparing
+            context.computing += ticket.running
             waited = time.monotonic() - started - ticket.preparing - ticket.running
-            asking.queueing += max(0.0, waited)
+            context.queueing += max(0.0, waited)
 
-    async def _result(self, future: Future[list[Any]], asking: Asking) -> list[Any]:
-        left = None if asking.deadline is None else asking.deadline - time.monotonic()
+    async def _result(self, future: Future[list[Any]], context: RequestContext) -> list[Any]:
+        left = None if context.deadline is None else context.deadline - time.monotonic()
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), left)
+            found = await asyncio.wait_for(asyncio.wrap_future(future), left)
         except TimeoutError:
             raise LateError("the deadline passed before the request was computed") from None
+        await self._answer.passed()
+        return found
 
     async def vectors(
         self,
@@ -143,13 +156,13 @@ class Service:
                 item._replace(text=prompt + item.text) if isinstance(item.text, str) else item
                 for item in items
             ]
-        found = await self.ask(
+        found = await self.compute(
             request,
             runner,
             items,
             [item.text for item in items],
             limit=runner.embedder.limit,
-            prepare=partial(runner.prepare, cutting=asking_of(request).cutting),
+            prepare=partial(runner.prepare, truncation=context_of(request).truncation),
         )
         if found[0].ndim == 1:
             found = list(finished(np.stack(found), normalize=normalize, dimensions=dimensions))
@@ -166,20 +179,20 @@ class Service:
         Raises:
             RequestError: they are not.
         """
-        own = self.settings
+        limits = self.settings
         if not texts:
             raise invalid(field, "there must be one text at least", kind="Empty")
-        if len(texts) > own.max_texts:
-            raise invalid(field, f"{len(texts):,} texts, but at most {own.max_texts:,}", 413)
+        if len(texts) > limits.max_texts:
+            raise invalid(field, f"{len(texts):,} texts, but at most {limits.max_texts:,}", 413)
         for at, text in enumerate(texts):
             if not text:
                 place = field if single else f"{field}[{at}]"
                 raise invalid(place, "must not be empty", kind="Empty")
-            if len(text) > own.max_characters:
+            if len(text) > limits.max_characters:
                 place = field if single else f"{field}[{at}]"
                 raise invalid(
                     place,
-                    f"{len(text):,} characters, but at most {own.max_characters:,}",
+                    f"{len(text):,} characters, but at most {limits.max_characters:,}",
                     413,
                 )
 
@@ -221,16 +234,58 @@ class Service:
             )
 
 
+class Lane:
+    """A thread that computes views of the explorer one after another, beside the queue.
+
+    Work whose client has left, or whose deadline has passed, is dropped or stopped (`is_awaited`).
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "explorer")
+        self._waiting = 0
+
+    async def run(self, work: Callable[[], T], deadline: float | None) -> T:
+        """What the work returns; if the client leaves, it is dropped, or stops at the next layer.
+
+        Args:
+            work: what is done.
+            deadline: on the monotonic clock.
+
+        Raises:
+            OverloadedError: too many wait.
+            LateError: the deadline passed.
+        """
+        if self._waiting >= _MOST_VIEWS:
+            raise OverloadedError(f"{_MOST_VIEWS} requests of this kind wait already")
+        left = None if deadline is None else deadline - time.monotonic()
+        gone = threading.Event()
+        awaited = copy_context()
+        awaited.run(is_awaited.set, lambda: not gone.is_set())
+        self._waiting += 1
+        try:
+            future = self._thread.submit(awaited.run, work)
+            return await asyncio.wait_for(asyncio.wrap_future(future), left)
+        except TimeoutError:
+            raise LateError("the deadline passed before the request was computed") from None
+        finally:
+            gone.set()
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Wait for the work that has begun; drop the rest."""
+        self._thread.shutdown(cancel_futures=True)
+
+
 def service_of(request: Request) -> Service:
-    """The server's inside."""
+    """The server's models, queue and limits."""
     service: Service = request.app.state.service
     return service
 
 
-def asking_of(request: Request) -> Asking:
-    """What is known of a request."""
-    asking: Asking = request.state.asking
-    return asking
+def context_of(request: Request) -> RequestContext:
+    """A request's id, client, deadline and figures."""
+    context: RequestContext = request.state.context
+    return context
 
 
 def finished(
@@ -262,8 +317,8 @@ async def encoded(vectors: Sequence[NDArray[np.float32]], form: str = "float") -
 
 def reply(request: Request, value: Any) -> Response:
     """A value as JSON, arrays included, with the headers that say what it took."""
-    asking = asking_of(request)
-    headers = asking.headers(time.monotonic())
+    context = context_of(request)
+    headers = context.headers(time.monotonic())
     body = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, 200, headers, "application/json")
 
@@ -271,7 +326,7 @@ def reply(request: Request, value: Any) -> Response:
 def truncating(request: Request, truncate: bool | None, direction: str | None = None) -> None:
     """Note what becomes of texts that are too long."""
     if truncate:
-        asking_of(request).cutting.side = "left" if direction in ("Left", "left") else "right"
+        context_of(request).truncation.side = "left" if direction in ("Left", "left") else "right"
 
 
 def many(value: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from .schemas import (
     TokenizeRequest,
 )
 from .scores import label_scores, pair_scores, score_texts
-from .service import Service, asking_of, encoded, many, placed, reply, service_of, truncating
+from .service import Service, context_of, encoded, many, placed, reply, service_of, truncating
 
 router = APIRouter(tags=["text-embeddings-inference"])
 
@@ -40,7 +41,7 @@ router = APIRouter(tags=["text-embeddings-inference"])
 async def embed(body: EmbedRequest, request: Request) -> Response:
     service = service_of(request)
     served = await service.model(request, body.model)
-    asking_of(request).verb = "embed"
+    context_of(request).verb = "embed"
     values, single = texts_or_ids(service, "inputs", body.inputs)
     runner = served.embed()
     service.check_dimensions(served, runner.embedder.width, body.dimensions)
@@ -60,7 +61,7 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
 async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
     service = service_of(request)
     served = await service.model(request, body.model)
-    asking_of(request).verb = "embed"
+    context_of(request).verb = "embed"
     values, single = texts_or_ids(service, "inputs", body.inputs)
     truncating(request, body.truncate, body.truncation_direction)
     found = await service.vectors(
@@ -90,7 +91,7 @@ async def predict(body: PredictRequest, request: Request) -> Response:
     served = await service.model(request, body.model)
     served.check("classify")
     rows, places, single = text_rows(service, body.inputs)
-    refuse_left(body.truncation_direction)
+    check_pairs(body)
     found = await score_texts(
         service, request, served, "classify", rows, places, truncate=body.truncate
     )
@@ -102,7 +103,7 @@ async def predict(body: PredictRequest, request: Request) -> Response:
 async def rerank(body: RerankRequest, request: Request) -> Response:
     service = service_of(request)
     served = await service.model(request, body.model)
-    refuse_left(body.truncation_direction)
+    check_pairs(body)
     scores = await pair_scores(
         service,
         request,
@@ -129,18 +130,18 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
 async def similarity(body: SimilarityRequest, request: Request) -> Response:
     service = service_of(request)
     served = await service.model(request, body.model)
-    asking_of(request).verb = "embed"
-    own, more = body.inputs, body.parameters
-    service.check_texts("source_sentence", [own.source_sentence], single=True)
-    service.check_texts("sentences", own.sentences)
+    context_of(request).verb = "embed"
+    given, more = body.inputs, body.parameters
+    service.check_texts("source_sentence", [given.source_sentence], single=True)
+    service.check_texts("sentences", given.sentences)
     if more is not None:
         truncating(request, more.truncate, more.truncation_direction)
     first, *others = await service.vectors(
         request,
         served.embed(),
         [
-            Text("source_sentence", own.source_sentence),
-            *placed("sentences", own.sentences, single=False),
+            Text("source_sentence", given.source_sentence),
+            *placed("sentences", given.sentences, single=False),
         ],
         normalize=True,
         prompt=service.prompt(served, None if more is None else more.prompt_name),
@@ -168,9 +169,11 @@ async def decode(body: DecodeRequest, request: Request) -> Response:
     served = await service.model(request, body.model)
     ids: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
     service.check_texts("ids", ["x" * len(row) for row in ids])
-    decode_one = served.model.tokenizer.decode
+    decode_one = partial(
+        served.model.tokenizer.decode, skip_special_tokens=body.skip_special_tokens
+    )
     try:
-        texts = [decode_one(row, skip_special_tokens=body.skip_special_tokens) for row in ids]
+        texts = await asyncio.to_thread(lambda: [decode_one(row) for row in ids])
     except DataError as error:
         raise invalid("ids", str(error), 422, "Tokenizer") from None
     return reply(request, texts)
@@ -194,6 +197,8 @@ async def of_kind(request: Request) -> Response:
         return await rerank(RerankRequest.model_validate(body), request)
     if kind == "classifier":
         return await predict(PredictRequest.model_validate(body), request)
+    if isinstance(body.get("inputs"), dict):  # as huggingface_hub's client asks for similarity
+        return await similarity(SimilarityRequest.model_validate(body), request)
     return await embed(EmbedRequest.model_validate(body), request)
 
 
@@ -201,7 +206,7 @@ async def of_kind(request: Request) -> Response:
 async def encode(body: EncodeRequest, request: Request) -> Response:
     service = service_of(request)
     served = await service.model(request, body.model)
-    asking_of(request).verb = "embed"
+    context_of(request).verb = "embed"
     if any(isinstance(text, list) != body.is_tokenized for text in body.texts):
         kind = "lists of words" if body.is_tokenized else "texts"
         raise invalid("texts", f"must be {kind}, with is_tokenized={body.is_tokenized}", 422)
@@ -229,7 +234,7 @@ async def encode(body: EncodeRequest, request: Request) -> Response:
 
 def info(service: Service, served: Served) -> dict[str, Any]:
     """What `/info` says of a model."""
-    own = service.settings
+    limits = service.settings
     parameter = next(served.model.network.parameters())
     return {
         "model_id": served.source,
@@ -237,11 +242,11 @@ def info(service: Service, served: Served) -> dict[str, Any]:
         "model_dtype": str(parameter.dtype).removeprefix("torch."),
         "served_model_name": served.name,
         "model_type": model_type(served),
-        "max_concurrent_requests": own.max_concurrent_requests,
+        "max_concurrent_requests": limits.max_concurrent_requests,
         "max_input_length": served.embed().embedder.limit,
         "max_batch_tokens": service.queue.batch_tokens,
         "max_batch_requests": None,
-        "max_client_batch_size": own.max_texts,
+        "max_client_batch_size": limits.max_texts,
         "auto_truncate": False,
         "tokenization_workers": 1,
         "version": __version__,
@@ -292,27 +297,29 @@ def text_rows(
     return rows, places, single
 
 
-def refuse_left(direction: str) -> None:
-    """See that nothing is to be cut on the left, where rows may be pairs.
+def check_pairs(body: PredictRequest | RerankRequest) -> None:
+    """Check that a request for rows that may be pairs asks for nothing that these cannot have.
 
     Raises:
-        RequestError: it is.
+        RequestError: it asks for a prompt, or to truncate on the left.
     """
-    if direction.lower() == "left":
-        raise invalid("truncation_direction", "rows of labels and ranks are cut on the right")
+    if body.prompt_name is not None:
+        raise invalid("prompt_name", "prompts are for vectors, not for labels and ranks")
+    if body.truncation_direction.lower() == "left":
+        raise invalid("truncation_direction", "rows of labels and ranks are truncated on the right")
 
 
 def tokens_of(
     tokenizer: Tokenizer, texts: Sequence[str], *, special: bool
 ) -> list[list[dict[str, Any]]]:
-    """The tokens of texts, with the bytes where they stand."""
+    """The tokens of texts, with their bytes in them."""
     found = []
     places = [f"inputs[{at}]" for at in range(len(texts))]
     for text, encoding in zip(texts, tokenizer.encode_batch(texts, where=places), strict=True):
         data = [0]
         if not text.isascii():
             data = np.cumsum([0, *(len(letter.encode()) for letter in text)]).tolist()
-        own = []
+        tokens = []
         for number, (start, end), is_special in zip(
             encoding.input_ids.tolist(),
             encoding.offsets.tolist(),
@@ -322,7 +329,7 @@ def tokens_of(
             if is_special and not special:
                 continue
             first, past = (start, end) if text.isascii() else (data[start], data[end])
-            own.append(
+            tokens.append(
                 {
                     "id": number,
                     "text": tokenizer.id_to_token(number) if is_special else text[start:end],
@@ -331,5 +338,5 @@ def tokens_of(
                     "stop": None if is_special else past,
                 }
             )
-        found.append(own)
+        found.append(tokens)
     return found

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BertworksError, SettingsError, nearest
 
 if TYPE_CHECKING:
-    from ..checkpoints.published import Published
+    from ..checkpoints.heads import Published
     from .labelled import LabelledTask
     from .task import Task
 
 _TASKS = {
     "pretraining": "pretraining.task:PretrainingTask",
     "replaced-tokens": "pretraining.replaced_tokens:ReplacedTokensTask",
-    "classification": "classification.task:ClassificationTask",
+    "classification": "classification:ClassificationTask",
     "regression": "regression:RegressionTask",
     "tagging": "tagging.task:TaggingTask",
     "answering": "answering.task:AnsweringTask",
-    "choice": "choice.task:ChoiceTask",
+    "choice": "choice:ChoiceTask",
     "retrieval": "retrieval.task:RetrievalTask",
 }
 _PUBLISHED = (
@@ -65,9 +65,6 @@ def task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
 def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]]:
     """The class of a task that can be fine-tuned.
 
-    Args:
-        task: as `task_class` takes it.
-
     Raises:
         SettingsError: there is no such task, or it is not learned from labelled rows.
     """
@@ -94,12 +91,13 @@ def is_registered(name: str) -> bool:
     return name in _TASKS or name in _REGISTERED
 
 
-def _register(found: Any) -> type[Task[Any]]:
-    """Make a user's task known by its name.
+def is_user_task(task: Task[Any] | None) -> bool:
+    """Whether a task is a user's, whose file other processes have not run."""
+    return task is not None and not type(task).__module__.startswith(f"{__name__}.")
 
-    Raises:
-        SettingsError: it is no task, or has no name, or that of another.
-    """
+
+def _register(found: Any) -> type[Task[Any]]:
+    """Make a user's task known by its name."""
     from .task import Task
 
     if not isinstance(found, type) or not issubclass(found, Task):
@@ -115,11 +113,7 @@ def _register(found: Any) -> type[Task[Any]]:
 
 
 def _from_file(file: str, attribute: str) -> Any:
-    """A class that a user's file defines.
-
-    Raises:
-        SettingsError: there is no such file, it cannot be run, or has no such class.
-    """
+    """A class that a user's file defines."""
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
         raise SettingsError("no such Python file", where=file, fix="Give path/to/file.py:Class.")

@@ -1,6 +1,6 @@
 """One of several classes for each row, whatever a row is: all but its tokens and its network.
 
-A task of a user's that tells classes apart derives from `ClassifyingTask`: it says which columns it
+A user's task that predicts classes derives from `ClassifyingTask`: it says which columns it
 reads, how a row becomes a sequence, and which network gives `logits`. `examples/own_task.py` does
 it in a hundred lines.
 """
@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -21,33 +21,30 @@ from torch import Tensor
 from ..errors import DataError, brief, nearest
 from ..model.heads import cross_entropy_sum
 from ..packed import Batch
-from .example import ExampleT, by_length, pack
-from .labelled import LabelledTask, TaskOptions, TaskSettings
+from ..tables.rows import Row, Rows
+from ..tables.schema import Column, RoleColumns
+from .example import ExampleT, labelled_batch
+from .labelled import LABEL, LabelledTask, TaskOptions, TaskSettings
 from .labels import count_labels, label_name, sort_labels
 from .metrics import ClassificationEvaluator
-from .schema import Column, RoleColumns
-from .task import Evaluator, Network, Prediction, Row
-
-if TYPE_CHECKING:
-    from .placed import Rows
-
-LABEL = "label"
-"""The role of the column with the classes' names."""
+from .task import Evaluator, Network, Prediction
 
 
 class ClassifyingNetwork(Network):
-    """A network with one vector of logits for each row."""
+    """A network with a vector of logits for each target: a row, or a word."""
+
+    loss_name: ClassVar[str] = "classification"
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
-        """`[rows, classes]`, in the order of `batch.examples`."""
+        """`[targets, classes]`; of rows in the order of `batch.examples`."""
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed cross-entropies of the rows: `classification`."""
-        return {"classification": cross_entropy_sum(self.logits(batch), batch.targets["labels"])}
+        """The summed cross-entropies of the targets, by the name of the loss."""
+        return {self.loss_name: cross_entropy_sum(self.logits(batch), batch.targets["labels"])}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`logits` `[rows, classes]`."""
+        """`logits` `[targets, classes]`."""
         return {"logits": self.logits(batch)}
 
 
@@ -110,29 +107,13 @@ class ClassifyingTask(LabelledTask[ExampleT]):
             )
         return self.numbers[name]
 
-    def target_of(self, row: Row, where: str, *, labelled: bool) -> int | None:
-        """The number of a row's class; None where it is not read."""
-        column = self.columns[LABEL]
-        if not labelled:
-            return None
-        if not isinstance(column, str):
-            raise DataError("the task knows no column of labels", where=where)
-        number: int = self.label_of(row, column, where)
-        return number
-
     def collate(self, examples: Sequence[ExampleT]) -> Batch:
-        """Pack rows of one sequence each in order of length.
+        """Pack rows in order of length.
 
         If labels are known, `targets["labels"]` is `[rows]` int64; `counts["classification"]` the
-        rows. The batch's examples are in the order of the sequences.
+        rows. The batch's examples are in the order of the rows.
         """
-        order = [examples[at] for at, _ in by_length(examples)]
-        packed = pack(order, [(at, 0) for at in range(len(order))])
-        labels = [example.target for example in order]
-        if None in labels:
-            return Batch(packed, examples=order)
-        targets = {"labels": np.array(labels, np.int64)}
-        return Batch(packed, targets, {"classification": len(labels)}, order)
+        return labelled_batch(examples, np.int64, "classification")
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row its `label`, and the `probabilities` of all."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from ..packed import Packed
+from ..packed import Batch, Packed
 
 
 class TokenIds(Protocol):
@@ -103,6 +103,23 @@ def pack(examples: Sequence[LabelledExample], places: Sequence[Place]) -> Packed
         rows=[examples[at].index for at, _ in places],
         numbers=[number for _, number in places],
     )
+
+
+def labelled_batch(
+    examples: Sequence[LabelledExample], dtype: type[np.generic], loss: str
+) -> Batch:
+    """Rows in order of length, the sequences of each together, and one target for each row.
+
+    The batch's examples are in the order of the rows. If all targets are known, they are
+    `targets["labels"]`, and the rows are counted for the loss.
+    """
+    order = sorted(examples, key=lambda example: example.num_tokens)
+    places = [(at, number) for at, one in enumerate(order) for number in range(len(one.sequences))]
+    packed = pack(order, places)
+    labels = [example.target for example in order]
+    if any(label is None for label in labels):
+        return Batch(packed, examples=order)
+    return Batch(packed, {"labels": np.array(labels, dtype)}, {loss: len(labels)}, order)
 
 
 def _at(examples: Sequence[LabelledExample], place: Place) -> TokenIds:

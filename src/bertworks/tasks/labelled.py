@@ -1,29 +1,30 @@
 """Tasks that are learned from a table of labelled rows: what `finetune` needs to know of them.
 
 A file of rows, and what the user says of it (`TaskOptions`), make a task: which columns there are,
-what the labels are called. Everything else a task is stands in `task.py`.
+what the labels are called. Everything else of a task is in `task.py`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from ..errors import SettingsError
+from ..checkpoints.sentence import SentenceSettings
+from ..errors import DataError, SettingsError
+from ..model.config import EncoderConfig
 from ..settings import Settings
+from ..tables.reading import TableOptions
+from ..tables.rows import Row, Rows
+from ..tables.schema import RoleColumns, Schema, names_of
+from ..text.tokenizer import Tokenizer
 from .example import ExampleT
-from .schema import RoleColumns, Schema, names_of
-from .table_options import TableOptions
-from .task import Row, Task
+from .task import Task
 
-if TYPE_CHECKING:
-    from ..checkpoints.sentence import SentenceSettings
-    from ..model.config import EncoderConfig
-    from ..text.tokenizer import Tokenizer
-    from .placed import Rows
+LABEL = "label"
+"""The role of the column with the targets, in tasks that have one for each row."""
 
 
 class TaskOptions(TableOptions):
@@ -81,7 +82,7 @@ class LabelledTask(Task[ExampleT]):
         options: what a user may say of it; if left out, the columns and what all tasks have.
         settings_class: what it is, beside its weights.
         takes_teacher: whether it can be learned from what a classifier says of the rows.
-        is_guessable: whether saying the commonest target always is a baseline worth telling.
+        is_guessable: whether always predicting the commonest target is a useful baseline.
         is_stratified: whether each target has the same share of the rows that are split off.
     """
 
@@ -146,6 +147,23 @@ class LabelledTask(Task[ExampleT]):
             DataError: a row is not one of the task.
         """
 
+    def label_of(self, row: Row, column: str, where: str) -> Any:
+        """What is to be learned of a row; tasks whose schema has a role `label` define it.
+
+        Raises:
+            DataError: the column is missing or empty, or holds no label of this task.
+        """
+        raise NotImplementedError
+
+    def target_of(self, row: Row, where: str, *, labelled: bool) -> Any:
+        """What is to be learned of a row, by the role `label`; None where it is not read."""
+        if not labelled:
+            return None
+        column = self.columns[LABEL]
+        if not isinstance(column, str):
+            raise DataError("the task knows no column of labels", where=where)
+        return self.label_of(row, column, where)
+
     @classmethod
     def taken_over(cls, sentence: SentenceSettings | None) -> dict[str, Any]:  # noqa: ARG003
         """The options that the model to be trained settles, where the user does not.
@@ -168,8 +186,10 @@ class LabelledTask(Task[ExampleT]):
             DataError: a column is missing and cannot be guessed, or the labels are none.
         """
         columns = cls.schema.find(rows, options.named(cls.schema), labelled=True)
-        own = options.shared(cls.settings_class) | cls.settings_of(columns)
-        return cls(tokenizer, cls.settings_class.parse(own | cls.learned(rows, columns, options)))
+        values = options.shared(cls.settings_class) | cls.settings_of(columns)
+        return cls(
+            tokenizer, cls.settings_class.parse(values | cls.learned(rows, columns, options))
+        )
 
     @classmethod
     def learned(
@@ -201,12 +221,12 @@ class LabelledTask(Task[ExampleT]):
         return [name for column in self.columns.values() for name in names_of(column)]
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        own = self.columns
-        if self.schema.is_met(rows, own, labelled=labelled):
+        columns = self.columns
+        if self.schema.is_met(rows, columns, labelled=labelled):
             return self
         known = {
             role: column
-            for role, column in own.items()
+            for role, column in columns.items()
             if column and set(names_of(column)) <= set(rows.columns)
         }
         found = self.schema.find(rows, known, labelled=labelled)
@@ -232,11 +252,11 @@ class LabelledTask(Task[ExampleT]):
         return self.schema.text(self.columns)
 
     def count_targets(self, examples: Sequence[ExampleT]) -> Mapping[str, int]:  # noqa: ARG002
-        """How often each target stands in examples, for people; empty where it is a number."""
+        """How often each target occurs in examples, for people; empty where it is a number."""
         return {}
 
     def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
-        """By loss, its mean where each row is told how often each target occurs.
+        """By loss, its mean where the targets' shares are predicted for each row.
 
         Args:
             counts: those of `count_targets`, of the training rows.

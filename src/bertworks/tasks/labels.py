@@ -5,25 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..corpus.formats import has_lone_surrogate
 from ..errors import DataError, brief
-from .placed import Rows, missing_column, unpacked
-
-if TYPE_CHECKING:
-    from .task import Row
+from ..tables.rows import Row, Rows, unpacked, value_of
 
 
 def count_labels(rows: Rows, column: str, separator: str | None = None) -> Counter[str]:
-    """How often each label stands in a table.
+    """How often each label occurs in a table.
 
     Args:
-        rows: the table's.
-        column: where the labels stand.
-        separator: what stands between the labels of a row; None if each has one.
+        separator: what separates the labels of a row; None if each has one.
 
     Raises:
         DataError: a row has no label, or there are too few different ones: two, if each row has
@@ -59,9 +53,7 @@ def label_name(row: Row, column: str, where: str | None) -> str:
     Raises:
         DataError: the column is missing or empty, or holds something else.
     """
-    if column not in row:
-        raise missing_column(column, row, where)
-    value = row[column]
+    value = value_of(row, column, where)
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool):
@@ -87,9 +79,7 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
     Raises:
         DataError: the column is missing, or holds something else.
     """
-    if column not in row:
-        raise missing_column(column, row, where)
-    value = unpacked(row[column], list, object)
+    value = unpacked(value_of(row, column, where), list, object)
     if isinstance(value, str) and value.startswith(("['", '["')):  # as Python prints lists
         what = f"the list {brief(value)} (column {column!r}) is no JSON"
         raise DataError(what, where=where, fix='Write ["a", "b"].')
@@ -108,9 +98,7 @@ def finite_number(row: Row, column: str, where: str | None) -> float:
     Raises:
         DataError: the column is missing, or what it holds is no number, or not finite.
     """
-    if column not in row:
-        raise missing_column(column, row, where)
-    value = row[column]
+    value = value_of(row, column, where)
     try:
         number = math.nan if value is None or isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -5,60 +5,75 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import compress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor
 
-from ..errors import need
 from ..model.heads import cross_entropy_sum
 from ..packed import Batch
-from .breakdown import Breakdown
-from .counters import Worst
+from .breakdown import Breakdown, Worst
 from .scores import (
-    EXTRA,
     ClassificationScores,
     OneOfSeveralScores,
     RegressionScores,
     indicators,
     label_scores,
-    require_metrics,
+    sklearn_metrics,
 )
 from .task import Evaluator
 
 
-class OneOfSeveralEvaluator(Evaluator):
-    """`loss`, and the scores of rows of which one of several is right: a class, or a choice."""
+class Scores(Protocol):
+    """Scores of predictions, whatever system they are from."""
 
-    def __init__(self, scores: OneOfSeveralScores | None = None) -> None:
-        self._scores = scores or OneOfSeveralScores()
-        self._loss, self._rows = 0.0, 0
+    def remarks(self) -> list[str]: ...
 
-    @abstractmethod
-    def shown(self, example: Any, true: int, told: int) -> tuple[str, str, str]:
-        """A row's text for people, what is true of it, and what was told."""
+    def breakdown(self) -> Breakdown: ...
 
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        logits, labels = outputs["logits"], batch.targets["labels"]
-        self._loss += cross_entropy_sum(logits, labels).item()
-        true, told = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
-        self._rows += len(true)
-        sure = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
-        self._scores.add(true, told, sure)
-        for at in np.flatnonzero(true != told).tolist():
-            example = batch.examples[at]
-            shown = self.shown(example, true[at], told[at])
-            self._scores.add_mistake(example, *shown, float(sure[at]))
 
-    def result(self) -> dict[str, float]:
-        assert self._rows, "nothing was evaluated"
-        return {"loss": self._loss / self._rows, **self._scores.result()}
+class ScoredEvaluator(Evaluator):
+    """An evaluator with the remarks and the breakdown of its scores."""
+
+    gathered: ClassVar[tuple[str, ...]] = ("_scores",)
+    _scores: Scores
 
     def remarks(self) -> list[str]:
         return self._scores.remarks()
 
     def breakdown(self) -> Breakdown:
         return self._scores.breakdown()
+
+
+class OneOfSeveralEvaluator(ScoredEvaluator):
+    """`loss`, and the scores of rows of which one of several is right: a class, or a choice."""
+
+    gathered = ("_scores", "_loss", "_rows")
+    _scores: OneOfSeveralScores
+
+    def __init__(self, scores: OneOfSeveralScores | None = None) -> None:
+        self._scores = scores or OneOfSeveralScores()
+        self._loss, self._rows = 0.0, 0
+
+    @abstractmethod
+    def shown(self, example: Any, gold: int, predicted: int) -> tuple[str, str, str]:
+        """A row's text for people, its gold label, and the predicted one."""
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        logits, labels = outputs["logits"], batch.targets["labels"]
+        self._loss += cross_entropy_sum(logits, labels).item()
+        gold, predicted = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
+        self._rows += len(gold)
+        sure = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
+        self._scores.add(gold, predicted, sure)
+        for at in np.flatnonzero(gold != predicted).tolist():
+            example = batch.examples[at]
+            shown = self.shown(example, gold[at], predicted[at])
+            self._scores.add_mistake(example, *shown, float(sure[at]))
+
+    def result(self) -> dict[str, float]:
+        assert self._rows, "nothing was evaluated"
+        return {"loss": self._loss / self._rows, **self._scores.result()}
 
 
 class ClassificationEvaluator(OneOfSeveralEvaluator):
@@ -72,12 +87,12 @@ class ClassificationEvaluator(OneOfSeveralEvaluator):
         super().__init__(ClassificationScores(labels, positive))
         self._names = labels
 
-    def shown(self, example: Any, true: int, told: int) -> tuple[str, str, str]:
-        return example.shown, self._names[true], self._names[told]
+    def shown(self, example: Any, gold: int, predicted: int) -> tuple[str, str, str]:
+        return example.shown, self._names[gold], self._names[predicted]
 
 
 class MultiLabelEvaluator(Evaluator):
-    """Metrics of rows that may have any number of labels, a label being told over one half.
+    """Metrics of rows that may have any number of labels, a label being predicted over one half.
 
     `accuracy` is the share of rows with exactly the right labels; `micro_f1` counts all decisions
     together, `macro_f1` is the mean of the labels' F1.
@@ -86,10 +101,11 @@ class MultiLabelEvaluator(Evaluator):
         BertworksError: scikit-learn is not installed.
     """
 
+    gathered = ("_labels", "_logits", "_worst")
     metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "micro_f1", "macro_f1")
 
     def __init__(self, names: Sequence[str]) -> None:
-        require_metrics()
+        sklearn_metrics()
         self._names = names
         self._labels: list[np.ndarray] = []
         self._logits: list[np.ndarray] = []
@@ -97,14 +113,14 @@ class MultiLabelEvaluator(Evaluator):
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         logits = outputs["logits"].double().cpu()
-        true, told = np.asarray(batch.targets["labels"].cpu()) > 0.5, np.asarray(logits > 0)
-        self._labels.append(true)
+        gold, predicted = np.asarray(batch.targets["labels"].cpu()) > 0.5, np.asarray(logits > 0)
+        self._labels.append(gold)
         self._logits.append(np.asarray(logits))
         # How sure each wrong decision is, for a label or against it.
-        sure = np.where(true != told, np.asarray(logits.abs().sigmoid()), 0.0).max(1)
+        sure = np.where(gold != predicted, np.asarray(logits.abs().sigmoid()), 0.0).max(1)
         for at in np.flatnonzero(sure).tolist():
             example = batch.examples[at]
-            names = self._joined(true[at]), self._joined(told[at])
+            names = self._joined(gold[at]), self._joined(predicted[at])
             self._worst.add(float(sure[at]), example, example.shown, *names)
 
     def _joined(self, is_one: np.ndarray) -> str:
@@ -112,10 +128,10 @@ class MultiLabelEvaluator(Evaluator):
 
     def result(self) -> dict[str, float]:
         assert self._labels, "nothing was evaluated"
-        metrics: Any = need("sklearn.metrics", EXTRA, "Measuring a classifier")
+        metrics = sklearn_metrics()
         labels, logits = np.concatenate(self._labels), np.concatenate(self._logits)
         predicted = logits > 0
-        told = {
+        given = {
             "y_true": indicators(labels),
             "y_pred": indicators(predicted),
             "labels": list(range(len(self._names))),
@@ -124,8 +140,8 @@ class MultiLabelEvaluator(Evaluator):
         return {
             "loss": float((np.logaddexp(0, logits) - labels * logits).mean(1).mean()),
             "accuracy": float((predicted == labels).all(1).mean()),
-            "micro_f1": float(metrics.f1_score(average="micro", **told)),
-            "macro_f1": float(metrics.f1_score(average="macro", **told)),
+            "micro_f1": float(metrics.f1_score(average="micro", **given)),
+            "macro_f1": float(metrics.f1_score(average="macro", **given)),
         }
 
     def breakdown(self) -> Breakdown:
@@ -135,7 +151,7 @@ class MultiLabelEvaluator(Evaluator):
         )
 
 
-class RegressionEvaluator(Evaluator):
+class RegressionEvaluator(ScoredEvaluator):
     """`loss` (the mean squared error), and the correlations of `RegressionScores`.
 
     Raises:
@@ -143,6 +159,7 @@ class RegressionEvaluator(Evaluator):
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("loss", "pearson", "spearman")
+    _scores: RegressionScores
 
     def __init__(self) -> None:
         self._scores = RegressionScores()
@@ -150,14 +167,8 @@ class RegressionEvaluator(Evaluator):
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         labels, values = batch.targets["labels"].double(), outputs["values"].double()
         rows = zip(batch.examples, labels.tolist(), values.tolist(), strict=True)
-        for example, true, predicted in rows:
-            self._scores.add(example, example.shown, true, predicted)
+        for example, gold, predicted in rows:
+            self._scores.add(example, example.shown, gold, predicted)
 
     def result(self) -> dict[str, float]:
         return {"loss": self._scores.mean_squared_error(), **self._scores.result()}
-
-    def remarks(self) -> list[str]:
-        return self._scores.remarks()
-
-    def breakdown(self) -> Breakdown:
-        return self._scores.breakdown()

@@ -8,39 +8,36 @@ Source: paper §4.1 and appendix B.1 (STS-B). The loss is the squared error, as 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..checkpoints.heads import CLASSIFIER
+from ..checkpoints.heads import CLASSIFIER, Published
+from ..model.config import EncoderConfig
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead
 from ..packed import Batch, Padded
-from .example import LabelledExample
+from ..tables.rows import Row
+from .example import LabelledExample, labelled_batch
 from .labels import finite_number
 from .metrics import RegressionEvaluator
-from .pooled import Pooling, row_logits
-from .task import Evaluator, Network, Prediction, Row, Shown
+from .task import Evaluator, Network, Prediction, Shown
 from .texts import (
+    Pooling,
     TextSettings,
     TextTask,
     is_single_value,
-    labelled_batch,
+    row_logits,
     shared_settings,
 )
-
-if TYPE_CHECKING:
-    from ..checkpoints.published import Published
-    from ..model.config import EncoderConfig
 
 
 class RegressionNetwork(Network):
     """An encoder with a head of one output.
 
     Args:
-        config: the geometry.
         dropout: before the output layer; `config.classifier_dropout`, if left out.
         pooling: of the values of a row's sequences, where it has several.
     """
@@ -70,12 +67,7 @@ class RegressionNetwork(Network):
 
 
 class RegressionTask(TextTask):
-    """Which number belongs to a text, or to a pair of texts.
-
-    Args:
-        tokenizer: the model's.
-        settings: columns, limits.
-    """
+    """Which number belongs to a text, or to a pair of texts."""
 
     name: ClassVar[str] = "regression"
     head = CLASSIFIER
@@ -96,13 +88,8 @@ class RegressionTask(TextTask):
         }
 
     def network(self, config: EncoderConfig) -> RegressionNetwork:
-        """A fresh network.
-
-        Raises:
-            SettingsError: the encoder has fewer positions than `max_seq_length`.
-        """
-        own = self.settings
-        return RegressionNetwork(own.geometry(config), own.dropout, own.pooling)
+        settings = self.settings
+        return RegressionNetwork(settings.geometry(config), settings.dropout, settings.pooling)
 
     def label_of(self, row: Row, column: str, where: str) -> float:
         """The row's number.

@@ -11,19 +11,27 @@ from typing import Any
 import numpy as np
 
 from ..errors import need
-from .breakdown import MOST_POINTS, Breakdown, Confusion, ScoreTable
-from .counters import CalibrationCounter, Placed, Worst
+from .breakdown import (
+    MOST_POINTS,
+    Breakdown,
+    CalibrationCounter,
+    Confusion,
+    Placed,
+    ScoreTable,
+    Tally,
+    Worst,
+)
 
 EXTRA = "metrics"
 
 
-def require_metrics() -> None:
-    """See that the metrics can be counted, before hours are spent on what they are to measure.
+def sklearn_metrics() -> Any:
+    """scikit-learn's metrics; evaluators ask for them before hours are spent on training.
 
     Raises:
         BertworksError: scikit-learn is not installed.
     """
-    need("sklearn.metrics", EXTRA, "Measuring a classifier")
+    return need("sklearn.metrics", EXTRA, "Measuring a classifier")
 
 
 def classification_metrics(
@@ -32,9 +40,8 @@ def classification_metrics(
     """Accuracy, Matthews correlation and F1 of predicted classes.
 
     Args:
-        labels: `[rows]` the true classes, from 0.
+        labels: `[rows]` the gold classes, from 0.
         predicted: `[rows]` the predicted ones.
-        num_labels: how many classes there are.
         positive: the class whose F1 is `f1`; for more than two classes there is none.
 
     Returns:
@@ -45,7 +52,7 @@ def classification_metrics(
     Raises:
         BertworksError: scikit-learn is not installed.
     """
-    metrics: Any = need("sklearn.metrics", EXTRA, "Measuring a classifier")
+    metrics = sklearn_metrics()
     classes = list(range(num_labels))
     f1 = metrics.f1_score(labels, predicted, labels=classes, average=None, zero_division=0.0)
     result = {"accuracy": float(np.mean(labels == predicted))}
@@ -63,14 +70,12 @@ def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray
     """Precision, recall, F1 and rows of each label; what is undefined is 0.
 
     Args:
-        names: of the labels.
-        labels: `[rows]` the numbers of the true ones, or `[rows, labels]` whether each is.
-        predicted: the like.
+        labels: `[rows]` the numbers of the gold ones, or `[rows, labels]` whether each is.
 
     Raises:
         BertworksError: scikit-learn is not installed.
     """
-    metrics: Any = need("sklearn.metrics", EXTRA, "Measuring a classifier")
+    metrics = sklearn_metrics()
     if labels.ndim == 2:
         labels, predicted = indicators(labels), indicators(predicted)
     counted = metrics.precision_recall_fscore_support(
@@ -86,58 +91,55 @@ def indicators(labels: np.ndarray) -> np.ndarray:
     return np.pad(labels, ((0, 0), (0, 1)))
 
 
-class OneOfSeveralScores:
+class OneOfSeveralScores(Tally):
     """Rows of which one of several is right: a class, or a choice.
 
     `majority`, the accuracy of always predicting the commonest; `accuracy`.
     """
 
+    gathered = ("_gold", "_predicted", "_calibration", "_worst")
+
     def __init__(self) -> None:
-        self._true: list[np.ndarray] = []
+        self._gold: list[np.ndarray] = []
         self._predicted: list[np.ndarray] = []
         self._calibration, self._worst = CalibrationCounter(), Worst()
 
     def add(
-        self, true: np.ndarray, predicted: np.ndarray, confidence: np.ndarray | None = None
+        self, gold: np.ndarray, predicted: np.ndarray, confidence: np.ndarray | None = None
     ) -> None:
         """Count rows.
 
         Args:
-            true: `[rows]` the numbers of what is right.
-            predicted: `[rows]` the like.
+            gold: `[rows]` the numbers of what is right.
             confidence: `[rows]` the probabilities of what is predicted, if known.
         """
-        self._true.append(true)
+        self._gold.append(gold)
         self._predicted.append(predicted)
         if confidence is not None:
-            self._calibration.add(confidence, true == predicted)
+            self._calibration.add(confidence, gold == predicted)
 
     def add_mistake(
-        self, row: Placed, text: str, true: str, predicted: str, confidence: float | None = None
+        self, row: Placed, text: str, gold: str, predicted: str, confidence: float | None = None
     ) -> None:
         """Keep a mispredicted row, if it is one of the worst.
 
         Args:
-            row: its number and place.
-            text: what was read.
-            true: what is right, for people.
-            predicted: the like.
             confidence: the probability of what is predicted, if known.
         """
         unit: Any = None if confidence is None else "probability"
-        self._worst.add(confidence or 0.0, row, text, true, predicted, unit=unit)
+        self._worst.add(confidence or 0.0, row, text, gold, predicted, unit=unit)
 
     def answers(self) -> tuple[np.ndarray, np.ndarray]:
         """`[rows]` each: what is right, and what was predicted."""
-        assert self._true, "nothing was evaluated"
-        return np.concatenate(self._true), np.concatenate(self._predicted)
+        assert self._gold, "nothing was evaluated"
+        return np.concatenate(self._gold), np.concatenate(self._predicted)
 
     def result(self) -> dict[str, float]:
         """The metrics."""
-        true, predicted = self.answers()
+        gold, predicted = self.answers()
         return {
-            "majority": float(np.bincount(true).max() / len(true)),
-            "accuracy": float(np.mean(true == predicted)),
+            "majority": float(np.bincount(gold).max() / len(gold)),
+            "accuracy": float(np.mean(gold == predicted)),
         }
 
     def remarks(self) -> list[str]:
@@ -163,7 +165,7 @@ class ClassificationScores(OneOfSeveralScores):
     """
 
     def __init__(self, names: Sequence[str], positive: int | None) -> None:
-        require_metrics()
+        sklearn_metrics()
         super().__init__()
         self.names, self._positive = names, positive
 
@@ -180,14 +182,14 @@ class ClassificationScores(OneOfSeveralScores):
 
     def breakdown(self) -> Breakdown:
         labels, predicted = self.answers()
-        own = {
+        parts = {
             "confusion": Confusion.of("rows", self.names, labels, predicted),
             "tables": (label_scores(self.names, labels, predicted),),
         }
-        return super().breakdown().model_copy(update=own)
+        return super().breakdown().model_copy(update=parts)
 
 
-class RegressionScores:
+class RegressionScores(Tally):
     """The `pearson` and `spearman` correlations, and the mean squared error.
 
     Where all values are the same, on either side, there is no correlation: it is 0.
@@ -196,55 +198,50 @@ class RegressionScores:
         BertworksError: SciPy is not installed.
     """
 
+    gathered = ("_rows", "_worst")
+
     def __init__(self) -> None:
         self._stats: Any = need("scipy.stats", EXTRA, "Measuring a regression")
         self._rows: list[tuple[int, float, float]] = []
         self._worst = Worst()
 
-    def add(self, row: Placed, text: str, true: float, predicted: float) -> None:
-        """Count a row.
-
-        Args:
-            row: its number and place.
-            text: what was read.
-            true: its value.
-            predicted: the like.
-        """
-        self._rows.append((row.index, true, predicted))
-        names = f"{true:.4g}", f"{predicted:.4g}"
-        self._worst.add(abs(true - predicted), row, text, *names, unit="error")
+    def add(self, row: Placed, text: str, gold: float, predicted: float) -> None:
+        """Count a row."""
+        self._rows.append((row.index, gold, predicted))
+        names = f"{gold:.4g}", f"{predicted:.4g}"
+        self._worst.add(abs(gold - predicted), row, text, *names, unit="error")
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
-        """True and predicted values, in the order of the rows: batches come in order of length."""
+        """Gold and predicted values, in the order of the rows: batches come in order of length."""
         table = np.array(sorted(self._rows))
         return table[:, 1], table[:, 2]
 
     def mean_squared_error(self) -> float:
-        true, predicted = self._values()
-        return float(np.square(true - predicted).mean())
+        gold, predicted = self._values()
+        return float(np.square(gold - predicted).mean())
 
     def result(self) -> dict[str, float]:
         """The correlations."""
-        true, predicted = self._values()
-        if np.ptp(true) == 0 or np.ptp(predicted) == 0:
+        gold, predicted = self._values()
+        if np.ptp(gold) == 0 or np.ptp(predicted) == 0:
             return {"pearson": 0.0, "spearman": 0.0}
         return {
-            "pearson": float(self._stats.pearsonr(true, predicted).statistic),
-            "spearman": float(self._stats.spearmanr(true, predicted).statistic),
+            "pearson": float(self._stats.pearsonr(gold, predicted).statistic),
+            "spearman": float(self._stats.spearmanr(gold, predicted).statistic),
         }
 
     def remarks(self) -> list[str]:
         """Whether nothing has been learned."""
-        true, predicted = self._values()
-        if np.ptp(predicted) == 0 and np.ptp(true) > 0:
+        gold, predicted = self._values()
+        if np.ptp(predicted) == 0 and np.ptp(gold) > 0:
             value = predicted[0]
             return [f"every row is predicted to be {value:.3g}: nothing has been learned yet"]
         return []
 
     def breakdown(self) -> Breakdown:
         """Values and the largest errors."""
-        true, predicted = self._values()
-        true, predicted = true[np.isfinite(predicted)], predicted[np.isfinite(predicted)]
-        some = np.linspace(0, len(true) - 1, min(len(true), MOST_POINTS)).astype(int)
-        pairs = zip(true[some].tolist(), predicted[some].tolist(), strict=True)
+        gold, predicted = self._values()
+        gold, predicted = gold[np.isfinite(predicted)], predicted[np.isfinite(predicted)]
+        some = np.linspace(0, len(gold) - 1, min(len(gold), MOST_POINTS)).astype(int)
+        pairs = zip(gold[some].tolist(), predicted[some].tolist(), strict=True)
         return Breakdown(values=tuple(pairs), mistakes=self._worst.result())

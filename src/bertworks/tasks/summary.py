@@ -1,9 +1,9 @@
-"""What labelled data look like, told before anything is trained on them."""
+"""What labelled data look like, shown before anything is trained on them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,32 +17,21 @@ MOST_BINS = 40
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """One table's rows.
+    """One table's rows."""
 
-    Attributes:
-        name: of the table.
-        rows: how many.
-        labels: how often each target occurs; empty where targets are numbers.
-        lengths: tokens of a row, special ones included, before anything is cut: `min`, `p50`,
-            `p90`, `p95`, `p99`, `max`.
-        bin_width: tokens that a bin of `bins` spans.
-        bins: rows by length: of 1 to `bin_width` tokens, of one more to twice as many, and so on.
-        cut_bins: those of them that are over the limit.
-        cut_rows: rows over the limit.
-        cut_tokens: tokens that the limit cuts off.
-        tokens: tokens that are left.
-    """
-
-    name: str
-    rows: int
-    labels: Mapping[str, int]
+    name: str  # of the table
+    rows: int  # how many
+    labels: Mapping[str, int]  # how often each target occurs; empty where targets are numbers
+    # tokens of a row, special ones included, before anything is cut: `min`, `p50`, `p90`, `p95`,
+    # `p99`, `max`
     lengths: Mapping[str, int]
-    bin_width: int
+    bin_width: int  # tokens that a bin of `bins` spans
+    # rows by length: of 1 to `bin_width` tokens, of one more to twice as many, and so on
     bins: Sequence[int]
-    cut_bins: Sequence[int]
-    cut_rows: int
-    cut_tokens: int
-    tokens: int
+    cut_bins: Sequence[int]  # those of them that are over the limit
+    cut_rows: int  # rows over the limit
+    cut_tokens: int  # tokens that the limit cuts off
+    tokens: int  # tokens that are left
 
     @classmethod
     def of(
@@ -98,22 +87,14 @@ class SplitSummary:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The tables of a fine-tuning run.
+    """The tables of a fine-tuning run."""
 
-    Attributes:
-        columns: which columns are what, for people.
-        guessable: whether guessing the commonest target is a baseline.
-        max_seq_length: the limit.
-        train, dev: the tables.
-        shared: rows of dev that are in train too, word for word; they flatter the metrics.
-    """
-
-    columns: str
-    guessable: bool
-    max_seq_length: int
-    train: SplitSummary
+    columns: str  # which columns are what, for people
+    guessable: bool  # whether guessing the commonest target is a baseline
+    max_seq_length: int  # the limit
+    train: SplitSummary  # the tables
     dev: SplitSummary | None
-    shared: int
+    shared: int  # rows of dev that are in train too, word for word; they flatter the metrics
 
     @classmethod
     def of(
@@ -132,10 +113,6 @@ class DataSummary:
             dev=SplitSummary.of(*dev, task.count_targets(dev[1])) if dev else None,
             shared=sum(example.content in known for example in dev[1]) if dev else 0,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The summary as JSON can hold it."""
-        return asdict(self)
 
     def lines(self) -> list[str]:
         """The summary for people."""

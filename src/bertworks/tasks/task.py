@@ -13,28 +13,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
 
-from ..model.encoder import HasEncoder
-from .breakdown import Breakdown
-
-if TYPE_CHECKING:
-    from ..checkpoints.heads import Head
-    from ..checkpoints.published import Published
-    from ..checkpoints.sentence import SentenceSettings
-    from ..model.config import EncoderConfig
-    from ..model.encoder import Encoder
-    from ..packed import Batch, Padded
-    from ..text.tokenizer import Tokenizer
-    from .placed import PlacedRow, Rows
-
-Row = Mapping[str, Any]
-"""A row of data: column names and their values."""
+from ..checkpoints.heads import Head, Published
+from ..checkpoints.sentence import SentenceSettings
+from ..model.config import EncoderConfig
+from ..model.encoder import Encoder, HasEncoder
+from ..packed import Batch, Padded
+from ..tables.rows import PlacedRow, Row, Rows
+from ..text.tokenizer import Tokenizer
+from .breakdown import Breakdown, Tally
 
 Prediction = dict[str, Any]
-"""What is told to people about one row; plain Python values that JSON can hold."""
+"""What is predicted for one row; plain Python values that JSON can hold."""
 
 
 Shown = tuple[object, float | None]
@@ -120,8 +113,12 @@ def by_row(values: Tensor, padded: Padded) -> Tensor:
     return values.reshape(*padded.mask.shape, *values.shape[1:])
 
 
-class Evaluator(ABC):
-    """Gathers what a network says batch by batch, and measures it at the end."""
+class Evaluator(Tally, ABC):
+    """Gathers what a network says batch by batch, and measures it at the end.
+
+    Processes that train together share the batches of an evaluator that names what it has
+    `gathered`; all batches of any other are computed by each process.
+    """
 
     @abstractmethod
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
@@ -160,7 +157,11 @@ class Task(ABC, Generic[ExampleT]):
 
     @abstractmethod
     def network(self, config: EncoderConfig) -> Network:
-        """A freshly initialised network; weights of a checkpoint are loaded into it afterwards."""
+        """A freshly initialised network; weights of a checkpoint are loaded into it afterwards.
+
+        Raises:
+            SettingsError: the encoder has not enough positions for the task's sequences.
+        """
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         """The row that a text, or a pair of texts, is without its table."""
@@ -227,7 +228,7 @@ class Task(ABC, Generic[ExampleT]):
     def in_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
         """Each row, and what examples are made of: the row, with what it needs of its neighbours.
 
-        So `examples` sees rows that stand for themselves, however many it is given at once.
+        So `examples` sees rows that need no others, however many it is given at once.
         """
         return ((row, row.values) for row in rows)
 

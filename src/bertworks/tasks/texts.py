@@ -2,39 +2,49 @@
 
     row ── columns ──► text (and second text) ── tokenizer ──► one sequence, cut if it is too long
                                                           └──► or as many windows as it takes
+    windows of a row ─► encoder ─► head ─► logits of each ─► their mean or maximum: the row's logits
 
 Classification and regression differ in what they make of the label, and in nothing else here.
+
+A row's sequences follow one another in the pack, in order of their numbers. Logits are pooled, not
+probabilities: the loss is that of the pooled ones, and values without a softmax are pooled alike.
+The mean is that of all windows' evidence; the maximum lets one passage speak for the whole.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
+import torch
 from pydantic import Field, model_validator
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from ..checkpoints.heads import CLASSIFIER
-from ..checkpoints.published import Published
+from ..checkpoints.heads import CLASSIFIER, Published
 from ..errors import DataError
 from ..model.config import ClassifierPooling, EncoderConfig
-from ..packed import Batch
+from ..model.encoder import Encoder
+from ..model.heads import ClassificationHead
+from ..packed import Packed
 from ..settings import Settings
+from ..tables.rows import Row, Rows, text_of
+from ..tables.schema import Columns, Role, RoleColumns, Schema, find_columns
 from ..text.encoding import Encoding
 from ..text.windows import segment_windows
-from .columns import Columns, find_columns
-from .example import LabelledExample, Tokens, pack
+from .example import LabelledExample, Tokens
 from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
-from .placed import Rows, text_of
-from .pooled import Pooling, WindowPooling
-from .schema import Role, RoleColumns, Schema
-from .task import Row
 
+WindowPooling = Literal["mean", "max"]
+Pooling = Literal["sum", "mean", "max"]
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]
 _SECOND = "pair"
 _TURNED: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
+
+
+AT_ONCE = 8192
+"""Tokens of rows of several sequences that go through the encoder at a time."""
 
 
 class _Shared(Settings):
@@ -115,7 +125,7 @@ class TextSettings(_Shared, TaskSettings):
         return self
 
     def geometry(self, config: EncoderConfig) -> EncoderConfig:
-        """An encoder's, with what the output stands on.
+        """An encoder's, with what the output is computed from.
 
         Raises:
             SettingsError: it has fewer positions than `max_seq_length`.
@@ -132,25 +142,12 @@ class TextSettings(_Shared, TaskSettings):
 
 
 class TextTask(LabelledTask[LabelledExample]):
-    """One answer for a text or a pair of texts.
-
-    Args:
-        tokenizer: the model's.
-        settings: columns and limits.
-    """
+    """One answer for a text or a pair of texts."""
 
     schema = TEXTS
     options: ClassVar[type[TaskOptions]] = TextOptions
     settings_class: ClassVar[type[TaskSettings]] = TextSettings
     settings: TextSettings
-
-    @abstractmethod
-    def label_of(self, row: Row, column: str, where: str) -> Any:
-        """What is to be learned of a row.
-
-        Raises:
-            DataError: the column is missing, or holds no label of this task.
-        """
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         columns = self.settings.columns
@@ -183,17 +180,17 @@ class TextTask(LabelledTask[LabelledExample]):
         encodings = self._encode(texts, pairs, truncation, where)
         if self.settings.both_orders and pairs is not None:
             others = self._encode(pairs, texts, _TURNED.get(truncation, truncation), where)
-            encodings = [[*own, *other] for own, other in zip(encodings, others, strict=True)]
+            encodings = [[*first, *other] for first, other in zip(encodings, others, strict=True)]
         return [
             LabelledExample(
                 index=first_index + at,
-                sequences=[Tokens.of(encoding) for encoding in own],
-                target=self._label(row, where[at]) if labelled else None,
-                truncated_tokens=own[0].truncated_tokens,
+                sequences=[Tokens.of(encoding) for encoding in first],
+                target=self.target_of(row, where[at], labelled=labelled),
+                truncated_tokens=first[0].truncated_tokens,
                 texts=(texts[at],) if pairs is None else (texts[at], pairs[at]),
                 where=where[at],
             )
-            for at, (row, own) in enumerate(zip(rows, encodings, strict=True))
+            for at, (row, first) in enumerate(zip(rows, encodings, strict=True))
         ]
 
     def _encode(
@@ -234,23 +231,17 @@ class TextTask(LabelledTask[LabelledExample]):
             rows.append(windows)
         return rows
 
-    def _label(self, row: Row, where: str) -> Any:
-        column = self.settings.columns.label
-        if column is None:
-            raise DataError("the task knows no column of labels", where=where)
-        return self.label_of(row, column, where)
-
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        own = self.settings.columns
-        either = self.settings.takes_either and {own.text, _SECOND} <= set(rows.columns)
+        columns = self.settings.columns
+        either = self.settings.takes_either and {columns.text, _SECOND} <= set(rows.columns)
         if either and all(isinstance(row.get(_SECOND), str) for row in rows.sample):
-            own = own.with_values(pair=_SECOND)
-        if self.schema.is_met(rows, dict(own), labelled=labelled):
-            return self.reading(own, rows.name)
-        has_texts = own.text in rows.columns and own.pair in {None, *rows.columns}
-        known = {"text": own.text, "pair": own.pair} if has_texts else {}
-        if own.label in rows.columns:
-            known["label"] = own.label
+            columns = columns.with_values(pair=_SECOND)
+        if self.schema.is_met(rows, dict(columns), labelled=labelled):
+            return self.reading(columns, rows.name)
+        has_texts = columns.text in rows.columns and columns.pair in {None, *rows.columns}
+        known = {"text": columns.text, "pair": columns.pair} if has_texts else {}
+        if columns.label in rows.columns:
+            known["label"] = columns.label
         found = self.schema.find(rows, known, labelled=labelled)
         return self.reading(Columns.parse(found), rows.name)
 
@@ -260,32 +251,15 @@ class TextTask(LabelledTask[LabelledExample]):
         Raises:
             DataError: they are of pairs of texts, and the task is of single ones, or the reverse.
         """
-        own = self.settings.columns
-        if columns == own:
+        known = self.settings.columns
+        if columns == known:
             return self
-        if not self.settings.takes_either and (columns.pair is None) != (own.pair is None):
+        if not self.settings.takes_either and (columns.pair is None) != (known.pair is None):
             takes, has = (
-                ("pairs of texts", "single texts") if own.pair else ("single texts", "pairs")
+                ("pairs of texts", "single texts") if known.pair else ("single texts", "pairs")
             )
             raise DataError(f"the model takes {takes}, and the table has {has}", where=where)
         return type(self)(self.tokenizer, self.settings.with_values(columns=columns))
-
-
-def labelled_batch(
-    examples: Sequence[LabelledExample], dtype: type[np.generic], loss: str
-) -> Batch:
-    """Rows in order of length, the sequences of each together.
-
-    Its examples are in the order of the answers. If all labels are known, there are
-    `targets["labels"]`, and as many rows to count for the loss.
-    """
-    order = sorted(examples, key=lambda example: example.num_tokens)
-    places = [(at, number) for at, one in enumerate(order) for number in range(len(one.sequences))]
-    packed = pack(order, places)
-    labels = [example.target for example in order]
-    if any(label is None for label in labels):
-        return Batch(packed, examples=order)
-    return Batch(packed, {"labels": np.array(labels, dtype)}, {loss: len(labels)}, order)
 
 
 def is_single_value(of: Published) -> bool:
@@ -303,3 +277,60 @@ def shared_settings(of: Published) -> dict[str, Any]:
         "max_seq_length": of.config.max_seqlen,
         "dropout": of.dropout(CLASSIFIER),
     }
+
+
+def row_logits(
+    encoder: Encoder, head: ClassificationHead, packed: Packed, pooling: Pooling
+) -> Tensor:
+    """`[rows, outputs]`: what a head says of each row.
+
+    Memory does not grow with the windows of a row, but for their logits; where gradients are taken,
+    each part is computed a second time for them.
+    """
+
+    def part_logits(part: Packed) -> Tensor:
+        logits: Tensor = head(encoder, encoder(part), part)
+        return logits
+
+    made = (
+        in_parts(part_logits, packed, AT_ONCE)
+        if packed.sequence_number.any()
+        else part_logits(packed)
+    )
+    return in_one(made, packed, pooling)
+
+
+def in_one(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
+    """Logits of rows from those of their sequences.
+
+    The sum of both orders of a pair is what the output layer makes of the sum of the two vectors
+    (Radford et al. 2018, §3.3), but for its bias, which counts twice.
+    """
+    firsts = (packed.sequence_number == 0).nonzero().squeeze(-1)
+    if len(firsts) == len(logits):
+        return logits
+    counts = torch.diff(firsts, append=firsts.new_tensor([len(logits)]))
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return torch.segment_reduce(wide, pooling, lengths=counts, axis=0)
+
+
+def in_parts(function: Callable[[Packed], Tensor], packed: Packed, tokens: int) -> Tensor:
+    """What a function makes of a pack, `[sequences, …]`, of at most so many tokens at a time.
+
+    Where gradients are taken, each part keeps nothing, and is computed again for them with the same
+    dropout (Chen et al. 2016; of a contrastive loss, Gao et al. 2021).
+    """
+    if packed.num_tokens <= tokens:
+        return function(packed)
+
+    def of_part(_: Tensor, part: Packed) -> Tensor:
+        return function(part)
+
+    # `checkpoint` keeps the random state of the devices of the tensors among its arguments.
+    made: list[Tensor] = [
+        checkpoint(of_part, part.input_ids, part, use_reentrant=False)
+        if torch.is_grad_enabled()
+        else function(part)
+        for part in packed.parts(tokens)
+    ]
+    return torch.cat(made)

@@ -22,13 +22,13 @@ from tokenizers import decoders, models
 
 from ..errors import DataError
 from .normalization import Normalization, Origin
-from .wordpiece import CONTINUATION
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_PIECES = (PAD, UNK, CLS, SEP, MASK)
-# What stands at the ids 0 to 103 of the published English vocabularies.
+# The pieces at the ids 0 to 103 of the published English vocabularies.
 ORIGINAL_SPECIAL_PIECES = (PAD, *(f"[unused{n}]" for n in range(99)), UNK, CLS, SEP, MASK)
 
+CONTINUATION = "##"
 # The original code's limit; Hugging Face has 100.
 MAX_WORD_CHARACTERS = 200
 
@@ -61,19 +61,12 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The special pieces around one text or two.
+    """The special pieces around one text or two."""
 
-    Attributes:
-        start: before the first text.
-        between: between two texts.
-        end: behind the last one.
-        second_type: the token type of the second text and what follows it.
-    """
-
-    start: tuple[str, ...] = (CLS,)
-    between: tuple[str, ...] = (SEP,)
-    end: tuple[str, ...] = (SEP,)
-    second_type: int = 1
+    start: tuple[str, ...] = (CLS,)  # before the first text
+    between: tuple[str, ...] = (SEP,)  # between two texts
+    end: tuple[str, ...] = (SEP,)  # behind the last one
+    second_type: int = 1  # the token type of the second text and what follows it
 
 
 class Definition(ABC):
@@ -95,7 +88,7 @@ class Definition(ABC):
     @property
     @abstractmethod
     def continuation(self) -> NDArray[np.bool_]:
-        """bool [pieces]: which pieces go on a word."""
+        """bool [pieces]: which pieces continue a word."""
 
     @property
     @abstractmethod
@@ -156,7 +149,7 @@ class Definition(ABC):
         """See that it is whole.
 
         Raises:
-            DataError: a special piece is missing, or a piece stands twice.
+            DataError: a special piece is missing, or a piece occurs twice.
         """
         if len(self.ids) < len(self.pieces):
             twice = next(p for number, p in enumerate(self.pieces) if self.ids[p] != number)
@@ -172,20 +165,15 @@ class Definition(ABC):
 class WordPieceDefinition(Definition):
     """BERT's own: clean-up, words, then the longest known pieces from the left.
 
-    Attributes:
-        base_pieces: the vocabulary; a piece's place is its id.
-        added: pieces added later, whose ids follow.
-        normalization: what is done to a text before.
-        max_word_characters: a longer word is `[UNK]`.
-
     Raises:
-        DataError: a special piece is missing, or a piece stands twice.
+        DataError: a special piece is missing, or a piece occurs twice.
     """
 
-    base_pieces: Sequence[str]
-    added: Sequence[AddedPiece] = ()
+    base_pieces: Sequence[str]  # the vocabulary; a piece's place is its id
+    added: Sequence[AddedPiece] = ()  # pieces added later, whose ids follow
+    # what is done to a text before
     normalization: Normalization = field(default_factory=Normalization)
-    max_word_characters: int = MAX_WORD_CHARACTERS
+    max_word_characters: int = MAX_WORD_CHARACTERS  # a longer word is `[UNK]`
 
     roles = Roles(*SPECIAL_PIECES)
     frame = Frame()
@@ -238,7 +226,7 @@ class WordPieceDefinition(Definition):
         return self.normalization.corrected(text, where=where)
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
-        del split  # a word is a word, wherever it stands
+        del split  # a word is a word, wherever it is
         model = models.WordPiece(
             {piece: number for number, piece in enumerate(self.base_pieces)},
             unk_token=UNK,

@@ -1,16 +1,19 @@
-"""The tokens of a document's sentences, as the document has them when it is tokenised whole.
+"""Paragraphs split into sentences, and the tokens of a document's sentences.
 
-Byte-level BPE and SentencePiece give a word other pieces at the start of a text than behind a
-space. A sentence that is tokenised by itself has its first word as if a text began there.
+The tokens are those of the document when it is tokenised whole: byte-level BPE and SentencePiece
+give a word other pieces at the start of a text than behind a space.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import sentencex
 
+from ..errors import DataError
 from .encoding import Ints, Segment
 from .tokenizer import Tokenizer
 
@@ -18,15 +21,10 @@ _AT_ONCE = 1 << 16  # characters of a document that the tokenizer library is giv
 
 
 class Tokens(NamedTuple):
-    """The tokens of a sentence.
+    """The tokens of a sentence."""
 
-    Attributes:
-        input_ids: int32 [tokens].
-        offsets: int32 [tokens, 2]: first and past-the-last character in the sentence.
-    """
-
-    input_ids: Ints
-    offsets: Ints
+    input_ids: Ints  # int32 [tokens]
+    offsets: Ints  # int32 [tokens, 2]: first and past-the-last character in the sentence
 
 
 def sentence_ids(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) -> list[Ints]:
@@ -43,7 +41,6 @@ def sentence_tokens(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) ->
     Those of a document, one after the other, are the tokens of its sentences joined by spaces.
 
     Args:
-        tokenizer: the tokenizer.
         documents: the sentences of each, stripped.
 
     Raises:
@@ -92,3 +89,61 @@ def _parted(sentences: Sequence[str], text: Segment) -> list[Tokens]:
         offsets = text.offsets[part] - np.int32(ends[number] - length)
         found.append(Tokens(text.input_ids[part], offsets.clip(0, length)))
     return found
+
+
+# The library breaks down at a letter, white space of several bytes (U+00A0, U+3000, …) and a dot:
+# "M\u00a0." It is shown blanks there, as many as there are characters.
+_BEFORE_DOT = re.compile(r"(?<!\s)\s++(?=\.)")
+
+LANGUAGES = (
+    *("am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy"),
+    *("it", "ja", "kk", "kn", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te"),
+    *("uk", "zh"),
+)
+"""The languages that `sentencex` has rules for, as ISO 639-1 codes."""
+
+# Those that it splits by a related language's rules (Czech by Slovak ones). Any other code it takes
+# for English without a word: these were found by their splitting another way than English.
+_RELATED = (
+    *("ab", "an", "av", "ay", "ba", "bm", "ce", "co", "cs", "cv", "gl", "gn", "ht", "kl", "kv"),
+    *("lb", "li", "ln", "mg", "oc", "os", "qu", "rm", "sa", "sg", "tt", "ty", "wa", "wo"),
+)
+
+
+def split_sentences(paragraph: str, language: str = "en") -> list[str]:
+    """Split a paragraph into its sentences, by the rules of `sentencex`.
+
+    Nothing but white space between sentences is lost, and no sentence is empty.
+
+    Args:
+        language: one of `LANGUAGES`, or of some languages related to these, such as `cs`; with or
+            without a region, as in `pt-BR`.
+
+    Raises:
+        DataError: there are no rules for `language`, or the text has a lone surrogate.
+    """
+    code = re.split("[-_]", language, maxsplit=1)[0].lower()
+    if code not in LANGUAGES and code not in _RELATED:
+        raise DataError(
+            f"there are no rules for the language {language!r}",
+            fix=f"Give one of {', '.join(LANGUAGES)}: the nearest, or en.",
+        )
+    try:
+        shown = paragraph
+        if not paragraph.isascii():
+            shown = _BEFORE_DOT.sub(lambda found: " " * len(found[0]), paragraph)
+        pieces: list[str] = sentencex.segment(code, shown)
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"lone surrogate U+{ord(paragraph[error.start]):04X} at character {error.start}",
+            fix="It is half of a character: decode the source again, or remove it.",
+        ) from None
+    if shown == paragraph:
+        return [sentence for piece in pieces if (sentence := piece.strip())]
+    sentences, at = [], 0
+    for piece in pieces:
+        if sentence := piece.strip():
+            at = shown.index(sentence, at)
+            sentences.append(paragraph[at : at + len(sentence)])
+            at += len(sentence)
+    return sentences

@@ -19,17 +19,11 @@ Truncation = Literal["error", "longest_first", "first", "second"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Segment:
-    """The tokens of one text alone, without special tokens.
+    """The tokens of one text alone, without special tokens."""
 
-    Attributes:
-        input_ids: int32 [tokens].
-        offsets: int32 [tokens, 2]: first and past-the-last character, in the text (or word).
-        word_ids: int32 [tokens]: the number of the word a token belongs to.
-    """
-
-    input_ids: Ints
-    offsets: Ints
-    word_ids: Ints
+    input_ids: Ints  # int32 [tokens]
+    offsets: Ints  # int32 [tokens, 2]: first and past-the-last character, in the text (or word)
+    word_ids: Ints  # int32 [tokens]: the number of the word a token belongs to
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -84,12 +78,9 @@ class Encodings:
 
     `encodings[0]` is the first text's `Encoding`; `encodings.input_ids`, like
     `encodings["input_ids"]`, is the list of all texts' ids. `Packed.from_arrays` packs them.
-
-    Attributes:
-        rows: each text's encoding.
     """
 
-    rows: tuple[Encoding, ...]
+    rows: tuple[Encoding, ...]  # each text's encoding
 
     @property
     def input_ids(self) -> list[Ints]:

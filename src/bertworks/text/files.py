@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 
 from .. import files
 from ..errors import DataError
-from .bpe import read_bpe
 from .definition import (
     CLS,
+    CONTINUATION,
     MASK,
     MAX_WORD_CHARACTERS,
     PAD,
@@ -26,9 +26,8 @@ from .definition import (
     WordPieceDefinition,
 )
 from .normalization import Normalization
-from .sentencepiece import read_albert, read_camembert, read_xlm_roberta
+from .readers import read_albert, read_bpe, read_camembert, read_xlm_roberta
 from .tree import TreeDefinition, find_frame
-from .wordpiece import CONTINUATION
 
 VOCAB, TOKENIZER, CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 MERGES, BPE_VOCAB = "merges.txt", "vocab.json"
@@ -142,7 +141,7 @@ def _keep_case(lowercase: bool | None, file: Path) -> None:
 def _read_sentencepiece(
     file: Path, config: dict[str, Any], lowercase: bool | None
 ) -> TreeDefinition:
-    """A SentencePiece model of one of three families: its name, and `config.json`, tell which."""
+    """A SentencePiece model of one of three families: known by its name and `config.json`."""
     if file.name == ALBERT:
         return read_albert(file, config, lowercase=lowercase)
     _keep_case(lowercase, file)
@@ -286,9 +285,7 @@ def _read_vocabulary(file: Path) -> list[str]:
         if not piece:
             raise DataError("an empty line", where=f"{file}:{number}", fix="Each line is a piece.")
         if piece in seen:
-            raise DataError(
-                f"{piece!r} stands in line {seen[piece]} already", where=f"{file}:{number}"
-            )
+            raise DataError(f"{piece!r} is in line {seen[piece]} already", where=f"{file}:{number}")
         seen[piece] = number
     return pieces
 

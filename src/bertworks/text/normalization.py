@@ -30,25 +30,19 @@ _MISSED_IDEOGRAPH = re.compile("[\U0002b820-\U0002b91f]")
 _WORDS = re.compile(r"[ \t\n\r!-/:-@\[-`{-~\u3001\u3002\uff0c]")
 _WORDS_AND_IDEOGRAPHS = re.compile(f"{_WORDS.pattern[:-1]}\u4e00-\u9fff]")
 
-# The original place of each character of a corrected text; None: where it stands.
+# The original place of each character of a corrected text; None: the same.
 Origin = NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """What is done to a text before it is split into pieces.
+    """What is done to a text before it is split into pieces."""
 
-    Attributes:
-        lowercase: fold to lower case.
-        strip_accents: remove accents; None: as `lowercase` says, like the original.
-        clean_text: remove control characters, and make every white space a space.
-        split_ideographs: make every Chinese ideograph a word of its own.
-    """
-
-    lowercase: bool = True
+    lowercase: bool = True  # fold to lower case
+    # remove accents; None: as `lowercase` says, like the original
     strip_accents: bool | None = None
-    clean_text: bool = True
-    split_ideographs: bool = True
+    clean_text: bool = True  # remove control characters, and make every white space a space
+    split_ideographs: bool = True  # make every Chinese ideograph a word of its own
 
     @property
     def breaks(self) -> re.Pattern[str]:
@@ -124,7 +118,7 @@ def check_text(text: str, *, where: str) -> None:
         DataError: `text` is no string, or has a lone surrogate; `where` is named.
     """
     if not isinstance(text, str):
-        raise DataError(f"a {type(text).__name__} stands where a text should", where=where)
+        raise DataError(f"expected a text, got {type(text).__name__}", where=where)
     if text.isascii():
         return
     surrogate = _SURROGATE.search(text)

@@ -1,7 +1,7 @@
 """Texts in portions: what the tokenizer library is given at once, so that memory is bounded.
 
 The library keeps some hundred bytes of each character until all texts of a call are tokenised. So
-texts are given to it a few at a time, and a long one is cut where its tokens cannot tell.
+texts are given to it a few at a time, and a long one is cut where that changes no token.
 """
 
 from __future__ import annotations
@@ -18,21 +18,14 @@ _LONG_WORD = re.compile(f"[A-Za-z0-9]{{{LONGEST},}}")
 
 
 class Portion(NamedTuple):
-    """A part of a text.
+    """A part of a text."""
 
-    Attributes:
-        row: the text's number.
-        start: the characters of the text before it.
-        text: the part; or a text's words, which are never cut.
-        gap: from which character of the part on `missing` characters of the text are left out.
-        missing: how many; they are of the middle of a word.
-    """
-
-    row: int
-    start: int
-    text: str | list[str]
+    row: int  # the text's number
+    start: int  # the characters of the text before it
+    text: str | list[str]  # the part; or a text's words, which are never cut
+    # from which character of the part on `missing` characters of the text are left out
     gap: int = 0
-    missing: int = 0
+    missing: int = 0  # how many; they are of the middle of a word
 
 
 def portions(

@@ -82,7 +82,7 @@ class Tokenizer:
             max_word_characters: a longer word is `[UNK]`.
 
         Raises:
-            DataError: a special piece is missing, or a piece stands twice.
+            DataError: a special piece is missing, or a piece occurs twice.
         """
         normalization = Normalization(lowercase=lowercase, strip_accents=strip_accents)
         definition = WordPieceDefinition(
@@ -195,7 +195,7 @@ class Tokenizer:
 
     @property
     def cls_id(self) -> int:
-        """The id of `[CLS]`, or of what stands first in its place."""
+        """The id of `[CLS]`, or of the piece that comes first in its place."""
         return self._role("cls")
 
     @property
@@ -235,7 +235,7 @@ class Tokenizer:
 
     @property
     def continuation(self) -> NDArray[np.bool_]:
-        """bool [vocab_size]: which pieces go on a word, such as those that begin with `##`."""
+        """bool [vocab_size]: which pieces continue a word, such as those that begin with `##`."""
         return self.definition.continuation
 
     @property
@@ -244,7 +244,7 @@ class Tokenizer:
         return self.definition.word_end
 
     def goes_on(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
-        """bool [tokens]: which tokens of a text go on the word of the token before."""
+        """bool [tokens]: which tokens of a text continue the word of the token before."""
         found: NDArray[np.bool_] = self.continuation[ids]
         found[:1] = False
         found[1:] &= ~self.word_end[ids[:-1]]
@@ -326,7 +326,7 @@ class Tokenizer:
                     np.array(found.word_ids, np.int32),
                 )
                 parts[part.row].append(_of_text(segment, part, parts[part.row]))
-        segments = [joined(own) for own in parts]
+        segments = [joined(part) for part in parts]
         for segment, origins in zip(segments, moved, strict=True):
             move_offsets(segment, origins)
         if isinstance(self.definition, TreeDefinition):
@@ -464,18 +464,18 @@ class Tokenizer:
             )
             for part, found in zip(group, encoded, strict=True):
                 parts[part.row].append(np.array(found.ids, np.int32))
-        return [own[0] if len(own) == 1 else np.concatenate(own) for own in parts]
+        return [part[0] if len(part) == 1 else np.concatenate(part) for part in parts]
 
     def _portions(
         self, rows: Sequence[str | list[str]], *, may_cut: bool = True
     ) -> Iterator[Portion]:
         """What of texts the library is given, one after the other."""
-        own = self.definition
+        definition = self.definition
         longest_word = sys.maxsize
         # A piece that was added later may be inside a word, which is then not one.
-        if isinstance(own, WordPieceDefinition) and not own.added:
-            longest_word = own.max_word_characters
-        return portions(rows, own.breaks if may_cut else None, longest_word)
+        if isinstance(definition, WordPieceDefinition) and not definition.added:
+            longest_word = definition.max_word_characters
+        return portions(rows, definition.breaks if may_cut else None, longest_word)
 
     def id_to_token(self, number: int) -> str:
         """The piece with an id.
@@ -528,7 +528,8 @@ class Tokenizer:
 def _of_text(segment: Segment, part: Portion, before: Sequence[Segment]) -> Segment:
     """The tokens of a portion with their places in the whole text, given those before."""
     offsets = segment.offsets + np.where(segment.offsets >= part.gap, part.missing, 0)
-    words = next((int(own.word_ids[-1]) + 1 for own in reversed(before) if len(own)), 0)
+    last = next((one for one in reversed(before) if len(one)), None)
+    words = 0 if last is None else int(last.word_ids[-1]) + 1
     return Segment(
         segment.input_ids,
         (offsets + part.start).astype(np.int32),

@@ -1,8 +1,8 @@
 """Tokenizers that are not BERT's own: byte-level BPE, SentencePiece, and what else the library has.
 
 Such a tokenizer is the library's own description of one, the tree in a `tokenizer.json`: a
-normaliser, a splitter, a model, a decoder. Readers of other files (`sentencepiece.py`, `bpe.py`)
-make the same tree. Nothing in it is changed, but that special pieces never match text.
+normaliser, a splitter, a model, a decoder. Readers of other files (`readers.py`) make the same
+tree. Nothing in it is changed, but that special pieces never match text.
 """
 
 from __future__ import annotations
@@ -29,22 +29,17 @@ _SPACE_MARKS = ("▁", "Ġ")  # how a piece that begins a word begins: SentenceP
 class TreeDefinition(Definition):
     """Any tokenizer that the library can describe.
 
-    Attributes:
-        tree: the description; its padding and truncation are not ours.
-        roles: which pieces have a part to play.
-        frame: the special pieces around texts.
-        config: the `tokenizer_config.json` it came with, handed back when it is saved.
-        files: other files it came with (`merges.txt`, `spiece.model`), likewise.
-
     Raises:
-        DataError: the library cannot read the tree, a special piece is missing, a piece stands
+        DataError: the library cannot read the tree, a special piece is missing, a piece occurs
             twice, or an id is missing.
     """
 
-    tree: Mapping[str, Any]
-    roles: Roles
-    frame: Frame
+    tree: Mapping[str, Any]  # the description; its padding and truncation are not ours
+    roles: Roles  # which pieces have a part to play
+    frame: Frame  # the special pieces around texts
+    # the `tokenizer_config.json` it came with, handed back when it is saved
     config: Mapping[str, Any] = field(default_factory=dict)
+    # other files it came with (`merges.txt`, `spiece.model`), likewise
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,7 +82,7 @@ class TreeDefinition(Definition):
     def continuation(self) -> NDArray[np.bool_]:
         """bool [pieces]: those without the mark that a word begins with.
 
-        Where a word's end is marked instead, any piece may go on a word (`word_end`).
+        Where a word's end is marked instead, any piece may continue a word (`word_end`).
         """
         if self._end_mark:
             return np.array([piece not in self.special for piece in self.pieces])
@@ -116,7 +111,7 @@ class TreeDefinition(Definition):
 
     @property
     def end(self) -> str | None:
-        """`[SEP]` or what stands in its place; else what `tokenizer_config.json` says."""
+        """`[SEP]` or the piece in its place; else what `tokenizer_config.json` says."""
         named = self.config.get("eos_token")
         if isinstance(named, Mapping):
             named = named.get("content")
@@ -136,23 +131,25 @@ class TreeDefinition(Definition):
         return text, None
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
-        tree = copy.deepcopy({**self.tree, "post_processor": None})
+        tree = {**self.tree, "post_processor": None}
         if split:
-            _mark_first_words(tree.get("pre_tokenizer"))
-        added = []
-        for entry in tree["added_tokens"]:
-            if typed_mask and entry["content"] == self.roles.mask:
-                entry["special"] = False
-            added.append(entry)
+            tree["pre_tokenizer"] = copy.deepcopy(tree.get("pre_tokenizer"))
+            _mark_first_words(tree["pre_tokenizer"])
+        is_text = {self.roles.mask} if typed_mask else set()
+        added = [
+            {**entry, "special": False} if entry["content"] in is_text else entry
+            for entry in tree["added_tokens"]
+        ]
         model = tree["model"]
         if isinstance(model["vocab"], list):
             # The lattice would find a special piece in a text. None has a real space in it, since
             # the splitter replaces them all.
-            hidden = self.special - ({self.roles.mask} if typed_mask else set())
-            model["vocab"] = [
+            hidden = self.special - is_text
+            vocabulary = [
                 [f" {piece}" if piece in hidden else piece, score]
                 for piece, score in model["vocab"]
             ]
+            tree["model"] = {**model, "vocab": vocabulary}
             added = [entry for entry in added if entry["content"] not in hidden]
         tree["added_tokens"] = added
         library = _built(tree)
@@ -251,9 +248,9 @@ def _outside(tokens: Sequence[str], special: Sequence[int]) -> tuple[list[str], 
 
 
 def _built(tree: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    own = {**tree, "truncation": None, "padding": None}
+    whole = {**tree, "truncation": None, "padding": None}
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(own))
+        return tokenizers.Tokenizer.from_str(json.dumps(whole))
     except BaseException as error:  # the library raises nothing more specific, and panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise

@@ -30,17 +30,12 @@ _UNKNOWN = 10.0  # by which the library has an unknown character worse than the 
 
 @dataclass(frozen=True)
 class TreeAddition:
-    """A tokenizer with more pieces.
+    """A tokenizer with more pieces."""
 
-    Attributes:
-        definition: the tokenizer.
-        former: of each new piece, in the order of their ids, the ids of what it was before.
-        added, known: the words that became pieces, and those that were.
-    """
-
-    definition: TreeDefinition
+    definition: TreeDefinition  # the tokenizer
+    # of each new piece, in the order of their ids, the ids of what it was before
     former: tuple[tuple[int, ...], ...]
-    added: tuple[str, ...]
+    added: tuple[str, ...]  # the words that became pieces, and those that were
     known: tuple[str, ...]
 
 
@@ -66,8 +61,8 @@ def add_words(definition: TreeDefinition, words: Sequence[str]) -> TreeAddition:
         worst = min(scores.values()) - _UNKNOWN
         unknown = tree["model"]["unk_id"]
         for piece, former in new.items():
-            own = [worst if at == unknown else scores[definition.pieces[at]] for at in former]
-            tree["model"]["vocab"].append([piece, sum(own) + _MARGIN])
+            parts = [worst if at == unknown else scores[definition.pieces[at]] for at in former]
+            tree["model"]["vocab"].append([piece, sum(parts) + _MARGIN])
     else:
         # Added pieces get their ids from the vocabulary's size, unless they are in it.
         ids = {piece: at for at, piece in enumerate([*definition.pieces, *new])}
@@ -88,7 +83,6 @@ def keep_pieces(
     single characters and bytes; with BPE, also what the pieces that stay are merged of.
 
     Args:
-        definition: the tokenizer.
         used: bool `[pieces]`.
 
     Returns:
@@ -129,11 +123,7 @@ def keep_pieces(
 
 
 def _kind(tree: dict[str, Any]) -> str:
-    """BPE or Unigram.
-
-    Raises:
-        DataError: it is neither.
-    """
+    """BPE or Unigram."""
     model = tree["model"]
     is_bytes = '"ByteLevel"' in json.dumps(tree["pre_tokenizer"])
     if model["type"] == "Unigram" or (model["type"] == "BPE" and is_bytes):
@@ -170,11 +160,7 @@ def _changed(definition: TreeDefinition, tree: dict[str, Any]) -> TreeDefinition
 
 
 def _check_unchanged(before: TreeDefinition, after: TreeDefinition) -> None:
-    """See that every former piece, as a text, is still what it was.
-
-    Raises:
-        DataError: one is not, since no merge had ever led to it.
-    """
+    """See that every former piece, as a text, is still what it was."""
     old, new = (one.library(typed_mask=False, split=False) for one in (before, after))
     texts = [before.decode([at]) for at in range(len(before.pieces))]
     encoded = zip(old.encode_batch_fast(texts), new.encode_batch_fast(texts), strict=True)

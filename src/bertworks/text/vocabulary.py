@@ -1,22 +1,31 @@
-"""Training a WordPiece vocabulary from any stream of text."""
+"""Training a WordPiece vocabulary from any stream of text.
+
+Word pieces are the merges of byte-pair encoding, over words and their counts: the most frequent
+pair of neighbouring pieces becomes a piece, again and again. (Google never published the learner of
+BERT's own vocabulary; this is what the `tokenizers` library does too.) Counts are integers and ties
+go to the pair whose pieces came first, so the result depends on the words alone.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import parallel
 from ..errors import DataError, SettingsError
-from .definition import MAX_WORD_CHARACTERS, ORIGINAL_SPECIAL_PIECES
+from .definition import CONTINUATION, MAX_WORD_CHARACTERS, ORIGINAL_SPECIAL_PIECES
 from .normalization import Normalization, check_text
 from .portions import portions
 from .tokenizer import Tokenizer
-from .wordpiece import CONTINUATION, learn_pieces
 
-# The counting of raw strings is emptied into that of words whenever it holds this much, so that
-# its size does not depend on the corpus.
-_MAX_STRINGS = 1 << 18
-_MAX_CHARACTERS = 1 << 25
+_PART_CHARACTERS = 1 << 23  # of texts that are counted together
 
 Progress = Callable[[str, int], None]
 
@@ -30,11 +39,13 @@ def train_vocabulary(
     min_frequency: int = 2,
     character_coverage: float = 0.99995,
     max_word_characters: int = MAX_WORD_CHARACTERS,
+    workers: int | None = 1,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> Tokenizer:
     """Train a vocabulary; the same texts give the same one, in any order.
 
-    Special pieces stand at the ids of the published English vocabularies (`[PAD]` 0, `[unused0]` to
+    Special pieces have the ids of the published English vocabularies (`[PAD]` 0, `[unused0]` to
     `[unused98]` 1–99, `[UNK]` 100, `[CLS]` 101, `[SEP]` 102, `[MASK]` 103), then come the single
     characters, then the pieces learned, most frequent first. The texts are streamed; memory is
     bounded by their distinct words.
@@ -49,6 +60,7 @@ def train_vocabulary(
         character_coverage: the rarest characters are left out as long as those that stay make up
             this share of the text; words with others become `[UNK]`.
         max_word_characters: longer words are `[UNK]`, and are left out here.
+        workers, on: how many processes count words, and where; see `parallel.map`.
         progress: called with a stage (`"paragraphs"`, `"pieces"`) and a count, now and then.
 
     Raises:
@@ -61,7 +73,8 @@ def train_vocabulary(
     if not 0.0 < character_coverage <= 1.0:
         raise SettingsError(f"character_coverage={character_coverage} is not between 0 and 1")
     normalization = Normalization(lowercase=lowercase, strip_accents=strip_accents)
-    counts = _count_words(texts, normalization, max_word_characters, progress)
+    count = _WordCounter(normalization, max_word_characters)
+    counts = _count_words(_parts(texts, progress), count, workers, on)
     alphabet = _alphabet(counts, character_coverage)
     if not alphabet:
         raise DataError("no words to train a vocabulary from", fix="Give texts that are not empty.")
@@ -94,44 +107,63 @@ def train_vocabulary(
     )
 
 
+def _parts(texts: Iterable[str], progress: Progress | None) -> Iterator[tuple[int, list[str]]]:
+    """Texts in lists, each with the number of its first."""
+    part: list[str] = []
+    characters = number = 0
+    for number, text in enumerate(texts, 1):
+        part.append(text)
+        characters += len(text)
+        if characters >= _PART_CHARACTERS:
+            yield number - len(part) + 1, part
+            part, characters = [], 0
+        if progress is not None and number % 10_000 == 0:
+            progress("paragraphs", number)
+    if part:
+        yield number - len(part) + 1, part
+    if progress is not None:
+        progress("paragraphs", number)
+
+
 def _count_words(
-    texts: Iterable[str],
-    normalization: Normalization,
-    longest_word: int,
-    progress: Progress | None,
+    parts: Iterable[tuple[int, list[str]]],
+    count: _WordCounter,
+    workers: int | None = 1,
+    on: str | None = None,
 ) -> Counter[str]:
-    """Count normalised words.
+    words: Counter[str] = Counter()
+    found: Generator[Counter[str]] = parallel.map(count, parts, workers=workers, on=on)
+    with closing(found):
+        for some in found:
+            words.update(some)
+    return words
+
+
+@dataclass(frozen=True)
+class _WordCounter:
+    """Counts the normalised words of texts.
 
     Strings between spaces are counted first and normalised once for many occurrences; a space
     separates words before and after normalising, so this changes nothing. Long texts are taken in
     portions; of a word that takes more than one of them only the beginning counts.
     """
-    words: Counter[str] = Counter()
-    strings: Counter[str] = Counter()
 
-    def empty() -> None:
+    normalization: Normalization
+    longest_word: int
+
+    def __call__(self, part: tuple[int, list[str]]) -> Counter[str]:
+        first, texts = part
+        strings: Counter[str] = Counter()
+        for number, text in enumerate(texts, first):
+            check_text(text, where=f"paragraph {number}")
+            for portion in portions([text], self.normalization.breaks, self.longest_word):
+                assert isinstance(portion.text, str)
+                strings.update(portion.text.split(" "))
+        words: Counter[str] = Counter()
         for string, count in strings.items():
-            for word in normalization.words(string):
+            for word in self.normalization.words(string):
                 words[word] += count
-        strings.clear()
-
-    characters = 0
-    number = 0
-    for number, text in enumerate(texts, 1):
-        check_text(text, where=f"paragraph {number}")
-        for part in portions([text], normalization.breaks, longest_word):
-            assert isinstance(part.text, str)
-            strings.update(part.text.split(" "))
-            characters += len(part.text)
-            if len(strings) > _MAX_STRINGS or characters > _MAX_CHARACTERS:
-                empty()
-                characters = 0
-        if progress is not None and number % 10_000 == 0:
-            progress("paragraphs", number)
-    empty()
-    if progress is not None:
-        progress("paragraphs", number)
-    return words
+        return words
 
 
 def _alphabet(counts: Counter[str], coverage: float) -> list[str]:
@@ -140,11 +172,11 @@ def _alphabet(counts: Counter[str], coverage: float) -> list[str]:
     for word, count in counts.items():
         for char in word:
             characters[char] += count
-    wanted = math.ceil(coverage * characters.total())
+    needed = math.ceil(coverage * characters.total())
     kept: list[str] = []
     covered = 0
     for char, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
-        if covered >= wanted:
+        if covered >= needed:
             break
         kept.append(char)
         covered += count
@@ -154,3 +186,155 @@ def _alphabet(counts: Counter[str], coverage: float) -> list[str]:
 def _stands_alone(char: str, normalization: Normalization) -> bool:
     """Whether a character is always a word of its own, as punctuation and ideographs are."""
     return len(normalization.words(f"a{char}")) > 1
+
+
+Ints = NDArray[np.int64]
+Places = NDArray[np.int32]
+
+
+def learn_pieces(
+    words: Sequence[str],
+    counts: Sequence[int],
+    pieces: Sequence[str],
+    *,
+    size: int,
+    min_frequency: int,
+    progress: Callable[[int], None] | None = None,
+) -> list[str]:
+    """Grow a list of pieces by merging, until it is `size` long or no pair is frequent enough.
+
+    All words lie end to end in flat arrays, as a doubly linked list of symbols; a merge touches
+    only the places where its pair is.
+
+    Args:
+        words: distinct words.
+        counts: how often each word occurs.
+        pieces: what to begin with; must hold each word's first character, and `##` with each
+            later one.
+        size: the number of pieces, those to begin with included.
+        min_frequency: a pair that occurs less often is not merged.
+        progress: called with the number of pieces now and then.
+
+    Returns:
+        `pieces` and the new ones after them, in the order in which they were made.
+    """
+    learned = list(pieces)
+    number_of = {piece: number for number, piece in enumerate(learned)}
+    chain = _Chain(words, counts, number_of)
+    while len(learned) < size:
+        pair = chain.most_frequent_pair(min_frequency)
+        if pair is None:
+            break
+        left, right = pair
+        merged = learned[left] + learned[right].removeprefix(CONTINUATION)
+        number = number_of.setdefault(merged, len(learned))
+        if number == len(learned):  # else two ways of merging led to the same piece
+            learned.append(merged)
+            if progress is not None and len(learned) % 500 == 0:
+                progress(len(learned))
+        chain.merge(left, right, number)
+    return learned
+
+
+class _Chain:
+    """All words as one linked list of symbols, with each pair's count and places.
+
+    Between two words, and at both ends, is a place without a symbol (-1), as is every place whose
+    symbol was merged into the one before it.
+    """
+
+    def __init__(
+        self, words: Sequence[str], counts: Sequence[int], number_of: dict[str, int]
+    ) -> None:
+        symbols: list[int] = [-1]
+        lengths = np.fromiter((len(word) + 1 for word in words), np.int64, len(words))
+        for word in words:
+            symbols.append(number_of[word[0]])
+            symbols.extend([number_of[CONTINUATION + char] for char in word[1:]])
+            symbols.append(-1)
+        self.symbol: Places = np.array(symbols, dtype=np.int32)
+        self.weight: Ints = np.concatenate(
+            [np.zeros(1, np.int64), np.repeat(np.array(counts, np.int64), lengths)]
+        )
+        self.next: Places = np.arange(1, len(symbols) + 1, dtype=np.int32)
+        self.next[-1] = len(symbols) - 1
+        self.previous: Places = np.arange(-1, len(symbols) - 1, dtype=np.int32)
+        self.previous[0] = 0
+        self.counts: dict[int, int] = {}
+        self.places: dict[int, list[Places]] = {}
+        self.heap: list[tuple[int, int]] = []
+        every = np.arange(len(symbols), dtype=np.int32)
+        self._count(every[:0], every)
+
+    def most_frequent_pair(self, min_frequency: int) -> tuple[int, int] | None:
+        """Take the most frequent pair from the heap, the lowest numbers first among equals."""
+        while self.heap:
+            negative, key = heapq.heappop(self.heap)
+            count = self.counts.get(key, 0)
+            if count == -negative:
+                return None if count < min_frequency else (key >> 32, key & 0xFFFFFFFF)
+            if 0 < count < -negative:  # it has become rarer since it was put in
+                heapq.heappush(self.heap, (-count, key))
+        return None
+
+    def merge(self, left: int, right: int, merged: int) -> None:
+        """Replace `left` followed by `right` by `merged`, everywhere."""
+        places = np.sort(np.concatenate(self.places.pop(left << 32 | right)))
+        places = places[(self.symbol[places] == left) & (self.symbol[self.next[places]] == right)]
+        if left == right:
+            places = self._every_second(places)
+        second = self.next[places]
+        before, after = self.previous[places], self.next[second]
+        removed = np.concatenate([before, places, second])
+        removed_keys, removed_weights, _ = self._pairs_at(removed)
+        self.symbol[places] = merged
+        self.symbol[second] = -1
+        self.next[places] = after
+        self.previous[after] = places
+        order = np.argsort(removed_keys, kind="stable")
+        self._update(removed_keys[order], -removed_weights[order])
+        self._count(self.previous[places], places)
+
+    def _every_second(self, places: Places) -> Places:
+        """In runs of one symbol, as in `aaaa`, pairs overlap: from the left, keep every second."""
+        index = np.arange(len(places))
+        starts = np.ones(len(places), dtype=bool)
+        starts[1:] = self.next[places[:-1]] != places[1:]
+        run_start = np.maximum.accumulate(np.where(starts, index, 0))
+        kept: Places = places[(index - run_start) % 2 == 0]
+        return kept
+
+    def _pairs_at(self, places: Places) -> tuple[Ints, Ints, Places]:
+        """Keys, weights and places of the pairs that begin at the given places, each once."""
+        places = np.unique(places)
+        left = self.symbol[places].astype(np.int64)
+        right = self.symbol[self.next[places]].astype(np.int64)
+        valid = (left >= 0) & (right >= 0)
+        places = places[valid]
+        return left[valid] << 32 | right[valid], self.weight[places], places
+
+    def _count(self, *places: Places) -> None:
+        """Add the pairs that begin at new places."""
+        keys, weights, at = self._pairs_at(np.concatenate(places))
+        if len(keys) == 0:
+            return
+        order = np.argsort(keys, kind="stable")
+        keys, at = keys[order], at[order]
+        unique, starts = self._update(keys, weights[order])
+        for key, group in zip(unique.tolist(), np.split(at, starts[1:]), strict=True):
+            self.places.setdefault(key, []).append(group)
+            heapq.heappush(self.heap, (-self.counts[key], key))
+
+    def _update(self, keys: Ints, weights: Ints) -> tuple[Ints, Ints]:
+        """Add weights to the counts of sorted pairs; the distinct ones, and where each begins."""
+        starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        unique = keys[starts]
+        sums = np.add.reduceat(weights, starts)
+        for key, change in zip(unique.tolist(), sums.tolist(), strict=True):
+            count = self.counts.get(key, 0) + change
+            assert count >= 0
+            if count:
+                self.counts[key] = count
+            else:
+                del self.counts[key]
+        return unique, starts

@@ -1,44 +1,15 @@
-"""Long text as windows: nothing is cut off, and each window knows where it stands."""
+"""Long text as windows: nothing is cut off, and each window knows its place."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import DataError
 from .encoding import Encoding, Segment
 from .tokenizer import Tokenizer
-
-
-def windows(
-    tokenizer: Tokenizer,
-    text: str | Sequence[str],
-    pair: str | Sequence[str] | None = None,
-    *,
-    max_length: int,
-    stride: int,
-) -> list[Encoding]:
-    """Sequences of at most `max_length` tokens that together hold every token of a long text.
-
-    A text alone is cut into windows; of a pair, the second text is, and the first (a question) is
-    repeated whole before each. Offsets and word numbers are those of the original text. The last
-    window ends where the text ends and may be shorter; a text that fits, or an empty one, is one
-    window.
-
-    Args:
-        tokenizer: the tokenizer.
-        text: a text, or its words.
-        pair: a second text, or its words.
-        max_length: the most tokens of a window, special tokens included.
-        stride: how many tokens further each window begins, `doc_stride` in the original code (for
-            Hugging Face a stride is the overlap: the window's room less this).
-
-    Raises:
-        DataError: the first text leaves no room for the second, or `stride` is not between 1 and
-            the room, so that tokens would be left out.
-    """
-    first = tokenizer.segments([text], where=["text"])[0]
-    second = None if pair is None else tokenizer.segments([pair], where=["pair"])[0]
-    return segment_windows(tokenizer, first, second, max_length=max_length, stride=stride)
 
 
 def segment_windows(
@@ -50,10 +21,21 @@ def segment_windows(
     stride: int,
     where: str | None = None,
 ) -> list[Encoding]:
-    """The windows of texts that are tokens already; see `windows`.
+    """Sequences of at most `max_length` tokens that together hold every token of a long text.
+
+    A text alone is cut into windows; of a pair, the second text is, and the first (a question) is
+    repeated whole before each. Offsets and word numbers are those of the original text. The last
+    window ends where the text ends and may be shorter; a text that fits, or an empty one, is one
+    window.
+
+    Args:
+        max_length: the most tokens of a window, special tokens included.
+        stride: how many tokens further each window begins, `doc_stride` in the original code (for
+            Hugging Face a stride is the overlap: the window's room less this).
 
     Raises:
-        DataError: as `windows` does.
+        DataError: the first text leaves no room for the second, or `stride` is not between 1 and
+            the room, so that tokens would be left out.
     """
     long = first if second is None else second
     room = max_length - tokenizer.num_special_tokens(pair=second is not None)
@@ -80,3 +62,22 @@ def segment_windows(
         if start + room >= len(long):
             return found
         start += stride
+
+
+def most_context(
+    windows: Iterable[tuple[int, NDArray[np.generic]]], total: int
+) -> NDArray[np.int64]:
+    """Which window sees each part of a text with the most context: `[total]`; of equals the first.
+
+    Args:
+        windows: for each its first part, and how much context each of its parts has.
+        total: how many parts the text has.
+    """
+    most = np.full(total, -np.inf)
+    found = np.zeros(total, np.int64)
+    for number, (start, context) in enumerate(windows):
+        here = slice(start, start + len(context))
+        better = context > most[here]
+        most[here][better] = context[better]
+        found[here][better] = number
+    return found

@@ -3,8 +3,11 @@
     checkpoints/step-00001234/
       weights.safetensors     parameters and buffers by name
       optimizer.safetensors   `exp_avg/NAME`, `exp_avg_sq/NAME`, … for each parameter
-      state.json              what else the loop needs to go on exactly
+      state.json              what else the loop needs to resume exactly
       manifest.json           the SHA-256 of each of these
+
+Of a sharded network (`sharding.py`), `weights` and `optimizer` are directories, with a file of each
+process; they are read by any number of processes, sharded or not.
 
 A checkpoint is written under a hidden name and renamed when all of it is safely on the disk, so a
 directory `step-…` is whole, whenever the process was killed. Nothing in it is a pickle.
@@ -16,7 +19,7 @@ import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,29 +33,24 @@ from torch import Tensor, nn
 from .. import files
 from ..checkpoints.weights import write_weights
 from ..errors import BertworksWarning, CheckpointError, OutputError
+from .sharding import is_sharded, read_shards, spread_like, write_shards
 
-_FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
+_WEIGHTS, _OPTIMIZER, _STATE = "weights", "optimizer", "state.json"
+_ONE_FILE = ".safetensors"
 
 
 class ResumeWarning(BertworksWarning):
-    """A run goes on, but not quite as it might."""
+    """A run resumes, but not quite as it might."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds.
+    """What a checkpoint holds."""
 
-    Attributes:
-        weights: parameters and buffers by name.
-        optimizer: the optimizer's tensors, `exp_avg/NAME` and the like.
-        state: the rest, as JSON can hold it.
-        path: where it was read from.
-    """
-
-    weights: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor]
-    state: Mapping[str, Any]
-    path: Path
+    weights: Mapping[str, Tensor]  # parameters and buffers by name
+    optimizer: Mapping[str, Tensor]  # the optimizer's tensors, `exp_avg/NAME` and the like
+    state: Mapping[str, Any]  # the rest, as JSON can hold it
+    path: Path  # where it was read from
 
 
 def save_checkpoint(
@@ -64,16 +62,14 @@ def save_checkpoint(
     *,
     keep: int,
     keep_step: int | None = None,
+    announce: Callable[[Path], object] = lambda _: None,
 ) -> Path:
     """Write the checkpoint of a step, then delete all but the newest `keep` and one more.
 
+    Rank 0 alone calls it; of a sharded network the others write their parts (`write_tensors`).
+
     Args:
-        directory: that of the checkpoints.
-        step: the updates done.
-        network: its parameters and buffers are saved,
-        optimizer: and its state.
-        state: the rest, as JSON can hold it.
-        keep: how many of the newest are kept.
+        announce: called with the directory before the tensors are written to it.
         keep_step: the step whose checkpoint is kept however old it is.
 
     Raises:
@@ -88,10 +84,10 @@ def save_checkpoint(
                 shutil.rmtree(left)
         # One that is there is damaged, or the run would have resumed from it.
         with files.new_directory(target, replace=True) as new:
-            write_weights(new / "weights.safetensors", network_tensors(network))
-            write_weights(new / "optimizer.safetensors", optimizer_tensors(network, optimizer))
-            files.write(new / "state.json", json.dumps(state))
-            sums = {name: _sha256(new / name) for name in _FILES}
+            announce(new)
+            write_tensors(new, network, optimizer)
+            files.write(new / _STATE, json.dumps(state))
+            sums = {name: _sha256(new / name) for name in (*_tensor_files(new), _STATE)}
             files.write(new / "manifest.json", json.dumps(sums, indent=1))
     except OutputError as error:
         fix = "Make room, and run the same command again: it resumes from the last checkpoint."
@@ -101,6 +97,21 @@ def save_checkpoint(
         if step_of(old) != keep_step:
             files.remove_directory(old)
     return target
+
+
+def write_tensors(directory: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write a checkpoint's tensors; of a sharded network each process writes its part.
+
+    Raises:
+        OutputError: the disk is full or not writable.
+    """
+    weights, averages = network_tensors(network), optimizer_tensors(network, optimizer)
+    for name, tensors in ((_WEIGHTS, weights), (_OPTIMIZER, averages)):
+        if is_sharded(network):
+            with files.writing(directory):
+                write_shards(directory / name, tensors)
+        else:
+            write_weights(directory / f"{name}{_ONE_FILE}", tensors)
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
@@ -119,8 +130,7 @@ def load_newest(
     """The newest checkpoint that is whole; None where there is none at all.
 
     Args:
-        directory: that of the checkpoints.
-        accepts: whether a checkpoint with this state is wanted; all are, if left out.
+        accepts: whether a checkpoint with this state will do; all will, if left out.
 
     Raises:
         CheckpointError: there are checkpoints, and all are damaged or not accepted.
@@ -198,7 +208,7 @@ def restore(
         if name not in parameters:
             raise CheckpointError(f"unknown parameter {name!r}", where=str(checkpoint.path))
         parameter = parameters[name]
-        optimizer.state[parameter][kind] = value.to(parameter.device, copy=True)
+        optimizer.state[parameter][kind] = spread_like(parameter, value)
 
 
 @torch.no_grad()
@@ -209,9 +219,9 @@ def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where:
         CheckpointError: a tensor is missing, unknown, or of another shape.
     """
     named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    wanted = network_tensors(network).keys()
-    for name in sorted(wanted ^ weights.keys()):
-        problem = "is missing" if name in wanted else "is unknown to this network"
+    expected = network_tensors(network).keys()
+    for name in sorted(expected ^ weights.keys()):
+        problem = "is missing" if name in expected else "is unknown to this network"
         raise CheckpointError(f"the tensor {name!r} {problem}", where=where)
     for name, value in weights.items():
         if named[name].shape != value.shape:
@@ -219,7 +229,7 @@ def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where:
                 f"the tensor {name!r} is {list(value.shape)}, not {list(named[name].shape)}",
                 where=where,
             )
-        named[name].copy_(value)
+        named[name].copy_(spread_like(named[name], value))
 
 
 def save_weights(file: Path, network: nn.Module) -> None:
@@ -235,31 +245,41 @@ def save_weights(file: Path, network: nn.Module) -> None:
 
 
 def load_weights(file: Path, network: nn.Module) -> None:
-    """Read a file of `save_weights` into the network.
+    """Read a file of `save_weights`, or the weights of a checkpoint, into the network.
 
     Raises:
         CheckpointError: the file is missing or damaged, or of another network.
     """
-    restore_weights(_read_tensors(file), network, where=str(file))
+    restore_weights(_read_either(file.with_suffix("")), network, where=str(file))
 
 
 def _load(path: Path) -> Checkpoint:
-    state = _load_state(path, _FILES)
-    weights, optimizer = (_read_tensors(path / name) for name in _FILES[:2])
+    state = _load_state(path, all_files=True)
+    weights, optimizer = (_read_either(path / name) for name in (_WEIGHTS, _OPTIMIZER))
     return Checkpoint(weights, optimizer, state, path)
 
 
-def _load_state(path: Path, checked: Sequence[str] = ("state.json",)) -> dict[str, Any]:
-    """A checkpoint's state, after files of it were compared with their checksums."""
+def _tensor_files(path: Path) -> list[str]:
+    """The files of a checkpoint's tensors, by their paths in it."""
+    return sorted(file.relative_to(path).as_posix() for file in path.rglob(f"*{_ONE_FILE}"))
+
+
+def _load_state(path: Path, *, all_files: bool = False) -> dict[str, Any]:
+    """A checkpoint's state, after it, or all files, were compared with their checksums."""
     try:
         sums = json.loads((path / "manifest.json").read_text())
-        for name in checked:
+        for name in {*sums, *_tensor_files(path), _STATE} if all_files else (_STATE,):
             if _sha256(path / name) != sums[name]:
                 raise CheckpointError(f"{name} is damaged", where=str(path))
-        state: dict[str, Any] = json.loads((path / "state.json").read_text())
+        state: dict[str, Any] = json.loads((path / _STATE).read_text())
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"damaged ({error})", where=str(path)) from None
     return state
+
+
+def _read_either(path: Path) -> dict[str, Tensor]:
+    """The tensors of a directory of shards, or else of one file."""
+    return read_shards(path) if path.is_dir() else _read_tensors(path.with_suffix(_ONE_FILE))
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:

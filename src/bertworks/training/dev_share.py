@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from ..errors import DataError, SettingsError
-from ..tasks.placed import Rows
-from ..tasks.rows import Table
+from ..tables.reading import Table
+from ..tables.rows import Rows
+from ..tasks.example import LabelledExample
 
 if TYPE_CHECKING:
-    from ..tasks.example import LabelledExample
     from ..tasks.labelled import LabelledTask
 
 Dev: TypeAlias = Table | float
@@ -39,19 +39,13 @@ def check_share(dev: Dev | None) -> None:
 
 @dataclass(frozen=True)
 class DevShare:
-    """The rows that were split off.
+    """The rows that were split off."""
 
-    Attributes:
-        share: what was asked for.
-        seed: of the choice.
-        kept_together: rows that are alike in these columns are all in dev, or all in train.
-        rows: those of dev, counted from 1, in order.
-    """
-
-    share: float
-    seed: int
+    share: float  # what was asked for
+    seed: int  # of the choice
+    # rows that are alike in these columns are all in dev, or all in train
     kept_together: Sequence[str]
-    rows: Sequence[int]
+    rows: Sequence[int]  # those of dev, counted from 1, in order
 
     @classmethod
     def of(
@@ -70,8 +64,6 @@ class DevShare:
 
         Args:
             task: says what a source is, and whether the share of each label is kept.
-            table: the training rows.
-            examples: theirs, with labels.
             share: of the rows, between 0 and 1.
             seed: another seed, other rows.
 
@@ -95,12 +87,7 @@ class DevShare:
     def part(
         self, train: Sequence[LabelledExample], dev: Sequence[LabelledExample]
     ) -> tuple[list[LabelledExample], list[LabelledExample]]:
-        """Of the examples of all rows, those to learn from and those to measure on.
-
-        Args:
-            train: as they are learned from.
-            dev: as they are measured on.
-        """
+        """Of the examples of all rows, those to learn from and those to measure on."""
         chosen = set(self.rows)
         return (
             [example for row, example in enumerate(train, 1) if row not in chosen],
@@ -116,10 +103,6 @@ class DevShare:
             "together"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return asdict(self)
-
 
 def _source(row: Mapping[str, Any], columns: Sequence[str]) -> bytes:
     return repr([row.get(column) for column in columns]).encode("utf-8", "surrogatepass")
@@ -134,27 +117,24 @@ def _choose(
     next one makes up for. One source of each stratum is always left to learn from.
 
     Args:
-        sources: of each row.
         strata: of each row; a source counts for that of its first row.
-        share: of the rows.
-        seed: of the digests.
     """
     rows: dict[bytes, list[int]] = defaultdict(list)
     for number, source in enumerate(sources):
         rows[source].append(number)
     groups: dict[Any, list[bytes]] = defaultdict(list)
-    for source, own in rows.items():
-        groups[strata[own[0]]].append(source)
+    for source, members in rows.items():
+        groups[strata[members[0]]].append(source)
 
     def digest(source: bytes) -> bytes:
         return hashlib.blake2b(f"{seed} ".encode() + source, digest_size=16).digest()
 
     chosen: list[int] = []
-    wanted = 0.0
+    target = 0.0
     for stratum in sorted(groups):
         ordered = sorted(groups[stratum], key=digest)
-        wanted += share * sum(len(rows[source]) for source in ordered)
+        target += share * sum(len(rows[source]) for source in ordered)
         for source in ordered[:-1]:
-            if len(chosen) + len(rows[source]) / 2 <= wanted:
+            if len(chosen) + len(rows[source]) / 2 <= target:
                 chosen += rows[source]
     return sorted(chosen)

@@ -1,9 +1,12 @@
 """One process or many: the little that the training loop needs to know about its team.
 
-`torchrun --nproc-per-node N` starts N processes and tells each its rank by environment variables.
+`torchrun --nproc-per-node N` starts N processes and gives each its rank by environment variables.
 Each takes its share of every global batch; gradients are averaged by PyTorch's
 `DistributedDataParallel`. Without `torchrun` the team is one process, and everything here is a
 plain function call.
+
+Each process notes where it is. One that waits for another without an answer, since
+that hangs or has ended, reads there which it is and what it was doing.
 """
 
 from __future__ import annotations
@@ -15,31 +18,30 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import TrainingError
 from ..model.device import pick_device
+from .settings import TrainingSettings
+from .sharding import is_sharded
 
 T = TypeVar("T")
+
+_GRACE = 5.0  # seconds in which all that have waited without an answer say so
 
 
 @dataclass(frozen=True)
 class Team:
-    """The processes that train one network together.
+    """The processes that train one network together."""
 
-    Attributes:
-        rank: which of them this is; rank 0 writes the run directory.
-        world: how many there are.
-        device: where this one computes.
-    """
-
-    rank: int
-    world: int
-    device: torch.device
+    rank: int  # which of them this is; rank 0 writes the run directory
+    world: int  # how many there are
+    device: torch.device  # where this one computes
 
     @property
     def is_main(self) -> bool:
@@ -47,7 +49,7 @@ class Team:
 
     def wrap(self, network: nn.Module) -> nn.Module:
         """The network as the loop calls it: gradients are averaged over the team on backward."""
-        if self.world == 1:
+        if self.world == 1 or is_sharded(network):
             return network
         # A task may leave parameters unused (the pooler, without next-sentence prediction), which
         # has to be looked for; that there is none is no news for the user.
@@ -62,6 +64,11 @@ class Team:
             return nullcontext()
         return network.no_sync()
 
+    def at(self, place: str) -> None:
+        """Note where this process is, for others that wait for it."""
+        if self.world > 1:
+            _store().set(f"at/{self.rank}", place)
+
     def sum_tensor(self, values: Tensor) -> Tensor:
         """The sum of a tensor over the team, in place."""
         if self.world > 1:
@@ -73,24 +80,65 @@ class Team:
         if self.world == 1:
             return dict(counts)
         names = sorted(counts)
-        values = torch.tensor([counts[name] for name in names], device=self.device)
+        values = torch.tensor([counts[name] for name in names])
         return dict(zip(names, self.sum_tensor(values).tolist(), strict=True))
 
     def gather(self, value: T) -> list[T]:
         """Everyone's value, in the order of ranks, on every rank."""
         if self.world == 1:
             return [value]
-        values: list[T | None] = [None] * self.world
+        values = [value] * self.world
         dist.all_gather_object(values, value)
-        return [value for value in values if value is not None]
+        return values
+
+    def lost(self, timeout: float) -> TrainingError:
+        """The error of a process without an answer, which names those it waited for."""
+        store = _store()
+        store.set(f"waited/{self.rank}", "")
+        silent = [rank for rank in range(self.world) if rank != self.rank]
+        deadline = time.monotonic() + _GRACE
+        while silent and time.monotonic() < deadline:
+            time.sleep(0.05)
+            silent = [rank for rank in silent if not store.check([f"waited/{rank}"])]
+        fix = "Run the same command again: it resumes from the last checkpoint."
+        if not silent:
+            return TrainingError(
+                f"all {self.world} processes have waited for each other; is the network whole?",
+                fix=fix,
+            )
+        places = (
+            store.get(f"at/{rank}").decode() if store.check([f"at/{rank}"]) else "the start"
+            for rank in silent
+        )
+        named = ", ".join(
+            f"rank {rank} of {self.world} at {place}"
+            for rank, place in zip(silent, places, strict=True)
+        )
+        return TrainingError(
+            f"no answer, it has ended or hangs (rank_timeout={timeout:g} s): {named}", fix=fix
+        )
+
+
+def _store() -> Any:
+    world = dist.group.WORLD
+    assert world is not None, "there is a process group"
+    return world.get_group_store()
 
 
 @contextmanager
-def team(device: torch.device | str = "cpu") -> Iterator[Team]:
+def team(
+    device: torch.device | str = "cpu", timeout: float = TrainingSettings().rank_timeout
+) -> Iterator[Team]:
     """The team that `torchrun` started, or a team of one.
 
-    A process group that exists already is used and left alone; else one is made (NCCL for CUDA,
-    Gloo otherwise) and taken down at the end.
+    A process group that exists already is used and left alone; else one is made (Gloo for the
+    CPU's tensors, NCCL for those of CUDA) and taken down at the end.
+
+    Args:
+        timeout: seconds for which processes wait for each other, at most.
+
+    Raises:
+        TrainingError: another process has ended, or has not answered for so long.
     """
     device = pick_device(device)
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -102,14 +150,26 @@ def team(device: torch.device | str = "cpu") -> Iterator[Team]:
         torch.cuda.set_device(device)
     ours = not dist.is_initialized()
     if ours:
-        # The others wait while the first measures on dev. That a process has died, torchrun tells.
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(hours=12))
+        # Counts go by Gloo on CUDA too: a rank that hangs is then an exception here.
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        except RuntimeError as error:
+            raise TrainingError(
+                f"the {world} processes do not find each other ({str(error).splitlines()[0]})",
+                fix="Where torchrun has started them again, this is mended by "
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment.",
+            ) from error
+    members = Team(dist.get_rank(), dist.get_world_size(), device)
     try:
-        yield Team(dist.get_rank(), dist.get_world_size(), device)
+        yield members
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            raise members.lost(timeout) from error
+        raise
     finally:
         if ours:
-            # Gloo's threads let go of the last tensors a moment after they have said that they are
+            # Gloo's threads release the last tensors a moment after they have said that they are
             # done, and need the interpreter for it: one that ends meanwhile takes the process down.
             time.sleep(0.1)
             dist.destroy_process_group()

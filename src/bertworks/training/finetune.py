@@ -11,47 +11,41 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import torch
 
 from .. import files
 from ..api import Model, load
 from ..checkpoints.locate import local_directory
+from ..checkpoints.saving import check_layout
 from ..errors import DataError, SettingsError
-from ..inference.evaluate import Evaluation, evaluate
+from ..inference.evaluate import evaluate
 from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
 from ..keywords import TaskKeywords
-from ..literals import Precision
+from ..model.encoder import Encoder
+from ..model.heads import ClassificationHead
+from ..tables.reading import Table
 from ..tasks import labelled_task
-from ..tasks.breakdown import Breakdown
-from ..tasks.example import LabelledExample
+from ..tasks.breakdown import Breakdown, Evaluation
 from ..tasks.labelled import LabelledTask
-from ..tasks.rows import Table
 from ..tasks.summary import DataSummary
 from ..tasks.task import Network
-from ..wording import measured
-from .best import Best
+from ..wording import html_facts, measured
 from .checkpoint import load_weights
-from .conditions import settled_precision
 from .dev_share import Dev
 from .distributed import Team, team
-from .finetune_settings import FinetuneSettings, settings_of
 from .fit import fit
+from .freezing import Adapters, check_layers
 from .instability import failures, no_better_than_guessing
 from .journal import RunDirectory
-from .labelled_data import LabelledData
-from .plan import Phase, Plan
-from .progress import Progress, say
-from .random_state import seed_everything
+from .labelled_data import LabelledData, RowSource
+from .machine import seed_everything, settled_precision
+from .progress import Progress, say, usual_progress
 from .report import write_report
-from .row_source import RowSource
-from .settings import FitSettings
-from .start import Start
-from .state import refusal
-
-__all__ = ["FinetuneResult", "FinetuneSettings", "finetune"]
+from .settings import Best, FinetuneSettings, FitSettings, settings_of
+from .state import Phase, Plan, refusal
 
 
 @dataclass(frozen=True)
@@ -81,6 +75,10 @@ class FinetuneResult:
     def __repr__(self) -> str:
         return f"<FinetuneResult {self.run.model}: {measured(self.metrics, self.remarks)}>"
 
+    def _repr_html_(self) -> str:
+        facts = {**self.metrics, "model": self.run.model, "report": self.run.report}
+        return html_facts("Fine-tuned", facts, self.remarks)
+
 
 def finetune(
     model: str | Path | Model,
@@ -93,20 +91,20 @@ def finetune(
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],
 ) -> FinetuneResult:
-    """Train a model for a task, from labelled rows; called again, it goes on where it stopped.
+    """Train a model for a task, from labelled rows; called again, it resumes.
 
     Args:
         model: whose encoder to begin with: a `Model`, a directory, or a name on the hub.
         task: what to learn: "classification", "regression", "tagging", "answering", "choice" or
             "retrieval"; or a task of your own, as a class or `path/to/file.py:Class`.
         train: the rows to learn from: a path, or rows in memory, such as a pandas `DataFrame`,
-            `(text, label)` pairs or a tuple `(texts, labels)` (see `tasks.rows.Table`).
+            `(text, label)` pairs or a tuple `(texts, labels)` (see `tables.reading.Table`).
         dev: the rows to measure on, likewise; or a number such as 0.1, the share of the training
             rows that is split off for it (see `dev_share`; `data.json` in the run directory says
             which). Without either the last weights are kept, not the best.
         out: the run directory.
         device: where to compute.
-        progress: shows how it goes.
+        progress: shows how it goes; in a notebook it is shown anyway.
         settings: those of `FinetuneSettings`, and of the task's options (see `settings_of`);
             those of a task of your own, which type checkers do not know, as `**dictionary`.
 
@@ -115,8 +113,9 @@ def finetune(
         SettingsError: a setting is unknown or impossible.
         BertworksError: a package that the task's metrics need is not installed.
         TrainingError, OutputError: as `fit` does; or the run directory is, contains or lies in an
-            input, or another process is at it.
+            input, or another process uses it.
     """
+    progress = usual_progress(progress)
     kind = labelled_task(task)
     resolved = settings_of(kind).parse(settings)
     resolved.check_together()
@@ -130,16 +129,16 @@ def finetune(
         raise SettingsError(
             f"dev_seed={resolved.dev_seed}: nothing is split off for dev", fix="Give dev=0.1."
         )
-    with team(device) as members:
+    with team(device, resolved.rank_timeout) as members:
         tables = {"train": _name_of(train), "dev": dev if isinstance(dev, float) else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         given = model if isinstance(model, Model) else load(model)
-        own = {
+        taken = {
             option: value
             for option, value in kind.taken_over(given.sentence).items()
             if option not in resolved.model_fields_set
         }
-        resolved = resolved.with_values(**own) if own else resolved
+        resolved = resolved.with_values(**taken) if taken else resolved
         precision = settled_precision(resolved.precision, out, members.device)
         resolved = resolved.model_copy(update={"precision": precision})
         data = LabelledData.read(kind, given.tokenizer, train, dev, resolved, members.device)
@@ -155,16 +154,17 @@ def finetune(
         start = Start.of(given, data.task, resolved)
         phase, fit_settings = _training(data, resolved)
         plan = Plan.of([phase], fit_settings)
-        inputs = [train, dev, *map(local_directory, filter(None, [str(name), resolved.teacher]))]
+        models = [one and local_directory(one) for one in (name, resolved.teacher)]
         with RunDirectory.open(
             out,
             description,
             refusals={"epochs": lambda run: refusal(run, plan)},
             schema=type(resolved),
-            inputs=inputs,
+            inputs=[train, dev, *models],
             is_main=members.is_main,
         ) as run:
-            return _finetune(start, data, phase, resolved, fit_settings, run, members, progress)
+            shown = progress if members.is_main else None
+            return _finetune(start, data, phase, resolved, fit_settings, run, members, shown)
 
 
 def _name_of(table: Any) -> str | None:
@@ -209,7 +209,15 @@ def _finetune(
         say(progress, thaw)
     metric = settings.best_metric or data.reader.best_metric
     best = Best(metric, metric in task.lower_is_better, settings.early_stopping)
-    measure = _Measure(data.reader, data.dev, settings.precision, progress)
+    engine = EngineSettings(precision=settings.precision)
+
+    def measure(network: Network) -> Mapping[str, float]:
+        assert data.dev is not None
+        found = evaluate(network, data.reader, data.dev, engine, breakdown=False, team=members)
+        for remark in found.remarks or filter(None, [no_better_than_guessing(found.metrics)]):
+            say(progress, remark)
+        return found.metrics
+
     result = fit(
         network,
         task,
@@ -219,19 +227,18 @@ def _finetune(
         evaluate=measure if data.dev is not None else None,
         best=None if data.dev is None else best,
         device=members.device,
-        progress=progress if members.is_main else None,
+        progress=progress,
     )
-    if members.is_main and data.dev is not None:
+    if data.dev is not None:
         assert result.state.best_step is not None, "it was measured at the end, if not before"
         load_weights(run.best_weights(result.state.best_step), network)
     if start.adapters is not None:
         start.adapters.merge()
     final = Evaluation({}, 0)
+    if data.dev is not None:
+        final = evaluate(network, data.reader, data.dev, engine, team=members)
+        task = task.tuned(final.metrics)
     if members.is_main:
-        if data.dev is not None:
-            engine = EngineSettings(precision=settings.precision)
-            final = evaluate(network, data.reader, data.dev, engine)
-            task = task.tuned(final.metrics)
         prior = task.guessing_losses(data.summary.train.labels)
         width = network.encoder.config.hidden_size
         failed = failures(final.metrics, run.lines(), prior, settings, width)
@@ -262,24 +269,102 @@ def _finetune(
     )
 
 
-class _Measure:
-    """Measures a network on dev, and says what is worth saying."""
+@dataclass(frozen=True)
+class Start:
+    """A task's network, before anything is learned."""
 
-    def __init__(
-        self,
-        task: LabelledTask[Any],
-        examples: list[LabelledExample] | None,
-        precision: Precision,
-        progress: Progress | None,
-    ) -> None:
-        self._task, self._examples = task, examples
-        self._settings = EngineSettings(precision=precision)
-        self._progress = progress
+    network: Network  # with the given model's weights, and fresh ones
+    adapters: Adapters | None  # those in it, if there are any
+    # the parameters that the given model did not have, or that were to begin afresh; none, where
+    # all of them were
+    initialized: tuple[str, ...]
 
-    def __call__(self, network: Network) -> Mapping[str, float]:
-        assert self._examples is not None
-        found = evaluate(network, self._task, self._examples, self._settings, breakdown=False)
-        guessing = no_better_than_guessing(found.metrics)
-        for remark in found.remarks or filter(None, [guessing]):
-            say(self._progress, remark)
-        return found.metrics
+    @classmethod
+    def of(cls, model: Model, task: LabelledTask[Any], settings: FinetuneSettings) -> Self:
+        """The start from a given model; fresh weights are drawn from the global generator.
+
+        Raises:
+            SettingsError: the settings do not fit the model.
+            CheckpointError: what is learned could not be saved.
+        """
+        _check_layers(model.encoder, settings)
+        network = task.network(model.encoder.config)
+        check_layout(network, network.encoder.config, task.model_class)
+        thaws = settings.unfreeze_epochs or settings.unfreeze_every
+        if thaws is not None and not _has_head(network):
+            raise SettingsError(
+                f"unfreeze_epochs: {task.name} has no head that could begin alone",
+                fix="Leave it out.",
+            )
+        _check_pooling(network, settings)
+        initialized = _take_over(model, task, network, settings)
+        adapters = None if settings.lora_rank is None else Adapters(network, settings)
+        return cls(network, adapters, initialized)
+
+    @property
+    def fresh(self) -> list[str]:
+        """`initialized` for people, a layer's as one."""
+        kept = (
+            ".".join(name.split(".")[:3]) if name.startswith("encoder.layers.") else name
+            for name in self.initialized
+        )
+        return list(dict.fromkeys(kept))
+
+
+def _check_pooling(network: Network, settings: FinetuneSettings) -> None:
+    """See that a classifier is not by default on a token that sees nothing but itself."""
+    config = network.encoder.config
+    is_first = config.attention == "causal" and config.classifier_pooling == "cls"
+    has_head = any(isinstance(module, ClassificationHead) for module in network.modules())
+    if is_first and has_head and getattr(settings, "classifier_pooling", None) is None:
+        raise SettingsError(
+            "the encoder is causal: its first token, [CLS], sees nothing of the text",
+            fix="Give classifier_pooling=last, or mean.",
+        )
+
+
+def _check_layers(encoder: Encoder, settings: FinetuneSettings) -> None:
+    frozen, fresh = settings.freeze_layers, settings.reinitialize_layers
+    check_layers(encoder, "freeze_layers", frozen)
+    check_layers(encoder, "reinitialize_layers", fresh)
+    if frozen + fresh > len(encoder.layers):
+        raise SettingsError(
+            f"freeze_layers={frozen} and reinitialize_layers={fresh}: of {len(encoder.layers)} "
+            "layers some would be random and never learn"
+        )
+
+
+def _has_head(network: Network) -> bool:
+    """Whether there is anything above the layers."""
+    below = {parameter for part in network.encoder.parts for parameter in part.parameters()}
+    return not below.issuperset(network.parameters())
+
+
+def _take_over(
+    model: Model, task: LabelledTask[Any], network: Network, settings: FinetuneSettings
+) -> tuple[str, ...]:
+    """Copy the given model's weights into a fresh network, and its head's if the task is the same.
+
+    Returns:
+        The parameters that keep their fresh values; none, where all of them do by intent.
+    """
+    if settings.reinitialize:
+        return ()
+    top, count = len(network.encoder.layers), settings.reinitialize_layers
+    pooling = network.encoder.config.classifier_pooling
+    is_same = (
+        not count
+        and model.task is not None
+        and task.same_head(model.task)
+        and pooling == model.encoder.config.classifier_pooling
+    )
+    theirs = model.network.state_dict() if is_same else model.encoder.state_dict(prefix="encoder.")
+    fresh = [f"encoder.layers.{number}." for number in range(top - count, top)]
+    if count:
+        fresh += ["encoder.pooler.", "encoder.final_norm."]
+    if network.encoder.pooler is None:  # the head has a layer of its own instead, or none
+        fresh += ["encoder.pooler."]
+    theirs = {name: value for name, value in theirs.items() if not name.startswith(tuple(fresh))}
+    keys = network.load_state_dict(theirs, strict=False)
+    assert not keys.unexpected_keys, keys.unexpected_keys
+    return tuple(keys.missing_keys)

@@ -10,10 +10,10 @@ the weights:
     gradients are summed over ranks, and cut to a norm of `max_grad_norm`
     stop if the loss or the norm is not finite: nothing has been changed yet
     optimizer step at this step's learning rate                               optimizer.py
-    now and then: a line in the journal, an evaluation, a checkpoint          teller.py, state.py
+    now and then: a line in the journal, an evaluation, a checkpoint          recorder.py, state.py
 
 Everything that the next step depends on is in the weights, the optimizer, the random states and
-`TrainState`, and all of it is in a checkpoint: a run that was killed goes on to the same bits.
+`TrainState`, and all of it is in a checkpoint: a killed run resumes to the same bits.
 """
 
 from __future__ import annotations
@@ -29,30 +29,29 @@ import torch
 
 from ..errors import TrainingError
 from ..model.cpu import keep_freed_memory
-from ..model.precision import computing_in, dtype_of, is_finite
+from ..model.device import computing_in, dtype_of, is_finite
 from ..tasks.task import Network, Task
 from . import machine
-from .averaging import Average
-from .best import Best
 from .checkpoint import save_weights
-from .conditions import check_can_split, determinism, recomputing
 from .distributed import Team, team
 from .freezing import Thaw, frozen
 from .journal import RunDirectory
-from .optimizer import build_optimizer, set_step
-from .plan import Phase, Plan
+from .machine import check_can_split, determinism, recomputing, unchanged_random_state
+from .optimizer import Average, build_optimizer, set_step
 from .progress import Progress
-from .random_state import unchanged_random_state
-from .settings import FitSettings
+from .recorder import Recorder
+from .settings import Best, FitSettings
+from .sharding import check_can_shard, full, is_sharded, local, put_together, shard
 from .signals import Interrupted, StopRequest, stop_request
-from .state import FitResult, TrainState, resume_state, save_state
+from .state import Checkpointer, FitResult, Phase, Plan, TrainState
 from .stream import GlobalBatch, Position, stream
-from .teller import Teller
 
 __all__ = ["Best", "Evaluate", "FitResult", "FitSettings", "Phase", "TrainState", "fit"]
 
 Evaluate = Callable[[Network], Mapping[str, float]]
-"""Measures a network, which is in evaluation mode and takes no gradients meanwhile."""
+"""Measures a network, which is in evaluation mode and takes no gradients meanwhile.
+
+Of several processes each calls it; what that of rank 0 returns is kept."""
 
 
 def fit(
@@ -71,61 +70,75 @@ def fit(
 
     Args:
         network: freshly initialised by `settings.seed`, or with loaded weights; the same again
-            when a run is gone on with (a checkpoint's weights then replace its own).
-        task: the network's.
+            when a run is resumed (a checkpoint's weights then replace them).
         phases: what it is trained on, one after the other.
-        settings: how.
-        run: where the journal and the checkpoints go.
-        evaluate: called every `eval_every` steps and at the end, by rank 0.
+        evaluate: called every `eval_every` steps and at the end, by every rank.
         best: keep the weights with the best of one of `evaluate`'s metrics, as
             `run.best_weights(result.state.best_step)`.
         device: where to compute; under `torchrun`, "cuda" is each rank's own GPU.
-        progress: shows how it goes.
 
     Raises:
-        TrainingError: a loss, gradient or weight is not finite.
+        TrainingError: a loss, gradient or weight is not finite; or another process has ended, or
+            hangs.
         OutputError: the disk is full.
-        Interrupted: SIGTERM or Ctrl-C came; the run is saved and can go on.
+        Interrupted: SIGTERM or Ctrl-C came; the run is saved and can be resumed.
         CheckpointError: there are checkpoints, but all are damaged or of another network.
         SettingsError: the task's losses do not add up, and its batches would be split.
     """
     with ExitStack() as stack:
-        members = stack.enter_context(team(device))
+        members = stack.enter_context(team(device, settings.rank_timeout))
         check_can_split(task, settings, members)
         stack.enter_context(determinism(settings.deterministic))
         keep_freed_memory()
         dtype = dtype_of(settings.precision, members.device)
-        stack.enter_context(computing_in(network, dtype))
-        stack.enter_context(recomputing(network, settings.gradient_checkpointing))
-        network.to(members.device)
         thaw = stack.enter_context(frozen(network, settings))
-        teller = Teller(run, progress, network, sum(phase.steps for phase in phases))
-        loop = _Loop(network, task, phases, settings, dtype, members, teller, thaw, evaluate, best)
+        trained = network.to(members.device)
+        if settings.sharding == "full" and members.world > 1:
+            check_can_shard(settings)
+            trained = shard(network.to("cpu"), members.device, members.world)
+        stack.enter_context(computing_in(trained, dtype))
+        stack.enter_context(recomputing(trained, settings.gradient_checkpointing))
+        recorder = Recorder(run, progress, trained, sum(phase.steps for phase in phases))
+        loop = _Loop(
+            network, trained, task, phases, settings, dtype, members, recorder, thaw, evaluate, best
+        )
         resumed_from = loop.begin()
-        stack.callback(lambda: teller.end(loop.state.step))
+        stack.callback(lambda: recorder.end(loop.state.step))
         loop.go(stack.enter_context(stop_request()))
         loop.average.keep()
+        loop.put_together()
         return FitResult(loop.state, resumed_from)
 
 
 class _Loop:
-    """One session of a run."""
+    """One session of a run.
+
+    Args:
+        whole: the network as it is measured and saved.
+        network: the network as it is trained: the same, or a sharded copy.
+    """
 
     def __init__(
         self,
+        whole: Network,
         network: Network,
         task: Task[Any],
         phases: Sequence[Phase],
         settings: FitSettings,
         dtype: torch.dtype | None,
         members: Team,
-        teller: Teller,
+        recorder: Recorder,
         thaw: Thaw,
         evaluate: Evaluate | None,
         best: Best | None,
     ) -> None:
-        self.network, self.task, self.phases = network, task, phases
-        self.settings, self.team, self.teller, self.run = settings, members, teller, teller.run
+        self.whole, self.network, self.task, self.phases = whole, network, task, phases
+        self.settings, self.team, self.recorder, self.run = (
+            settings,
+            members,
+            recorder,
+            recorder.run,
+        )
         self.thaw, self.evaluate, self.best = thaw, evaluate, best
         self.plan = Plan.of(phases, settings)
         self.total = self.plan.total
@@ -139,26 +152,22 @@ class _Loop:
         self.facts = {
             **machine.describe(members.device),
             "processes": members.world,
+            "sharding": "full" if is_sharded(network) else "none",
             "computes in": str(self.dtype).removeprefix("torch."),
         }
+        self.checkpointer = Checkpointer(
+            self.run, network, self.optimizer, members, self.facts, self.plan
+        )
         self.state = TrainState()
         self.saved_step = -1
         self.is_over = False
 
     def begin(self) -> int | None:
-        """Begin, or go on from the newest checkpoint and return its step."""
-        state = resume_state(
-            self.run,
-            self.network,
-            self.optimizer,
-            self.team,
-            self.facts,
-            self.plan,
-            seed=self.settings.seed,
-        )
+        """Begin, or resume from the newest checkpoint and return its step."""
+        state = self.checkpointer.resume(self.settings.seed)
         if state is not None:
             self.state, self.saved_step = state, state.step
-        self.teller.begin(
+        self.recorder.begin(
             self.state.step,
             self.state.seconds,
             self.facts,
@@ -167,7 +176,7 @@ class _Loop:
         )
         self.is_over = self.waited_enough()
         if self.is_over:
-            self.teller.note(self.early_end())
+            self.recorder.note(self.early_end())
         return None if state is None else state.step
 
     def go(self, request: StopRequest) -> None:
@@ -192,18 +201,20 @@ class _Loop:
                 workers=self.settings.loader_workers,
             )
             while self.state.step < end and not self.is_over:
-                self.step(batches, request)
+                self.record(self.update(batches, request))
             batches.close()
 
-    def step(self, batches: Iterator[GlobalBatch], request: StopRequest) -> None:
-        """One update, and what is due after it."""
+    def update(self, batches: Iterator[GlobalBatch], request: StopRequest) -> float:
+        """Update the weights once, and return the learning rate of it."""
         start = time.perf_counter()
         self.thaw.set_step(self.state.step)
+        self.team.at(f"the data of step {self.state.step + 1}")
         batch = next(batches)
-        own = {"tokens": batch.num_tokens, "examples": batch.num_examples}
+        self.team.at(f"the computation of step {self.state.step + 1}")
+        sizes = {"tokens": batch.num_tokens, "examples": batch.num_examples}
         stop = {"stop": request.signal_number}
         counts = {f"loss/{name}": count for name, count in batch.counts.items()}
-        totals = self.team.sum_counts({**own, **stop, **counts})
+        totals = self.team.sum_counts({**sizes, **stop, **counts})
         if totals["stop"]:
             self.stop(request.signal_number or signal.SIGTERM)
         loss, losses, grad_norm = self.gradients(batch, totals)
@@ -211,14 +222,14 @@ class _Loop:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-        state, settings = self.state, self.settings
+        state = self.state
         state.step, state.position = state.step + 1, batch.end
         self.average.update(state.step)
         state.tokens += totals["tokens"]
         state.examples += totals["examples"]
         for name, value in {"loss": loss, "grad_norm": grad_norm, "steps": 1, **losses}.items():
             state.recent[name] = state.recent.get(name, 0) + value
-        self.teller.stepped(
+        self.recorder.stepped(
             state.step,
             phase=self.phases[state.phase].name,
             loss=loss,
@@ -226,6 +237,11 @@ class _Loop:
             batch=batch,
             took=time.perf_counter() - start,
         )
+        return lr
+
+    def record(self, lr: float) -> None:
+        """Do what is due after an update: a line of the journal, an evaluation, a checkpoint."""
+        state, settings = self.state, self.settings
         is_last = state.step == self.total
         is_measured = is_last or state.step % settings.eval_every == 0
         is_saved = (
@@ -243,31 +259,35 @@ class _Loop:
         if self.is_over:
             if state.recent:
                 self.log(lr)
-            self.teller.write_stop(state.step, self.early_end())
+            self.recorder.write_stop(state.step, self.early_end())
         if is_saved or self.is_over:
             self.save()
 
     def gradients(
         self, batch: GlobalBatch, totals: Mapping[str, int]
     ) -> tuple[float, dict[str, float], float]:
-        """The gradients of the whole global batch, cut; its loss, the losses in it, and the norm.
-
-        Raises:
-            TrainingError: any of it is not finite.
-        """
+        """Clipped gradients of the whole global batch; its loss, the losses in it, and the norm."""
         sums: dict[str, torch.Tensor] = {}
-        for number, micro_batch in enumerate(batch.micro_batches, start=1):
+        rounds = batch.rounds if is_sharded(self.model) else len(batch.micro_batches)
+        for number in range(1, rounds + 1):
+            # The layers of a sharded network are put together by all ranks at once: one that has
+            # no micro-batch left computes its last again, for nothing.
+            is_counted = number <= len(batch.micro_batches)
+            micro_batch = batch.micro_batches[number - 1 if is_counted else -1]
             is_last = number == len(batch.micro_batches)
             with self.team.backward_context(self.model, is_last=is_last):
                 losses = self.model(micro_batch.to(self.team.device))
                 assert losses.keys() == micro_batch.counts.keys(), "a count for each loss"
-                means = {name: losses[name] / max(1, totals[f"loss/{name}"]) for name in losses}
-                # The team averages gradients over ranks; what is wanted is their sum.
+                means = {
+                    name: losses[name] * is_counted / max(1, totals[f"loss/{name}"])
+                    for name in losses
+                }
+                # The team averages gradients over ranks; the update takes their sum.
                 (sum(means.values()) * self.team.world).backward()
             for name, mean in means.items():
                 sums[f"loss/{name}"] = sums.get(f"loss/{name}", 0) + mean.detach()
         values = self.team.sum_tensor(torch.stack(list(sums.values())))
-        norm = torch.nn.utils.clip_grad_norm_(self.trained, self.settings.max_grad_norm)
+        norm = full(torch.nn.utils.clip_grad_norm_(self.trained, self.settings.max_grad_norm))
         *parts, grad_norm = torch.cat((values, norm[None])).tolist()  # waits for the device, once
         loss = sum(parts)
         if not math.isfinite(loss + grad_norm):
@@ -279,7 +299,7 @@ class _Loop:
         steps = self.state.recent.pop("steps")
         means = {name: value / steps for name, value in self.state.recent.items()}
         self.state.recent = {}
-        self.teller.write_train(
+        self.recorder.write_train(
             {
                 "step": self.state.step,
                 "phase": self.phases[self.state.phase].name,
@@ -295,40 +315,46 @@ class _Loop:
 
     def measure(self) -> None:
         """Evaluate, and keep the weights if they are the best; random states are left alone."""
-        if self.evaluate is None or not self.team.is_main:
+        if self.evaluate is None:
             return
         state = self.state
+        self.team.at(f"the evaluation after step {state.step}")
         with torch.no_grad(), self.average.in_place():
+            self.put_together()
+            self.whole.to(self.team.device)
             with unchanged_random_state(self.team.device):
-                self.network.eval()
-                state.metrics = dict(self.evaluate(self.network))
-                self.network.train()
-            self.teller.write_eval(state.step, state.tokens, state.metrics)
+                self.whole.eval()
+                state.metrics = self.team.gather(dict(self.evaluate(self.whole)))[0]
+                self.whole.train()
+            self.recorder.write_eval(state.step, state.tokens, state.metrics)
             if self.best is None:
                 return
             value = state.metrics[self.best.metric]
             if self.best.is_better(value, state.best_value):
                 state.best_step, state.best_value = state.step, value
-                save_weights(self.run.best_weights(state.step), self.network)
+                if self.team.is_main:
+                    save_weights(self.run.best_weights(state.step), self.whole)
+
+    def put_together(self) -> None:
+        """Have the weights in the whole network."""
+        if self.whole is not self.network:
+            put_together(self.network, self.whole.to("cpu"))
 
     def waited_enough(self) -> bool:
         """Whether the run ends before its last step, since its metric is no longer getting better.
 
-        Rank 0 alone knows the metric; every rank gets its answer.
+        Every rank knows the metric, and comes to the same answer.
         """
-        if self.best is None or self.best.patience is None:
+        state = self.state
+        if self.best is None or state.best_step is None or state.step >= self.total:
             return False
-        state, is_enough = self.state, False
-        if state.best_step is not None and state.step < self.total:
-            since = max(state.best_step, self.last_thaw)
-            is_enough = self.best.has_waited(state.step, since, self.settings.eval_every)
-        return bool(self.team.sum_counts({"enough": self.team.is_main and is_enough})["enough"])
+        since = max(state.best_step, self.last_thaw)
+        return self.best.has_waited(state.step, since, self.settings.eval_every)
 
     def early_end(self) -> str:
         """Why the run has ended before its last step."""
-        assert self.best is not None
-        every = self.settings.eval_every
-        best_step = self.state.best_step or 0  # rank 0 alone knows it, and is alone heard
+        best_step, every = self.state.best_step, self.settings.eval_every
+        assert self.best is not None and best_step is not None
         return (
             f"stopped early after step {self.state.step} of {self.total}: "
             f"{self.best.metric} was best at step {best_step}, and no better in "
@@ -339,17 +365,9 @@ class _Loop:
         """Write a checkpoint, unless the newest is of this very step."""
         if self.saved_step == self.state.step:
             return
-        self.state.seconds = self.teller.seconds
-        save_state(
-            self.state,
-            self.run,
-            self.network,
-            self.optimizer,
-            self.team,
-            self.facts,
-            self.plan,
-            keep=self.settings.keep_checkpoints,
-        )
+        self.state.seconds = self.recorder.seconds
+        self.team.at(f"the checkpoint of step {self.state.step}")
+        self.checkpointer.save(self.state, keep=self.settings.keep_checkpoints)
         self.saved_step = self.state.step
 
     def stop(self, signal_number: int) -> None:
@@ -363,12 +381,9 @@ class _Loop:
         )
 
     def check_weights(self) -> None:
-        """See that the last update has left the weights finite, before they are used.
-
-        Raises:
-            TrainingError: a weight is NaN or infinite.
-        """
-        if not all(map(is_finite, self.trained)):
+        """See that the last update has left the weights finite, before they are used."""
+        bad = not all(is_finite(local(parameter)) for parameter in self.trained)
+        if self.team.sum_counts({"bad": bad})["bad"]:
             raise TrainingError(
                 f"the weights are not finite after step {self.state.step}",
                 fix="Lower the learning rate, in a new run directory; the last checkpoint is "

@@ -1,24 +1,26 @@
-"""Which parameters learn, and from which step on: frozen parts, and gradual unfreezing.
+"""Which parameters learn: frozen parts, gradual unfreezing, low-rank adapters.
 
 A frozen parameter takes no gradient, so that neither its gradient nor its weight decay nor the
 optimizer's averages touch it. Where everything below a layer is frozen, autograd does not go there.
 
-What learns is a pure function of the step: a run that is gone on with needs no note of it.
+What learns is a pure function of the step: a resumed run needs no extra state.
 
-Source: Howard and Ruder (2018), ULMFiT, §3.3. Their first stage trains the head alone, each further
-one the next layer from the top as well, and the embeddings come last.
+Source of gradual unfreezing: Howard and Ruder (2018), ULMFiT, §3.3. Their first stage trains the
+head alone, each further one the next layer from the top as well, and the embeddings come last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 
-from ..errors import SettingsError
+from ..errors import SettingsError, nearest, need
 from ..model.encoder import Encoder
-from .settings import FreezingSettings
+from ..tasks.task import Network
+from .settings import AdapterSettings, FreezingSettings
 
 
 class Thaw:
@@ -55,11 +57,11 @@ def frozen(network: nn.Module, settings: FreezingSettings) -> Iterator[Thaw]:
         check_layers(encoder, "freeze_layers", settings.freeze_layers)
         for number, part in enumerate(encoder.parts):
             above = len(encoder.parts) - number
-            own = [parameter for parameter in part.parameters() if parameter.requires_grad]
+            parameters = [parameter for parameter in part.parameters() if parameter.requires_grad]
             if number <= lowest:
-                never.update(own)
+                never.update(parameters)
             elif settings.unfreeze_every is not None:
-                starts |= dict.fromkeys(own, above * settings.unfreeze_every)
+                starts |= dict.fromkeys(parameters, above * settings.unfreeze_every)
     if never.union(starts).issuperset(trained):
         raise SettingsError(
             "nothing is left to learn: all of the network is frozen", fix="Freeze less."
@@ -67,7 +69,7 @@ def frozen(network: nn.Module, settings: FreezingSettings) -> Iterator[Thaw]:
     try:
         for parameter in never:
             parameter.requires_grad_(False)
-        yield Thaw({own: start for own, start in starts.items() if own not in never})
+        yield Thaw({one: start for one, start in starts.items() if one not in never})
     finally:
         for parameter in trained:
             parameter.requires_grad_(True)
@@ -83,3 +85,62 @@ def check_layers(encoder: Encoder, key: str, count: int) -> None:
         raise SettingsError(
             f"{key}={count}: the encoder has {len(encoder.layers)} layers with weights of their own"
         )
+
+
+class Adapters:
+    """Low-rank adapters of a network's encoder: two thin matrices learn beside each matrix W.
+
+        W x  ─►  W x + (alpha / rank) · B A x    A: [rank, inputs]    B: [outputs, rank], 0 at first
+
+    The layers and the embeddings are frozen; heads and poolers learn as ever. In the end the
+    products are added to the matrices, so that what is saved is a plain model.
+
+    Source: Hu et al. (2021), LoRA, §4. The adapters are those of the library `peft`. Query, key and
+    value are one matrix here, `attention.query_key_value`, whose adapter has one A for all three.
+
+    Args:
+        network: gets them, in place. Their first values are drawn from the global generator.
+        settings: which; `lora_rank` is given.
+
+    Raises:
+        SettingsError: a target is no matrix of a layer.
+        BertworksError: `peft` is not installed.
+    """
+
+    def __init__(self, network: Network, settings: AdapterSettings) -> None:
+        rank = settings.lora_rank
+        assert rank is not None
+        peft: Any = need("peft", "peft", "Training low-rank adapters")
+        parts = network.encoder.parts
+        self._trained = [one for one in network.parameters() if one.requires_grad]
+        frozen = {parameter for part in parts for parameter in part.parameters()}
+        config = peft.LoraConfig(
+            r=rank,
+            lora_alpha=settings.lora_alpha or 2.0 * rank,
+            lora_dropout=settings.lora_dropout,
+            target_modules=_targets(network, settings.lora_targets),
+        )
+        self._model = peft.LoraModel(network, config, "default")
+        for parameter in self._trained:  # the library has frozen all but its own
+            parameter.requires_grad_(parameter not in frozen)
+
+    def merge(self) -> None:
+        """Add the products to the matrices; the network is then as it was, but for its values."""
+        self._model.merge_and_unload()
+        for parameter in self._trained:
+            parameter.requires_grad_(True)
+
+
+def _targets(network: Network, names: tuple[str, ...]) -> list[str]:
+    """The whole names of the matrices that are called so within their layer."""
+    found = []
+    for number, layer in enumerate(network.encoder.layers):
+        matrices = {path for path, part in layer.named_modules() if isinstance(part, nn.Linear)}
+        for name in names:
+            if name not in matrices:
+                raise SettingsError(
+                    f"lora_targets: a layer has no matrix {name!r}",
+                    fix=nearest(name, sorted(matrices)),
+                )
+            found.append(f"encoder.layers.{number}.{name}")
+    return found

@@ -1,6 +1,6 @@
 """Runs that have learned nothing: noticed, and said with what to try.
 
-Fine-tuning on little data fails with some seeds: the network tells every row the same, however long
+Fine-tuning on little data fails with some seeds: it predicts the same for every row, however long
 it trains. Sources: Mosbach et al. (2021), "On the stability of fine-tuning BERT"; Zhang et al.
 (2021), "Revisiting few-sample BERT fine-tuning".
 """
@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .finetune_settings import FinetuneSettings
+from .settings import FinetuneSettings
 
 _SMALL = 256  # hidden_size of an encoder that wants a higher rate than the paper's
 _HIGH = 5e-5  # the highest of the paper's rates
@@ -30,10 +30,7 @@ def failures(
 
     Args:
         metrics: on dev, of the weights that were kept; empty without dev.
-        journal: the run's lines.
         prior: `LabelledTask.guessing_losses` of the training rows.
-        settings: the run's.
-        hidden_size: the encoder's.
     """
     if not math.isfinite(metrics.get("loss", 0.0)):
         return [
@@ -46,7 +43,7 @@ def failures(
 
 
 def no_better_than_guessing(metrics: Mapping[str, float]) -> str | None:
-    """What to say of metrics on dev that always telling the commonest answer would reach too."""
+    """What to say of metrics on dev that always predicting the commonest would reach too."""
     pearson = metrics.get("pearson")
     if pearson is not None and pearson <= 0:
         return f"pearson {pearson:.3f} is no better than 0, that of guessing"
@@ -57,7 +54,7 @@ def no_better_than_guessing(metrics: Mapping[str, float]) -> str | None:
     if metrics.get("matthews_correlation", metrics.get("f1", 0.0)) > _CORRELATION:
         return None
     return (
-        f"accuracy {accuracy:.3f} is no better than {majority:.3f}, that of always telling the "
+        f"accuracy {accuracy:.3f} is no better than {majority:.3f}, that of always predicting the "
         "commonest"
     )
 

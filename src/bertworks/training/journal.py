@@ -5,7 +5,7 @@ run/
   journal.jsonl      losses and metrics by step; the same for a broken and an unbroken run,
                      but for each line's "time", which alone depends on the clock
   sessions.jsonl     when, where and with what versions the run was started and stopped
-  checkpoints/       to go on from
+  checkpoints/       to resume from
   best/              the weights with the best metric so far, by step, where one is asked for: those
                      of the journal's end, and those that a checkpoint may go back to
   tensorboard/       the journal again, for TensorBoard
@@ -17,18 +17,17 @@ run/
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
-
 from .. import files
 from ..errors import DataError, OutputError, TrainingError, nearest
 from ..locks import claim
-from ..settings import Settings
+from ..settings import Settings, dump_yaml
 from ..wording import as_json, printable
 from .run_files import (
     EVALUATION,
@@ -40,8 +39,11 @@ from .run_files import (
     read_settings,
 )
 
-MAY_CHANGE = frozenset({"loader_workers", "keep_checkpoints", "tensorboard"})
-"""Settings that may change when a run is resumed, since its bits do not depend on them."""
+MAY_CHANGE = frozenset(
+    {"loader_workers", "keep_checkpoints", "tensorboard", "rank_timeout", "sharding"}
+)
+"""Settings that may change when a run is resumed, since its bits do not depend on them (on
+`sharding` they do, as on the number of processes; a run that resumes with another warns)."""
 
 _KINDS = {
     "search": "a grid of fine-tuning runs",
@@ -68,6 +70,16 @@ class RunDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.settings_file = self.path / "settings.yaml"
+        self.journal_file = self.path / "journal.jsonl"
+        self.sessions_file = self.path / "sessions.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.best = self.path / "best"
+        self.tensorboard = self.path / "tensorboard"
+        self.model = self.path / "model"
+        self.evaluation = self.path / "evaluation.json"
+        self.outcome_file = self.path / "outcome.json"
+        self.report = self.path / "report.html"
         self._journal: files.LineFile | None = None
         self._claimed = ExitStack()
         self._is_new = False
@@ -85,49 +97,9 @@ class RunDirectory:
     def __repr__(self) -> str:
         return f"RunDirectory({str(self.path)!r})"
 
-    @property
-    def settings_file(self) -> Path:
-        return self.path / "settings.yaml"
-
-    @property
-    def journal_file(self) -> Path:
-        return self.path / "journal.jsonl"
-
-    @property
-    def sessions_file(self) -> Path:
-        return self.path / "sessions.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best"
-
     def best_weights(self, step: int) -> Path:
         """The file of the weights that were the best of all until a later step."""
         return self.best / f"step-{step:08d}.safetensors"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model"
-
-    @property
-    def evaluation(self) -> Path:
-        return self.path / "evaluation.json"
-
-    @property
-    def outcome_file(self) -> Path:
-        return self.path / "outcome.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
 
     @property
     def is_started(self) -> bool:
@@ -139,8 +111,8 @@ class RunDirectory:
         """Whether anything was learned here, or made for learning, that settings decided."""
         if not self.path.is_dir():
             return False
-        is_told = self.journal_file.is_file() and self.journal_file.stat().st_size > 0
-        return is_told or any(_others(self.path, _BEFORE_A_STEP))
+        has_lines = self.journal_file.is_file() and self.journal_file.stat().st_size > 0
+        return has_lines or any(_others(self.path, _BEFORE_A_STEP))
 
     @classmethod
     def open(
@@ -154,20 +126,18 @@ class RunDirectory:
         inputs: Iterable[object] = (),
         is_main: bool = True,
     ) -> RunDirectory:
-        """Begin a run, or go on with one that was made with the same settings.
+        """Begin a run, or resume one that was made with the same settings.
 
         As long as nothing was learned, nothing is lost by another go with a mistake mended: until
         then every setting may be another.
 
         Args:
             path: the directory; made if absent.
-            settings: the resolved settings, written down.
-            may_change: the settings in which the run may be gone on with differently.
+            may_change: the settings that may differ when the run is resumed.
             refusals: for settings that may change in some runs: says why a run cannot be resumed
                 with the new value, or None if it can.
-            schema: whose defaults stand for the settings that an older version has not written
+            schema: with the defaults of the settings that an older version has not written
                 down, and which knows former keys; the class of `settings`, if that is one.
-            inputs: what the run reads; see `locks.claim`.
             is_main: false for the ranks that leave the writing to rank 0: they may write lines,
                 which go nowhere.
 
@@ -207,8 +177,7 @@ class RunDirectory:
         tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
         if self.is_begun:
             self._check_settings(tree or {}, may_change, refusals, schema)
-        text = yaml.safe_dump(dict(tree or {}), sort_keys=False, allow_unicode=True)
-        files.write(self.settings_file, text)
+        files.write(self.settings_file, dump_yaml(tree or {}))
         self._journal = files.LineFile(self.journal_file)
 
     def close(self) -> None:
@@ -232,11 +201,18 @@ class RunDirectory:
         """See the journal safely on the disk, and return its length in bytes."""
         return 0 if self._journal is None else self._journal.sync()
 
-    def cut_journal(self, length: int) -> None:
+    def journal_checksum(self) -> int:
+        """The CRC-32 of the journal."""
+        return 0 if self._journal is None else zlib.crc32(self._journal.read())
+
+    def cut_journal(self, length: int, checksum: int | None = None) -> None:
         """Forget what the journal says beyond `length`: those steps are done again.
 
+        Args:
+            checksum: the `journal_checksum` of what is left; None if it was not noted.
+
         Raises:
-            TrainingError: the journal is shorter.
+            TrainingError: the journal is shorter, or another.
             DataError: a line of what is left is damaged.
         """
         if self._journal is None:
@@ -250,6 +226,12 @@ class RunDirectory:
         self._journal.truncate(length)
         for _ in self.lines():  # a damaged one is found now, not when the run is done
             pass
+        if checksum not in (None, self.journal_checksum()):
+            raise TrainingError(
+                "the journal is damaged: its checksum is wrong",
+                where=str(self.journal_file),
+                fix="It was changed by something else; restore it, or begin a new run.",
+            )
 
     def note_session(self, event: str, **facts: Any) -> None:
         """Add a line to the sessions: `event` is "start", "stop" or "note"."""
@@ -315,10 +297,10 @@ class RunDirectory:
         refusals: Mapping[str, Callable[[RunDirectory], str | None]],
         schema: type[Settings],
     ) -> None:
-        held, wanted = _kind_of(self.settings()), _kind_of(tree)
-        if held != wanted:
+        held, asked = _kind_of(self.settings()), _kind_of(tree)
+        if held != asked:
             raise TrainingError(
-                f"the directory holds {held}, and this would be {wanted}",
+                f"the directory holds {held}, and this would be {asked}",
                 where=str(self.path),
                 fix="Give another directory.",
             )

@@ -1,13 +1,18 @@
-"""What the machine can do, and what a step asks of it.
+"""The machine that a run computes on: its speed, precision, determinism and random states.
 
-Speed is told as a share of the machine's matrix-multiply peak, measured here and now: a number that
-means the same on a laptop and on a GPU.
+Speed is given as a share of the machine's matrix-multiply peak, measured here and now: a number
+that means the same on a laptop and on a GPU.
 """
 
 from __future__ import annotations
 
+import base64
+import os
 import platform
+import random
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +20,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..errors import SettingsError
+from ..literals import Precision
 from ..model.config import EncoderConfig
+from ..model.device import dtype_of
 from ..model.encoder import Encoder
 from ..model.heads import MLMHead
 from ..packed import Batch, Packed
+from ..tasks.task import Task
+from .distributed import Team
+from .journal import RunDirectory
+from .settings import FitSettings
 
 
 def matmul_peak(dtype: torch.dtype, device: torch.device | str, seconds: float = 0.3) -> float:
@@ -33,10 +45,10 @@ def matmul_peak(dtype: torch.dtype, device: torch.device | str, seconds: float =
     deadline = time.perf_counter() + seconds
     with torch.no_grad():
         while time.perf_counter() < deadline or not best:
-            _wait_for(device)
+            wait_for(device)
             start = time.perf_counter()
             torch.mm(left, right)
-            _wait_for(device)
+            wait_for(device)
             best = max(best, 2 * size**3 / (time.perf_counter() - start))
     return best
 
@@ -61,10 +73,13 @@ def flops_of_batch(network: nn.Module, batch: Batch) -> float:
 
 def encoder_flops(config: EncoderConfig, packed: Packed) -> float:
     """Operations of one forward pass through an encoder's layers."""
+    if config.attention == "two-way":
+        return 2 * encoder_flops(config.one_way, packed)
     h, i = config.hidden_size, config.intermediate_size
-    linear = 2 * packed.num_tokens * (4 * h * h + (3 if config.gated else 2) * h * i)
+    mixer = 8 if config.mixer == "lstm" else 4  # matrices of h × h
+    linear = 2 * packed.num_tokens * (mixer * h * h + (3 if config.gated else 2) * h * i)
     attention = sum(4 * count * length**2 * h for _start, count, length in packed.groups)
-    return float(config.num_hidden_layers * (linear + attention))
+    return float(config.num_hidden_layers * (linear + attention * config.has_heads))
 
 
 def describe(device: torch.device | str) -> dict[str, Any]:
@@ -91,6 +106,128 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _wait_for(device: torch.device | str) -> None:
+def wait_for(device: torch.device | str) -> None:
+    """Wait until a device has done what it was given."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def seed_everything(seed: int, rank: int = 0) -> None:
+    """Seed PyTorch, Python and NumPy; each rank gets draws of its own."""
+    seed = (seed + 1_000_003 * rank) % 2**32  # more bits than that the CPU's generator drops
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def get_random_state(device: torch.device) -> dict[str, Any]:
+    """All random states that training on `device` may draw from."""
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "torch": _to_text(torch.get_rng_state()),
+        "python": [version, list(words), gauss],
+        "numpy": [kind, np.asarray(keys).tolist(), position, has_gauss, cached],
+    }
+    if device.type == "cuda":
+        state["cuda"] = _to_text(torch.cuda.get_rng_state(device))
+    return state
+
+
+def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Go back to a state of `get_random_state`."""
+    torch.set_rng_state(_to_tensor(state["torch"]))
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(_to_tensor(state["cuda"]), device)
+
+
+@contextmanager
+def unchanged_random_state(device: torch.device) -> Iterator[None]:
+    """What is drawn inside leaves no trace outside."""
+    state = get_random_state(device)
+    try:
+        yield
+    finally:
+        set_random_state(state, device)
+
+
+def _to_text(state: torch.Tensor) -> str:
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
+
+
+def _to_tensor(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+
+
+def settled_precision(
+    asked: Precision, out: str | Path, device: torch.device, *within: str
+) -> Precision:
+    """The precision of a run: `auto` is that of the run as it was begun, or what suits the device.
+
+    Args:
+        out: the run's directory, there or not.
+        within: the group of settings that holds the precision, if one does.
+    """
+    if asked != "auto":
+        return asked
+    run = RunDirectory(out)
+    if not run.settings_file.is_file():
+        return "fp32" if dtype_of(asked, device) is None else "bf16"
+    begun: Any = run.settings()
+    for name in within:
+        begun = begun.get(name) or {}
+    found: Precision = begun.get("precision", asked)
+    return found
+
+
+@contextmanager
+def determinism(is_on: bool) -> Iterator[None]:
+    """Kernels that give the same bits each time, or an error where there is none."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if is_on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def recomputing(network: nn.Module, is_on: bool) -> Iterator[None]:
+    """Have the layers of every encoder keep nothing for the backward pass until the block ends."""
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    for encoder in encoders:
+        encoder.gradient_checkpointing = is_on
+    try:
+        yield
+    finally:
+        for encoder in encoders:
+            encoder.gradient_checkpointing = False
+
+
+def check_can_split(task: Task[Any], settings: FitSettings, team: Team) -> None:
+    """Refuse to split the batches of a task whose losses do not add up.
+
+    Raises:
+        SettingsError: micro-batches or several processes would split them.
+    """
+    if task.additive:
+        return
+    for key in ("micro_batch_size", "micro_batch_tokens"):
+        if getattr(settings, key) is not None:
+            raise SettingsError(
+                f"{key}={getattr(settings, key)}: the losses of {task.name!r} do not add up over "
+                "the parts of a batch",
+                fix=f"Leave {key} out.",
+            )
+    if team.world > 1:
+        raise SettingsError(
+            f"the losses of {task.name!r} do not add up over the parts of a batch, and "
+            f"{team.world} processes would share it",
+            fix="Train it in one process.",
+        )

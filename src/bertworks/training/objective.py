@@ -1,38 +1,48 @@
-"""What a pre-training recipe trains, and what of it is kept."""
+"""What a pre-training recipe trains, the checkpoint that it begins as, and what of it is kept.
+
+Further pre-training on a domain's text makes a model of that domain: Lee et al. (2020), "BioBERT";
+Gururangan et al. (2020), "Don't Stop Pretraining". Geometry and vocabulary are the checkpoint's.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..api import Model, load
-from ..checkpoints.store import check_layout
+from ..api import BareEncoder, Model, load
+from ..checkpoints.families import family_of
+from ..checkpoints.locate import locate
+from ..checkpoints.saving import check_layout
+from ..checkpoints.store import (
+    LoadReport,
+    check_geometry,
+    load_weights,
+    read_config,
+    read_task,
+    read_tensors,
+)
 from ..errors import SettingsError
 from ..model.config import EncoderConfig
+from ..model.neighbours import attend_to_neighbours
 from ..tasks.pretraining.distillation import DistillationNetwork, DistillationTask, begin_like
-from ..tasks.pretraining.generator import with_generator
-from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
+from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask, with_generator
 from ..tasks.pretraining.settings import DistillationSettings
+from ..tasks.pretraining.skip_gram import SkipGramNetwork, SkipGramTask
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..tasks.task import Network, Task
 from ..text.tokenizer import Tokenizer
 from .progress import Progress, say
-from .recipe import PretrainSettings
+from .recipe import PretrainSettings, first_difference
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What a recipe trains.
+    """What a recipe trains."""
 
-    Attributes:
-        task: what makes its batches and measures it.
-        network: what is trained.
-        kept: the models that are saved of it, by the directory in the run; `model` is the one that
-            other tasks begin with.
-    """
-
-    task: Task[PretrainingExample]
-    network: Network
+    task: Task[PretrainingExample]  # what makes its batches and measures it
+    network: Network  # what is trained
+    # the models that are saved of it, by the directory in the run; `model` is the one that other
+    # tasks begin with
     kept: dict[str, Model]
 
     @classmethod
@@ -46,14 +56,17 @@ class Objective:
             CheckpointError: what is to be kept could not be saved.
         """
         config = settings.model.config(tokenizer.vocab_size)
-        made = (
-            _masked_lm(settings, config, tokenizer, progress)
-            if settings.objective != "replaced_tokens"
-            else _replaced_tokens(settings, config, tokenizer)
-        )
+        if settings.objective == "skip_gram":
+            made = _skip_gram(settings, config, tokenizer)
+        elif settings.objective == "replaced_tokens":
+            made = _replaced_tokens(settings, config, tokenizer)
+        else:
+            made = _masked_lm(settings, config, tokenizer, progress)
+        if settings.initial_attention == "neighbours":
+            attend_to_neighbours(made.kept["model"].encoder)
         for model in made.kept.values():
-            assert model.task is not None
-            check_layout(model.network, model.encoder.config, model.task.model_class)
+            kind = "encoder" if model.task is None else model.task.model_class
+            check_layout(model.network, model.encoder.config, kind)
         return made
 
     @property
@@ -75,7 +88,7 @@ def _masked_lm(
     """Masked or next pieces, and next sentences; from a teacher too, if there is one."""
 
     parts = (tokenizer, settings.instances, settings.masking)
-    causal, max_length = config.attention == "causal", config.max_seqlen
+    causal, max_length = settings.objective == "causal", config.max_seqlen
     kept = PretrainingTask(*parts, causal=causal, max_length=max_length)
     student = kept.network(config)
     models = {"model": Model(tokenizer, kept, student)}
@@ -86,6 +99,20 @@ def _masked_lm(
     )
     task = DistillationTask(*parts, settings=settings.distillation, max_length=max_length)
     return Objective(task, network, models)
+
+
+def _skip_gram(
+    settings: PretrainSettings, config: EncoderConfig, tokenizer: Tokenizer
+) -> Objective:
+    """Static vectors; those of contexts are not kept."""
+    assert settings.skip_gram is not None
+    if not settings.data:  # of an estimate
+        fix = "Give data=PREPARED."
+        raise SettingsError("objective=skip_gram counts the pieces of a corpus", fix=fix)
+    network, bare = SkipGramNetwork(config), BareEncoder(config, pooler=False)
+    bare.encoder = network.encoder
+    task = SkipGramTask(tokenizer, settings.instances, settings.skip_gram, settings.data)
+    return Objective(task, network, {"model": Model(tokenizer, None, bare)})
 
 
 def _replaced_tokens(
@@ -115,11 +142,7 @@ def _with_teacher(
     longest: int,
     progress: Progress | None,
 ) -> DistillationNetwork:
-    """The student beside its teacher; it begins as some of the teacher's layers, if that is asked.
-
-    Raises:
-        SettingsError: the teacher is none, or the two do not fit together.
-    """
+    """The student beside its teacher; it begins as some of its layers, if that is asked."""
     teacher = load(settings.teacher, device="cpu")
     if not isinstance(teacher.network, PretrainingNetwork):
         raise SettingsError(
@@ -141,3 +164,99 @@ def _with_teacher(
         taken = begin_like(student, teacher.network)
         say(progress, f"begins as the teacher's layers {', '.join(map(str, taken))}")
     return DistillationNetwork(student, teacher.network, settings)
+
+
+def with_geometry(settings: PretrainSettings) -> PretrainSettings:
+    """A recipe with the geometry of the checkpoint that it begins as, if it does.
+
+    Raises:
+        SettingsError: the recipe asks for another geometry.
+        CheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    if settings.init_checkpoint is None:
+        return settings
+    config, _ = read_config(locate(settings.init_checkpoint))
+    model = settings.model.of_checkpoint(config, where=settings.init_checkpoint)
+    is_causal = config.attention != "bidirectional" and "objective" not in settings.model_fields_set
+    return settings.with_values(model=model, **({"objective": "causal"} if is_causal else {}))
+
+
+def check_shapes(settings: PretrainSettings) -> None:
+    """See that the checkpoint that a recipe begins as has the geometry that it says it has.
+
+    Raises:
+        CheckpointError: it has another, or is damaged.
+    """
+    if (name := settings.init_checkpoint) is None:
+        return
+    directory = locate(name)
+    config, _ = read_config(directory)
+    family = family_of(config)
+    tensors, _ = read_tensors(directory, family)
+    check_geometry(config, tensors, family, name)
+
+
+def check_vocabulary(settings: PretrainSettings, tokenizer: Tokenizer) -> None:
+    """See that a corpus has the vocabulary of the checkpoint that the recipe begins as.
+
+    Raises:
+        SettingsError: it has another.
+        CheckpointError: the checkpoint has no tokenizer, or a damaged one.
+    """
+    if (name := settings.init_checkpoint) is None:
+        return
+    if Tokenizer.load(locate(name)).fingerprint != tokenizer.fingerprint:
+        raise SettingsError(
+            f"the corpus {settings.data} was prepared with another tokenizer",
+            where=name,
+            fix=f"Run bertworks prepare with --tokenizer {name}.",
+        )
+
+
+def load_initial(settings: PretrainSettings, objective: Objective) -> LoadReport | None:
+    """Give fresh networks the weights of the checkpoints that the recipe begins as, if it does.
+
+    Returns:
+        What became of each tensor.
+
+    Raises:
+        SettingsError: the generator's checkpoint has another geometry than the recipe's generator.
+        CheckpointError: a checkpoint is damaged, or a tensor of the encoder is missing.
+    """
+    if settings.init_checkpoint is None:
+        return None
+    if settings.init_generator is not None:
+        # First, since the embeddings are the discriminator's.
+        generator = objective.kept["generator"]
+        config, _ = read_config(locate(settings.init_generator))
+        expected, found = generator.encoder.config.model_dump(), config.model_dump()
+        if (key := first_difference(expected, found)) is not None:
+            raise SettingsError(
+                f"the generator has {key}={found[key]}, not {expected[key]}",
+                where=settings.init_generator,
+                fix="Set replaced_tokens.generator_share and generator_layers to what it is.",
+            )
+        _fill(generator.network, settings.init_generator)
+    return _fill(objective.kept["model"].network, settings.init_checkpoint)
+
+
+def _fill(network: Network | BareEncoder, name: str) -> LoadReport:
+    family = family_of(network.encoder.config)
+    directory = locate(name)
+    tensors, dropped = read_tensors(directory, family)
+    described = read_task(directory)
+    heads = () if described is None else described.heads
+    report = load_weights(network, tensors, family, name, unused_heads=heads)
+    return replace(report, dropped={**dropped, **report.dropped})
+
+
+def initial_lines(name: str, report: LoadReport) -> list[str]:
+    """What to say of a beginning: what is fresh, and what of the checkpoint is not used."""
+    said = [f"begins as {name}"]
+    if report.initialized:
+        said.append(f"newly initialised: {', '.join(report.initialized)}")
+    unused: dict[str, list[str]] = {}
+    for tensor, reason in report.dropped.items():
+        unused.setdefault(reason, []).append(tensor)
+    said += [f"not used: {', '.join(names)} ({reason})" for reason, names in unused.items()]
+    return said

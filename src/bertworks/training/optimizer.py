@@ -1,4 +1,4 @@
-"""AdamW and LAMB as BERT uses them, and the learning rate as a pure function of the step.
+"""AdamW and LAMB as BERT uses them, the learning rate of a step, and averaged weights.
 
 AdamW is PyTorch's fused one. LAMB (You et al. 2019, arXiv 1904.00962, Algorithm 2) is written here.
 Neither decays biases and the weights of LayerNorms (paper, appendix A.2; the original code).
@@ -7,7 +7,8 @@ Neither decays biases and the weights of LayerNorms (paper, appendix A.2; the or
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,9 +27,6 @@ def parameter_groups(
     """Trainable parameters, each once: those that decay, and biases and norms, that do not.
 
     Args:
-        network: whose parameters.
-        weight_decay: of those that decay.
-        layer_decay: see `OptimizerSettings`.
         starts: the step before which a parameter gets no gradient, where that is not the first.
     """
     decayed: list[Tensor] = []
@@ -39,17 +37,19 @@ def parameter_groups(
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad and parameter not in seen:
                 seen.add(parameter)
-                (plain if is_norm or name == "bias" else decayed).append(parameter)
+                (plain if is_norm or name.startswith("bias") else decayed).append(parameter)
     scales = _scales(network, layer_decay)
     kinds = {parameter: (scales[parameter], (starts or {}).get(parameter, 0)) for parameter in seen}
     return [
-        {**group, "params": own, "lr_scale": scale, "start": start}
+        {**group, "params": members, "lr_scale": scale, "start": start}
         for scale, start in sorted(set(kinds.values()), key=lambda kind: (-kind[0], kind[1]))
         for group, parameters in (
             ({"weight_decay": weight_decay, "layer_adaptation": True}, decayed),
             ({"weight_decay": 0.0, "layer_adaptation": False}, plain),
         )
-        if (own := [parameter for parameter in parameters if kinds[parameter] == (scale, start)])
+        if (
+            members := [parameter for parameter in parameters if kinds[parameter] == (scale, start)]
+        )
     ]
 
 
@@ -73,8 +73,6 @@ def build_optimizer(
     """The optimizer of a network's trainable parameters, on their device.
 
     Args:
-        network: whose parameters.
-        settings: how they follow their gradients.
         starts: as `parameter_groups` takes them.
     """
     groups = parameter_groups(network, settings.weight_decay, settings.layer_decay, starts)
@@ -173,3 +171,61 @@ def _trust_ratios(parameters: list[Tensor], directions: list[Tensor]) -> list[Te
         torch.where((size > 0) & (length > 0), size / length, torch.ones_like(size))
         for size, length in zip(sizes, lengths, strict=True)
     ]
+
+
+class Average:
+    """A running average of the weights, which is measured and kept in their place.
+
+        average ← d · average + (1 - d) · weights,   d = min(decay, (1 + t) / (10 + t)) at update t
+
+    The average of the last steps is often better than the last step, and steadier from one
+    evaluation to the next. Early on it forgets faster, or a short run would end where it began.
+    Averages are part of the optimizer's state, so that every checkpoint has them; a parameter that
+    was never updated is its own average.
+
+    Source: Polyak and Juditsky (1992); the form is TensorFlow's `ExponentialMovingAverage`.
+
+    Args:
+        decay: how much of the average is kept at each update; None: there is no average.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, decay: float | None) -> None:
+        self._state, self._decay = optimizer.state, decay
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after update number `step`, counted from 1."""
+        if self._decay is None:
+            return
+        for parameter, state in self._state.items():
+            if "average" not in state:
+                state["average"] = parameter.detach().clone()
+        weights, averages = self._pairs()
+        decay = min(self._decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Have the network's weights be their averages until the block ends."""
+        weights = self._pairs()[0]
+        before = [weight.clone() for weight in weights]
+        self.keep()
+        try:
+            yield
+        finally:
+            for weight, value in zip(weights, before, strict=True):
+                weight.copy_(value)
+
+    def keep(self) -> None:
+        """Replace the network's weights by their averages."""
+        for weight, average in zip(*self._pairs(), strict=True):
+            weight.copy_(average)
+
+    def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The weights that have an average, and the averages."""
+        found = [
+            (parameter.detach(), state["average"])
+            for parameter, state in self._state.items()
+            if "average" in state
+        ]
+        return [weight for weight, _ in found], [average for _, average in found]

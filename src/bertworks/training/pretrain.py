@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,30 +17,40 @@ from ..checkpoints.locate import local_directory
 from ..checkpoints.store import LoadReport
 from ..corpus.shards import Corpus
 from ..errors import TrainingError
+from ..inference.engine import outputs_of
 from ..inference.evaluate import evaluate
 from ..inference.settings import EngineSettings
 from ..keywords import PretrainKeywords
-from ..tasks.pretraining.source import PretrainingSource, describe, split_held_out
+from ..tasks.pretraining.source import (
+    PretrainingExample,
+    PretrainingSource,
+    describe,
+    split_held_out,
+)
+from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
-from ..wording import measured, short
-from . import initial
+from ..wording import html_facts, measured, short
 from .checkpoint import list_checkpoints
-from .conditions import settled_precision
 from .distributed import Team, team
 from .fit import fit
 from .journal import MAY_CHANGE, RunDirectory
-from .objective import Objective
-from .plan import Phase, Plan
-from .progress import Progress, say
-from .random_state import seed_everything
+from .machine import seed_everything, settled_precision
+from .objective import (
+    Objective,
+    check_shapes,
+    check_vocabulary,
+    initial_lines,
+    load_initial,
+    with_geometry,
+)
+from .progress import Progress, say, usual_progress
 from .recipe import PretrainSettings, read_recipe
 from .report import write_report
 from .run_files import read_data
-from .samples import sample_fill_ins
-from .state import refusal
+from .state import Phase, Plan, refusal
 
-# Where the data lie is told by their checksum, not by their path.
+# Data are identified by their checksum, not by their path.
 _MAY_CHANGE = MAY_CHANGE | {"data"}
 
 
@@ -52,7 +63,7 @@ class PretrainResult:
         metrics: those of the last evaluation on held-out documents.
         steps: the updates done.
         tokens: the tokens learned from.
-        resumed_from: the step that this session went on from, if it did not begin the run.
+        resumed_from: the step that this session resumed from, if it did not begin the run.
         start: what became of each tensor of `init_checkpoint`, if this session began with it.
     """
 
@@ -67,6 +78,11 @@ class PretrainResult:
         done = f"{self.steps:,} steps, {short(self.tokens)} tokens"
         return f"<PretrainResult {self.run.model}: {done}; {measured(self.metrics)}>"
 
+    def _repr_html_(self) -> str:
+        done = f"Pre-trained for {self.steps:,} steps, {short(self.tokens)} tokens"
+        facts = {**self.metrics, "model": self.run.model, "report": self.run.report}
+        return html_facts(done, facts)
+
 
 def pretrain(
     recipe: str | Path | None = None,
@@ -77,14 +93,14 @@ def pretrain(
     progress: Progress | None = None,
     **values: Unpack[PretrainKeywords],
 ) -> PretrainResult:
-    """Pre-train a BERT; called again with the same settings, go on where it stopped.
+    """Pre-train a BERT; called again with the same settings, resume.
 
     Args:
         recipe: a YAML file, or the name of one that comes with the package, such as "tiny".
         overrides: `key=value` words that replace settings of the recipe.
         out: the run directory.
         device: where to compute; under `torchrun`, "cuda" is each process's own GPU.
-        progress: shows how it goes.
+        progress: shows how it goes; in a notebook it is shown anyway.
         values: settings of `PretrainSettings` that replace those of the recipe.
 
     Raises:
@@ -92,18 +108,19 @@ def pretrain(
             not those of `init_checkpoint`.
         DataError: `data` is no prepared corpus, or too small a one.
         TrainingError: the run directory holds another run, or a loss is not finite.
-        OutputError: the run directory cannot be written (the disk is full), or another process is
-            at it.
-        Interrupted: SIGTERM or Ctrl-C came; the run is saved and can go on.
+        OutputError: the run directory cannot be written (the disk is full), or another process
+            uses it.
+        Interrupted: SIGTERM or Ctrl-C came; the run is saved and can be resumed.
         CheckpointError: the run's checkpoints, the corpus, or `init_checkpoint` are damaged.
     """
-    settings = initial.with_geometry(read_recipe(recipe, overrides, **values))
+    progress = usual_progress(progress)
+    settings = with_geometry(read_recipe(recipe, overrides, **values))
     if not list_checkpoints(Path(out) / "checkpoints"):  # a resumed run needs its weights no more
-        initial.check_shapes(settings)
+        check_shapes(settings)
     data = PretrainingData.open(settings)
-    initial.check_vocabulary(settings, data.tokenizer)
+    check_vocabulary(settings, data.tokenizer)
     plan = Plan.of(data.phases, settings)
-    with team(device) as members:
+    with team(device, settings.rank_timeout) as members:
         precision = settled_precision(settings.precision, out, members.device)
         settings = settings.model_copy(update={"precision": precision})
         teacher = settings.distillation and settings.distillation.teacher
@@ -213,16 +230,16 @@ def _pretrain(
     seed_everything(settings.seed)  # every rank begins with the same weights
     objective = Objective.of(settings, data.tokenizer, progress)
     is_new = not list_checkpoints(run.checkpoints)
-    start = initial.begin(settings, objective) if is_new else None
+    start = load_initial(settings, objective) if is_new else None
     if start is not None:
-        for line in initial.lines(str(settings.init_checkpoint), start):
+        for line in initial_lines(str(settings.init_checkpoint), start):
             run.note_session("note", text=line)
             say(progress, line)
     held_out = list(data.held_out.examples(limit=settings.held_out.sequences))
     inference = EngineSettings(precision=settings.precision)
 
     def measure(network: Network) -> dict[str, float]:
-        return evaluate(network, objective.task, held_out, inference).metrics
+        return evaluate(network, objective.task, held_out, inference, team=members).metrics
 
     result = fit(
         objective.network,
@@ -255,3 +272,78 @@ def _finish(
     for name, model in reversed(objective.kept.items()):  # `model` last: then the run is finished
         model.save(run.path / name, keep_others=True)
     write_report(run.path)
+
+
+_SHORTEST, _LONGEST = 10, 32  # tokens of a sentence that says enough and not too much
+_MASKS = 2
+
+
+def sample_fill_ins(
+    network: PretrainingNetwork,
+    task: PretrainingTask,
+    corpus: Corpus,
+    documents: np.ndarray,
+    *,
+    count: int = 12,
+    settings: EngineSettings,
+) -> list[dict[str, Any]]:
+    """Fill-ins of a sentence from each of the first documents that have one fit for it.
+
+    Args:
+        documents: their numbers; held-out ones.
+
+    Returns:
+        For each sample `text`, with `[MASK]` for each masked word, the `answers`, and for each of
+        them `guesses`: likeliest first, each with `token` and `probability`.
+    """
+    tokenizer = task.tokenizer
+    samples: list[dict[str, Any]] = []
+    examples: list[PretrainingExample] = []
+    for ids, places in _sentences(tokenizer, corpus, documents):
+        masked = ids.copy()
+        masked[places] = tokenizer.mask_id
+        samples.append(
+            {
+                "text": tokenizer.decode(masked, skip_special_tokens=False),
+                "answers": [tokenizer.id_to_token(int(piece)) for piece in ids[places]],
+            }
+        )
+        framed = np.concatenate(([tokenizer.cls_id], masked, [tokenizer.sep_id]))
+        examples.append(PretrainingExample(framed, len(framed), row=len(examples)))
+        if len(samples) == count:
+            break
+    if examples:
+        for outputs, batch in outputs_of(network, task, examples, settings):
+            for row, answer in task.decode(outputs, batch).items():
+                samples[row]["guesses"] = [
+                    [{key: guess[key] for key in ("token", "probability")} for guess in guesses]
+                    for guesses in answer["masks"]
+                ]
+    return samples
+
+
+def _sentences(
+    tokenizer: Tokenizer, corpus: Corpus, documents: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """From each document a sentence's ids, and the places of words in it to be masked."""
+    for number in documents.tolist():
+        ids, offsets = corpus.document(number)
+        for start, end in itertools.pairwise(offsets):
+            sentence = ids[start:end].astype(np.int64)
+            if not _SHORTEST <= len(sentence) <= _LONGEST:
+                continue
+            words = _whole_words(tokenizer, sentence)
+            if len(words) >= 3 * _MASKS:
+                # The longest words are those whose guessing says something.
+                lengths = [len(tokenizer.id_to_token(int(sentence[at]))) for at in words]
+                chosen = words[np.argsort(lengths, kind="stable")[-_MASKS:]]
+                yield sentence, np.sort(chosen)
+                break
+
+
+def _whole_words(tokenizer: Tokenizer, sentence: np.ndarray) -> np.ndarray:
+    """The places of words that are a single piece."""
+    continues = np.append(tokenizer.goes_on(sentence), False)
+    pieces = [tokenizer.id_to_token(int(piece)) for piece in sentence]
+    is_word = np.array([piece.isalpha() for piece in pieces])
+    return np.flatnonzero(is_word & ~continues[:-1] & ~continues[1:])

@@ -1,11 +1,12 @@
-"""What people see while a run goes on: a live line on a terminal, a line now and then elsewhere."""
+"""What people see during a run: a live line on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -18,15 +19,19 @@ class Progress:
     """Shows how a run goes.
 
     Args:
-        stream: where to; standard error if left out.
+        stream: where to; standard error if left out, in a notebook standard output.
         every: seconds between lines where the stream is no terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, *, every: float = 10.0) -> None:
-        self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
-        self._is_live = self._console.is_terminal
+        self._in_notebook = stream is None and in_notebook()
+        usual = sys.stdout if self._in_notebook else sys.stderr
+        self._console = Console(
+            file=stream or usual, highlight=False, soft_wrap=True, force_jupyter=False
+        )
+        self._is_live = self._console.is_terminal or self._in_notebook
         self._interval = 0.2 if self._is_live else every
-        self._live: Live | None = None
+        self._live: Live | _Cell | None = None
         self._last = -float("inf")
 
     def train(
@@ -42,11 +47,6 @@ class Progress:
         """Take note of a step; not every step is shown.
 
         Args:
-            step: the steps done with it.
-            total: those of the run.
-            phase: the phase's name.
-            loss: of the step.
-            tokens_per_second: of the last steps.
             seconds_left: None as long as there is no estimate.
         """
         now = time.monotonic()
@@ -88,34 +88,40 @@ class Progress:
             self.note(line)
             return
         if self._live is None:
-            self._live = Live(console=self._console, auto_refresh=False)
+            live = Live(console=self._console, auto_refresh=False)
+            self._live = _Cell() if self._in_notebook else live
             self._live.start()
         self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+class _Cell:
+    """A line in a notebook that is written over; the part of `Live` that is used."""
+
+    def start(self) -> None:
+        shown: Any = importlib.import_module("IPython.display")
+        self._line = shown.display({"text/plain": ""}, raw=True, display_id=True)
+
+    def update(self, line: Text, *, refresh: bool) -> None:
+        assert refresh
+        self._line.update({"text/plain": line.plain}, raw=True)
+
+    def stop(self) -> None:
+        """The last state of the line stays."""
+
+
+def in_notebook() -> bool:
+    """Whether this is a notebook's process."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def usual_progress(progress: Progress | None) -> Progress | None:
+    """What shows how a run goes: what is given, or else in a notebook the usual lines."""
+    return Progress() if progress is None and in_notebook() else progress
 
 
 def say(progress: Progress | None, text: str) -> None:
     """Show a line that stays, where anybody looks."""
     if progress is not None:
         progress.note(text)
-
-
-class Meter:
-    """Tokens and operations a second of the training steps, averaged over about the last 20 s."""
-
-    def __init__(self) -> None:
-        self._tokens = self._flops = self._seconds = 0.0
-
-    def add(self, tokens: int, flops: float, seconds: float) -> None:
-        """Take note of a step."""
-        fade = 0.5 ** (seconds / 10)
-        self._tokens = fade * self._tokens + tokens
-        self._flops = fade * self._flops + flops
-        self._seconds = fade * self._seconds + seconds
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self._tokens / max(self._seconds, 1e-9)
-
-    @property
-    def flops_per_second(self) -> float:
-        return self._flops / max(self._seconds, 1e-9)

@@ -7,21 +7,31 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
-from pydantic import Field, field_serializer, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from ..errors import SettingsError, nearest
 from ..inference.settings import HeldOutSettings
 from ..keywords import PretrainKeywords
-from ..literals import Objective
-from ..model.config import HEAD_DROPOUTS, EncoderConfig
+from ..literals import InitialAttention, Objective
+from ..model.config import HEAD_DROPOUTS, STATIC, EncoderConfig
 from ..settings import Settings
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.pairs import InstanceSettings
-from ..tasks.pretraining.settings import DistillationSettings, ReplacedTokensSettings
+from ..tasks.pretraining.settings import (
+    DistillationSettings,
+    ReplacedTokensSettings,
+    SkipGramSettings,
+)
 from .settings import FitSettings
 
 _FORMATS_THAT_FILL = ("full-sentences", "doc-sentences")
 _OF_SPANS = ("span_lengths", "max_span_words", "span_geometric_p")
+
+_WITHOUT_PAIRS = {
+    "causal": "the [CLS] of a causal encoder sees itself alone, and can predict no next sentence",
+    "replaced_tokens": "replaced tokens ask nothing of pairs",
+    "skip_gram": "neighbouring words ask nothing of pairs",
+}
 
 _NO_GEOMETRY = {
     *HEAD_DROPOUTS,
@@ -84,10 +94,6 @@ class ModelSettings(EncoderConfig):
     def of_checkpoint(self, config: EncoderConfig, *, where: str) -> ModelSettings:
         """A checkpoint's geometry; dropout and the width of fresh weights are these settings'.
 
-        Args:
-            config: the checkpoint's.
-            where: its name, for errors.
-
         Raises:
             SettingsError: another geometry is asked for.
         """
@@ -134,8 +140,8 @@ class PretrainSettings(FitSettings):
     objective: Objective = Field(
         "mlm",
         description="mlm: predict masked tokens; causal: each next one; replaced_tokens (ELECTRA): "
-        "tell those that a small generator replaced; distillation: masked tokens, from a teacher "
-        "too",
+        "find those that a small generator replaced; distillation: masked tokens, from a teacher "
+        "too; skip_gram: static vectors, from which tokens stand near each other (word2vec)",
     )
     model: ModelSettings = ModelSettings()
     init_checkpoint: str | None = Field(
@@ -143,6 +149,17 @@ class PretrainSettings(FitSettings):
     )
     init_generator: str | None = Field(
         None, description="what replaced_tokens' generator begins as, beside init_checkpoint"
+    )
+    initial_attention: InitialAttention = Field(
+        "random",
+        description="of fresh weights; neighbours: heads of the first layer begin by attending to "
+        "the tokens beside each, and the loss of masked tokens falls much sooner; random: as in "
+        "the paper",
+    )
+    allow_leak: bool = Field(
+        False,
+        description="take objective=causal with model.attention=bidirectional, where each next "
+        "token can be read off, to see that nothing else is learned (bertworks lab run cheating)",
     )
     steps: int = Field(
         ge=1, description="all updates; a run can be resumed with more if no past step changes"
@@ -157,7 +174,15 @@ class PretrainSettings(FitSettings):
     replaced_tokens: ReplacedTokensSettings | None = Field(
         None, description="of objective=replaced_tokens: the generator"
     )
+    skip_gram: SkipGramSettings | None = Field(
+        None, description="of objective=skip_gram: its windows and draws"
+    )
     eval_first: bool = Field(True, description="evaluate before the first step too")
+
+    @field_validator("data", "init_checkpoint", "init_generator", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
 
     @model_validator(mode="after")
     def _phases_fit(self) -> Self:
@@ -196,6 +221,9 @@ class PretrainSettings(FitSettings):
             found["model"] = {**model, "attention": "causal"}
         if found.get("objective") == "replaced_tokens" and not groups:
             found["replaced_tokens"] = {}
+        if found.get("objective") == "skip_gram":
+            found["skip_gram"] = found.get("skip_gram") or {}
+            found["model"] = {**STATIC, **model} if is_tree else model
         return found
 
     @classmethod
@@ -218,7 +246,7 @@ class PretrainSettings(FitSettings):
     @model_validator(mode="after")
     def _objectives_fit(self) -> Self:
         objective, begins = self.objective, self.init_checkpoint is not None
-        for group in ("distillation", "replaced_tokens"):
+        for group in ("distillation", "replaced_tokens", "skip_gram"):
             if objective != group and getattr(self, group) is not None:
                 raise ValueError(
                     f"{group} is for objective={group}, and objective is {objective!r}: set that, "
@@ -228,21 +256,27 @@ class PretrainSettings(FitSettings):
             raise ValueError("objective=distillation needs distillation.teacher=MODEL")
         if begins and self.distillation is not None and self.distillation.initialize:
             raise ValueError("with init_checkpoint, set distillation.initialize=false")
+        copied = self.distillation is not None and self.distillation.initialize
+        if self.initial_attention != "random" and (begins or copied):
+            raise ValueError(
+                "initial_attention is of fresh weights, and these begin as another model's: leave "
+                "it out"
+            )
         if self.init_generator is not None and (not begins or self.replaced_tokens is None):
             raise ValueError("init_generator needs init_checkpoint and objective=replaced_tokens")
         is_known = not begins or "attention" in self.model.model_fields_set
-        if is_known and (self.model.attention == "causal") != (objective == "causal"):
-            asked = "causal" if objective == "causal" else "bidirectional"
-            raise ValueError(f"objective={objective} needs model.attention={asked}")
-        if self.instances.next_sentence and objective in ("causal", "replaced_tokens"):
-            why = {
-                "causal": "the [CLS] of a causal encoder sees itself alone, and can predict no "
-                "next sentence",
-                "replaced_tokens": "replaced tokens ask nothing of pairs",
-            }[objective]
+        if is_known and (self.model.attention == "bidirectional") == (objective == "causal"):
+            asked = "causal (or two-way)" if objective == "causal" else "bidirectional"
+            if not (self.allow_leak and objective == "causal"):
+                raise ValueError(f"objective={objective} needs model.attention={asked}")
+        static = ("num_hidden_layers", "positions")
+        if objective == "skip_gram" and any(getattr(self.model, k) != STATIC[k] for k in static):
+            raise ValueError("objective=skip_gram needs num_hidden_layers=0 and positions=none")
+        if self.instances.next_sentence and objective in _WITHOUT_PAIRS:
             raise ValueError(
-                f"instances.format={self.instances.format} with objective={objective}: {why}; set "
-                "instances.format to full-sentences or doc-sentences"
+                f"instances.format={self.instances.format} with objective={objective}: "
+                f"{_WITHOUT_PAIRS[objective]}; set instances.format to full-sentences or "
+                "doc-sentences"
             )
         return self
 
@@ -252,8 +286,8 @@ class PretrainSettings(FitSettings):
 
     @field_serializer("model")
     def _without_own_vocabulary(self, model: ModelSettings) -> dict[str, Any]:
-        own = {"vocab_size"} - model.model_fields_set
-        return {"size": model.size, **model.model_dump(exclude=own)}
+        default = {"vocab_size"} - model.model_fields_set
+        return {"size": model.size, **model.model_dump(exclude=default)}
 
     @property
     def max_seq_length(self) -> int:
@@ -272,8 +306,8 @@ class PretrainSettings(FitSettings):
 def _without_effect(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """The settings of groups that do nothing beside others, and why, of all settings of a run."""
     masking, format = tree.get("masking", {}), tree.get("instances", {}).get("format")
-    if tree.get("objective") == "causal":
-        why = "with objective=causal, which masks nothing"
+    if (objective := tree.get("objective")) in ("causal", "skip_gram"):
+        why = f"with objective={objective}, which masks nothing"
         yield from (("masking", key, why) for key in MaskingSettings.model_fields)
     if masking.get("unit") != "span":
         yield from (("masking", key, "without masking.unit=span") for key in _OF_SPANS)

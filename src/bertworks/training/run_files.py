@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from ..errors import DataError
+from ..settings import load_yaml
 from ..wording import printable
 
 _FIX = "Restore it from a copy, or start a new run."
@@ -170,7 +171,7 @@ class _Table(_Part):
 
 
 class _LabelledData(_Part):
-    """A `DataSummary`, and what tells the tables from others."""
+    """A `DataSummary`, and what identifies the tables."""
 
     train: _Table
     dev: _Table | None = None
@@ -234,7 +235,7 @@ def read_settings(file: Path) -> dict[str, Any]:
         DataError: the file cannot be read, or holds no settings.
     """
     try:
-        tree = yaml.safe_load(_content(file).decode())
+        tree = load_yaml(_content(file).decode())
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise _damaged(str(file), error) from None
     found: dict[str, Any] = _checked(tree, _SETTINGS, str(file))

@@ -14,7 +14,7 @@ from ..errors import TrainingError
 
 
 class Interrupted(TrainingError):  # noqa: N818 - it is asked for, and no error
-    """The run was asked to stop; it has saved itself and can go on.
+    """The run was asked to stop; it has saved itself and can be resumed.
 
     Attributes:
         status: the exit status the shell's custom asks for: 128 plus the signal's number.

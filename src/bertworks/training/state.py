@@ -1,16 +1,18 @@
-"""Where a run stands, into a checkpoint and out of it again."""
+"""The plan of a run and its state, saved to a checkpoint and restored from it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from itertools import accumulate, zip_longest
+from typing import Any, Self
 
 import torch
 
 from .. import files
-from ..tasks.task import Network
+from ..errors import SettingsError, TrainingError
+from ..tasks.task import Network, Source
 from .checkpoint import (
     ResumeWarning,
     checkpoint_states,
@@ -18,44 +20,36 @@ from .checkpoint import (
     remove_after,
     restore,
     save_checkpoint,
+    write_tensors,
 )
 from .distributed import Team
 from .journal import RunDirectory
-from .plan import Plan
-from .random_state import get_random_state, seed_everything, set_random_state
-from .stream import Position
+from .machine import get_random_state, seed_everything, set_random_state
+from .settings import FitSettings, OptimizerSettings
+from .sharding import is_sharded
+from .stream import BatchSize, Position
 
 
 @dataclass
 class TrainState:
-    """Where a run stands, but for weights, optimizer and random states.
+    """The state of a run, but for weights, optimizer and random states."""
 
-    Attributes:
-        step: updates done.
-        phase: the phase that it is in.
-        position: where that phase's stream goes on.
-        tokens: tokens learned from, over all ranks; `examples` likewise.
-        seconds: what it has taken so far; the one entry that depends on the clock.
-        recent: sums over the steps since the last line of the journal.
-        metrics: of the last evaluation.
-        best_step: the step of the best evaluation, and `best_value` its metric.
-    """
-
-    step: int = 0
-    phase: int = 0
-    position: Position = field(default_factory=Position)
-    tokens: int = 0
+    step: int = 0  # updates done
+    phase: int = 0  # the phase that it is in
+    position: Position = field(default_factory=Position)  # the next position of that phase's stream
+    tokens: int = 0  # tokens learned from, over all ranks; `examples` likewise
     examples: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # what it has taken so far; the one entry that depends on the clock
+    # sums over the steps since the last line of the journal
     recent: dict[str, float] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    best_step: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    best_step: int | None = None  # the step of the best evaluation, and `best_value` its metric
     best_value: float | None = None
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """How a run ended: where it stands, and the step that this session went on from, if any."""
+    """How a run ended: its state, and the step that this session resumed from, if any."""
 
     state: TrainState
     resumed_from: int | None
@@ -66,96 +60,106 @@ class FitResult:
         return self.state.metrics
 
 
-def save_state(
-    state: TrainState,
-    run: RunDirectory,
-    network: Network,
-    optimizer: torch.optim.Optimizer,
-    team: Team,
-    facts: Mapping[str, Any],
-    plan: Plan,
-    *,
-    keep: int,
-) -> None:
-    """Write a checkpoint of everything that the next step depends on.
+@dataclass(frozen=True)
+class Checkpointer:
+    """What of a run is in a checkpoint beside its `TrainState`: saved with it, and restored."""
 
-    Every rank calls it; rank 0 writes. The newest `keep` checkpoints are kept, and the one before
-    the learning rate decays, from which the run can be extended.
+    run: RunDirectory
+    network: Network
+    optimizer: torch.optim.Optimizer
+    team: Team
+    facts: Mapping[str, Any]  # of the machine, on which the bits depend
+    plan: Plan
 
-    Raises:
-        OutputError: the disk is full or not writable; earlier checkpoints are untouched.
-    """
-    random = team.gather(get_random_state(team.device))
-    if team.is_main:
-        rest = {
-            "train": asdict(state),
-            "random": random,
-            "journal_bytes": run.sync_journal(),
-            "facts": dict(facts),
-            "plan": plan.to_dict(),
-        }
-        save_checkpoint(
-            run.checkpoints,
-            state.step,
-            network,
-            optimizer,
-            rest,
-            keep=keep,
-            keep_step=plan.decay_start,
-        )
-        _forget_best(run)
+    def save(self, state: TrainState, *, keep: int) -> None:
+        """Write a checkpoint of everything that the next step depends on.
 
+        Every rank calls it; rank 0 writes, and of a sharded network each its part. The newest
+        `keep` checkpoints are kept, and the one before the learning rate decays, from which the run
+        can be extended.
 
-def resume_state(
-    run: RunDirectory,
-    network: Network,
-    optimizer: torch.optim.Optimizer,
-    team: Team,
-    facts: Mapping[str, Any],
-    plan: Plan,
-    *,
-    seed: int,
-) -> TrainState | None:
-    """Go back to the newest checkpoint whose steps are those of the plan.
+        Raises:
+            OutputError: the disk is full or not writable; earlier checkpoints are untouched.
+        """
+        run, team = self.run, self.team
+        random = team.gather(get_random_state(team.device))
+        if is_sharded(self.network) and not team.is_main:
+            directory: Any = team.gather(None)[0]  # from rank 0
+            write_tensors(directory, self.network, self.optimizer)
+        elif team.is_main:
+            rest = {
+                "train": asdict(state),
+                "random": random,
+                "journal_bytes": run.sync_journal(),
+                "journal_crc32": run.journal_checksum(),
+                "facts": dict(self.facts),
+                "plan": self.plan.to_dict(),
+            }
+            save_checkpoint(
+                run.checkpoints,
+                state.step,
+                self.network,
+                self.optimizer,
+                rest,
+                keep=keep,
+                keep_step=self.plan.decay_start,
+                announce=team.gather if is_sharded(self.network) else lambda _: None,
+            )
+            _forget_best(run)
 
-    Later checkpoints, which are damaged or of a plan that was changed, are deleted, and so are
-    later best weights: those steps are done again, maybe with another outcome.
+    def resume(self, seed: int) -> TrainState | None:
+        """Go back to the newest checkpoint whose steps are those of the plan.
 
-    Returns:
-        The checkpoint's state; None if there is none, and everything begins afresh.
+        Later checkpoints, which are damaged or of a plan that was changed, are deleted, and so are
+        later best weights: those steps are done again, maybe with another outcome.
 
-    Raises:
-        CheckpointError: there are checkpoints, but all are damaged, of another network, or do not
-            fit the plan.
-    """
-    checkpoint = load_newest(run.checkpoints, lambda state: plan.difference(state) is None)
-    if checkpoint is None:
-        seed_everything(seed, team.rank)
-        if team.is_main:  # an earlier run's; this one is not finished
-            run.outcome_file.unlink(missing_ok=True)
-        run.cut_journal(0)
-        return None
-    restore(checkpoint, network, optimizer)
-    saved = checkpoint.state
-    position = Position(*saved["train"]["position"])
-    state = TrainState(**{**saved["train"], "position": position})
-    if team.is_main:
-        _warn_of_changes(saved["facts"], facts)
-    if team.rank < len(saved["random"]):
-        set_random_state(saved["random"][team.rank], team.device)
-    else:
-        seed_everything(seed + state.step, team.rank)
-    team.gather(None)  # every rank has read its checkpoint
-    if team.is_main:
-        remove_after(run.checkpoints, state.step)
-        _adopt_best(run, state)
-        for file in run.best.glob("step-*.safetensors"):
-            if file > run.best_weights(state.step):
-                file.unlink()
-        if state.step < plan.total:  # it was finished, and is extended
-            run.outcome_file.unlink(missing_ok=True)
-    run.cut_journal(saved["journal_bytes"])
-    return state
+        Args:
+            seed: of the run; what is drawn from where there is no random state of this rank.
+
+        Returns:
+            The checkpoint's state; None if there is none, and everything begins afresh.
+
+        Raises:
+            CheckpointError: there are checkpoints, but all are damaged, of another network, or do
+                not fit the plan.
+            TrainingError: the ranks see other checkpoints.
+        """
+        run, team, plan = self.run, self.team, self.plan
+        checkpoint = load_newest(run.checkpoints, lambda state: plan.difference(state) is None)
+        found = team.gather(checkpoint and checkpoint.path.name)  # every rank has read its own
+        if len(set(found)) > 1:
+            names = ", ".join(f"{rank}: {name or 'none'}" for rank, name in enumerate(found))
+            raise TrainingError(
+                f"the ranks see other checkpoints ({names})",
+                where=str(run.checkpoints),
+                fix="Put the run directory on a file system that all machines share.",
+            )
+        if checkpoint is None:
+            seed_everything(seed, team.rank)
+            if team.is_main:  # an earlier run's; this one is not finished
+                run.outcome_file.unlink(missing_ok=True)
+            run.cut_journal(0)
+            return None
+        restore(checkpoint, self.network, self.optimizer)
+        saved = checkpoint.state
+        position = Position(*saved["train"]["position"])
+        state = TrainState(**{**saved["train"], "position": position})
+        if team.is_main:
+            _warn_of_changes(saved["facts"], self.facts)
+        if team.rank < len(saved["random"]):
+            set_random_state(saved["random"][team.rank], team.device)
+        else:
+            seed_everything(seed + state.step, team.rank)
+        if team.is_main:
+            remove_after(run.checkpoints, state.step)
+            _adopt_best(run, state)
+            for file in run.best.glob("step-*.safetensors"):
+                if file > run.best_weights(state.step):
+                    file.unlink()
+            if state.step < plan.total:  # it was finished, and is extended
+                run.outcome_file.unlink(missing_ok=True)
+        run.cut_journal(saved["journal_bytes"], saved.get("journal_crc32"))
+        return state
 
 
 def refusal(run: RunDirectory, plan: Plan) -> str | None:
@@ -191,7 +195,7 @@ def _adopt_best(run: RunDirectory, state: TrainState) -> None:
 
 def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = [
-        f"{key} {before.get(key)} → {now[key]}" for key in now if before.get(key) != now[key]
+        f"{key} {before[key]} → {now[key]}" for key in now if before.get(key, now[key]) != now[key]
     ]
     if changes:
         warnings.warn(
@@ -200,3 +204,83 @@ def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             ResumeWarning,
             stacklevel=2,
         )
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a run, with its source of examples."""
+
+    source: Source[Any]  # where its examples come from
+    steps: int  # how many updates it has
+    name: str = "train"  # what the journal calls it
+    batch_size: int | None = None  # examples of a step, where they differ from the settings'
+    batch_tokens: int | None = None  # the like for tokens
+
+    def batch(self, settings: FitSettings) -> BatchSize:
+        """The size of the phase's batches: what the phase says, else the settings.
+
+        Raises:
+            SettingsError: neither says.
+        """
+        of = self if self.batch_size is not None or self.batch_tokens is not None else settings
+        if of.batch_size is None and of.batch_tokens is None:
+            raise SettingsError("no batch size", fix="Give batch_size or batch_tokens.")
+        return BatchSize(
+            of.batch_size, of.batch_tokens, settings.micro_batch_size, settings.micro_batch_tokens
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The phase and the learning rate of each step of a run.
+
+    A run may be resumed with another number of steps, if that changes no step that was done.
+    """
+
+    phase_steps: tuple[int, ...]  # the steps of each phase
+    optimizer: OptimizerSettings  # the settings of the learning rate
+
+    @classmethod
+    def of(cls, phases: Sequence[Phase], optimizer: OptimizerSettings) -> Self:
+        """The plan of these phases."""
+        return cls(tuple(phase.steps for phase in phases), optimizer)
+
+    @property
+    def total(self) -> int:
+        """The steps of all phases."""
+        return sum(self.phase_steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a checkpoint notes of it, for `difference`."""
+        return {"phase_steps": list(self.phase_steps)}
+
+    @property
+    def decay_start(self) -> int | None:
+        """As `OptimizerSettings.decay_start`."""
+        return self.optimizer.decay_start(self.total)
+
+    def difference(self, state: Mapping[str, Any]) -> str | None:
+        """Why a checkpoint cannot be resumed with this plan; None if it can.
+
+        Args:
+            state: the checkpoint's state, as `Checkpointer` writes it.
+        """
+        done = state["train"]["step"]
+        if "plan" not in state:  # written before plans were noted: its plan could not be changed
+            return None
+        before = type(self)(tuple(state["plan"]["phase_steps"]), self.optimizer)
+        if before == self:
+            return None
+        if done > self.total:
+            return f"step {done} was done already"
+        for end_before, end in zip_longest(before._ends(), self._ends(), fillvalue=done):
+            if min(end_before, done) != min(end, done):
+                return f"step {min(end_before, end) + 1} was in another phase"
+        for step in range(done):
+            was, now = (self.optimizer.rate(step, plan.total) for plan in (before, self))
+            if was != now:
+                return f"the learning rate of step {step + 1} was {was:.6g}, and would be {now:.6g}"
+        return None
+
+    def _ends(self) -> list[int]:
+        return list(accumulate(self.phase_steps))

@@ -5,20 +5,18 @@
         ─► this rank's share, in order of length
         ─► micro-batches, each collated by the task
 
-A block is a pure function of (seed, epoch, block number), so where a stream stands is a `Position`
-of three integers, and a stream begun there goes on exactly as the first would have. What is dealt
-does not depend on how many processes make the blocks; and what a global batch holds does not depend
-on how many ranks share it.
+A block is a pure function of (seed, epoch, block number), so the place in a stream is a `Position`
+of three integers, and a stream that starts there continues exactly as the first would have. What is
+dealt does not depend on how many processes make the blocks; and what a global batch holds does not
+depend on how many ranks share it.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -27,8 +25,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..corpus.workers import without_main
 from ..errors import TrainingError
+from ..parallel import end_with_parent, without_main
 
 if TYPE_CHECKING:
     from ..packed import Batch
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Position(NamedTuple):
-    """Where a stream of examples stands: the next example is `block[offset]`."""
+    """A place in a stream of examples: the next one is `block[offset]`."""
 
     epoch: int = 0
     block: int = 0
@@ -73,12 +71,14 @@ class GlobalBatch:
 
     Attributes:
         micro_batches: this rank's share.
+        rounds: the micro-batches of the rank that has most.
         num_examples: the examples of the share.
         start: where in the stream the global batch begins.
         end: where the next one begins.
     """
 
     micro_batches: Sequence[Batch]
+    rounds: int
     num_examples: int
     start: Position
     end: Position
@@ -113,7 +113,7 @@ def stream(
         collate: the task's; a pure function of the examples.
         size: of the batches.
         start: the position to begin at.
-        rank: which share of each global batch is wanted.
+        rank: which share of each global batch is dealt.
         world: how many shares there are.
         workers: processes that make blocks ahead; 0 makes them here, when they are needed.
 
@@ -128,9 +128,11 @@ def stream(
                 fix="Make the batch larger, or start fewer processes.",
             )
         # Of sequences in order of length every `world`-th: each rank gets as many tokens.
-        share = sorted(examples, key=lambda example: example.num_tokens)[rank::world]
-        micro_batches = [collate(part) for part in split(share, size)]
-        yield GlobalBatch(micro_batches, len(share), begin, end)
+        ordered = sorted(examples, key=lambda example: example.num_tokens)
+        parts = [list(split(ordered[one::world], size)) for one in range(world)]
+        micro_batches = [collate(part) for part in parts[rank]]
+        share = sum(map(len, parts[rank]))
+        yield GlobalBatch(micro_batches, max(map(len, parts)), share, begin, end)
 
 
 def split(examples: Sequence[Any], size: BatchSize) -> Iterator[list[Any]]:
@@ -186,10 +188,10 @@ def _examples(
 def _blocks(
     source: Source[Any], start: Position, workers: int
 ) -> Iterator[tuple[Position, Sequence[Any]]]:
-    """Blocks in order, each with the position of its first wanted example."""
-    wanted = _block_numbers(source, start)
+    """Blocks in order, each with the position of the first example to use."""
+    positions = _block_numbers(source, start)
     if workers == 0:
-        for position in wanted:
+        for position in positions:
             yield position, source.block(position.epoch, position.block)
         return
     pool = ProcessPoolExecutor(
@@ -197,12 +199,12 @@ def _blocks(
         # Forking a process that has threads (torch's) is not safe.
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
-        initargs=(source, os.getpid()),
+        initargs=(source,),
     )
     hidden = nullcontext if _needs_main(source) else without_main
     try:
         ahead: deque[tuple[Position, Future[Sequence[Any]]]] = deque()
-        for position in wanted:
+        for position in positions:
             with hidden():  # each of these may start a process
                 future = pool.submit(_make_block, position.epoch, position.block)
             ahead.append((position, future))
@@ -219,7 +221,7 @@ def _blocks(
 
 
 def _needs_main(source: Source[Any]) -> bool:
-    """Whether a source has parts of the script's own, which workers find by running it again."""
+    """Whether a source has parts of the user's script, which workers find by running it again."""
     try:
         with without_main():
             pickle.dumps(source)
@@ -240,21 +242,14 @@ def _block_numbers(source: Source[Any], start: Position) -> Iterator[Position]:
 _worker_source: Source[Any] | None = None
 
 
-def _start_worker(source: Source[Any], parent: int) -> None:
+def _start_worker(source: Source[Any]) -> None:
     """Runs first in each worker process."""
     global _worker_source  # noqa: PLW0603 - a worker has one source for life
     _worker_source = source
     # A signal to the whole process group is for the parent, which still wants blocks meanwhile.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """A parent that is killed cannot end its workers; they look after it themselves."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _make_block(epoch: int, block: int) -> Sequence[Any]:

@@ -1,33 +1,266 @@
-"""A probe of a frozen encoder: how well a BiLSTM tags by some of its hidden states alone."""
+"""A probe of a frozen encoder: how well a BiLSTM tags by some of its hidden states alone.
+
+    states [layers, pieces, hidden] ─► side by side, or mixed ─► BiLSTM ─► W ─► a tag for each word
+
+The states are computed once and serve any number of probes and epochs. They lie in a NumPy file
+that is mapped into memory, `[layers + 1, pieces, hidden_size]`: each layer lies together, so that a
+probe of one layer reads one part of it.
+
+Source: paper §5.3 and table 7.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from jaxtyping import Float
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
+from .. import files
+from ..errors import BertworksError
+from ..inference.engine import DEFAULTS, by_tokens, check_finite, row_number
 from ..inference.evaluate import evaluate
+from ..inference.form import frozen_form
+from ..inference.settings import EngineSettings
 from ..model.config import EncoderConfig
-from ..settings import with_default
-from ..tasks.tagging.examples import TaggingExample
-from ..tasks.tagging.probe import LstmSettings, ProbeNetwork, ProbeTask
-from .best import Best
+from ..model.encoder import HasEncoder
+from ..model.layers import Dropout
+from ..packed import Batch
+from ..settings import Settings, with_default
+from ..tasks.classifying import ClassifyingNetwork
+from ..tasks.example import by_length
+from ..tasks.tagging.task import TaggingTask
+from ..tasks.tagging.words import TaggingExample, Window
 from .checkpoint import load_weights
 from .fit import fit
 from .journal import RunDirectory
-from .plan import Phase
+from .labelled_data import RowSource
+from .machine import seed_everything
 from .progress import Progress
-from .random_state import seed_everything
-from .row_source import RowSource
-from .settings import FitSettings, TrainingSettings
+from .settings import Best, FitSettings, TrainingSettings
+from .state import Phase
 
 
-class ProbeSettings(LstmSettings):
+class LayerChoice(NamedTuple):
+    """Which hidden states a probe is given."""
+
+    layers: tuple[int, ...]  # 0 for the embeddings, 1 for the first layer's output, and so on
+    # whether they are added up with learned weights; else they are laid side by side
+    mixed: bool = False
+
+
+class LstmSettings(Settings):
+    """The network of a probe. The paper says "a two-layer 768-dimensional BiLSTM"."""
+
+    lstm_hidden_size: int = Field(768, ge=1, description="of each of the two directions")
+    lstm_layers: int = Field(2, ge=1, description="one behind the other")
+    dropout: float = Field(0.1, ge=0, lt=1, description="before each layer and the output layer")
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenStates:
+    """What an encoder makes of the labelled pieces."""
+
+    # float32 `[layers + 1, pieces, hidden_size]`; the first are the embeddings
+    values: NDArray[np.float32]
+    starts: Mapping[Window, int]  # where each window's pieces begin
+
+    def of(self, windows: Iterable[Window], layers: Sequence[int]) -> NDArray[np.float32]:
+        """`[layers, pieces, hidden_size]`: of some windows' pieces, one window behind the other."""
+        pieces = pieces_of(self.starts, windows)
+        return np.stack([self.values[layer][pieces] for layer in layers])
+
+
+def window_starts(examples: Iterable[TaggingExample]) -> tuple[dict[Window, int], int]:
+    """Where each window's pieces begin if all are laid end to end, and how many there are."""
+    starts: dict[Window, int] = {}
+    total = 0
+    for example in examples:
+        for window in example.sequences:
+            starts[window] = total
+            total += len(window.positions)
+    return starts, total
+
+
+def pieces_of(starts: Mapping[Window, int], windows: Iterable[Window]) -> NDArray[np.int64]:
+    """The numbers of windows' pieces, one window behind the other."""
+    parts = [np.arange(len(window.positions)) + starts[window] for window in windows]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+class ScalarMix(nn.Module):
+    """A learned weighted sum of layers: `γ Σ softmax(s)ⱼ hⱼ`; at first their mean.
+
+    Source: Peters et al. (2018), "Deep contextualized word representations", equation 1.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.scores = nn.Parameter(torch.zeros(count))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    @property
+    def weights(self) -> Float[Tensor, " layers"]:
+        """Each layer's share; they add up to 1."""
+        shares: Tensor = torch.softmax(self.scores, 0)
+        return shares
+
+    def forward(
+        self, states: Float[Tensor, "layers pieces hidden_size"]
+    ) -> Float[Tensor, "pieces hidden_size"]:
+        mixed: Tensor = self.scale * torch.einsum("l,lph->ph", self.weights, states)
+        return mixed
+
+
+class ProbeNetwork(ClassifyingNetwork):
+    """A BiLSTM and a layer that predicts tags, on the words of each window; it has no encoder."""
+
+    loss_name = "tagging"
+
+    def __init__(
+        self, hidden_size: int, num_labels: int, choice: LayerChoice, settings: LstmSettings
+    ) -> None:
+        super().__init__()
+        self.mix = ScalarMix(len(choice.layers)) if choice.mixed else None
+        self.dropout = Dropout(settings.dropout)
+        self.lstm = nn.LSTM(
+            hidden_size * (1 if choice.mixed else len(choice.layers)),
+            settings.lstm_hidden_size,
+            settings.lstm_layers,
+            bidirectional=True,
+            dropout=settings.dropout if settings.lstm_layers > 1 else 0.0,
+        )
+        self.output = nn.Linear(2 * settings.lstm_hidden_size, num_labels)
+
+    def logits(self, batch: Batch) -> Float[Tensor, "pieces num_labels"]:
+        """Of the labelled pieces."""
+        states: Tensor = batch.targets["states"]
+        vectors: Tensor = (
+            states.transpose(0, 1).flatten(1) if self.mix is None else self.mix(states)
+        )
+        lengths = [length for length in batch.targets["lengths"].tolist() if length]
+        if not lengths:  # rows without a single word
+            return vectors.new_empty(0, self.output.out_features)
+        rows = self.dropout(vectors).split(lengths)
+        found, _ = self.lstm(pack_sequence(rows, enforce_sorted=False))
+        logits: Tensor = self.output(self.dropout(torch.cat(unpack_sequence(found))))
+        return logits
+
+
+class ProbeTask(TaggingTask):
+    """A tagging task whose batches hold hidden states; rows, tags and metrics are the task's own.
+
+    Args:
+        states: of all of its examples' windows.
+    """
+
+    def __init__(
+        self, task: TaggingTask, states: FrozenStates, choice: LayerChoice, lstm: LstmSettings
+    ) -> None:
+        super().__init__(task.tokenizer, task.settings)
+        self.states, self.choice, self.lstm = states, choice, lstm
+
+    def network(self, config: EncoderConfig) -> ProbeNetwork:  # type: ignore[override]
+        """A fresh network for the states of an encoder."""
+        return ProbeNetwork(config.hidden_size, len(self.settings.labels), self.choice, self.lstm)
+
+    def collate(self, examples: Sequence[TaggingExample]) -> Batch:
+        """As tagging does; beside that `targets["states"]`, `[layers, pieces, hidden_size]`, and
+        `targets["lengths"]`, `[windows]`: the labelled pieces of each."""
+        batch = super().collate(examples)
+        windows = [examples[at].sequences[number] for at, number in by_length(examples)]
+        more = {
+            "states": self.states.of(windows, self.choice.layers),
+            "lengths": np.array([len(window.positions) for window in windows]),
+        }
+        return replace(batch, targets={**batch.targets, **more})
+
+
+def frozen_states(
+    file: Path,
+    network: HasEncoder,
+    task: TaggingTask,
+    examples: Sequence[TaggingExample],
+    engine: EngineSettings = DEFAULTS,
+    say: Callable[[str], None] | None = None,
+) -> FrozenStates:
+    """All layers' vectors of the labelled pieces.
+
+    Args:
+        file: where they are kept. If it is there, it has to be of this encoder and these examples;
+            it is there as a whole or not at all.
+        examples: with their windows.
+        say: called with how large the file will be.
+
+    Raises:
+        BertworksError: the disk has no room for the file.
+        CheckpointError: a vector is not finite.
+    """
+    starts, pieces = window_starts(examples)
+    config = network.encoder.config
+    shape = (config.num_hidden_layers + 1, pieces, config.hidden_size)
+    if not file.exists():
+        size = 4 * int(np.prod(shape))
+        if say is not None:
+            say(f"computing {pieces:,} pieces' {shape[0]} hidden states: {size / 1e6:,.0f} MB")
+        file.with_name(f"{file.name}.part").unlink(missing_ok=True)  # an earlier release's
+        with files.atomic(file) as new:
+            free = shutil.disk_usage(file.parent).free
+            if size > free:  # a full disk would end the process with no word of what was wrong
+                raise BertworksError(
+                    f"the hidden states take {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",
+                    where=str(file.parent),
+                    fix="Make room, or give another --out.",
+                )
+            values = open_memmap(new, "w+", np.float32, shape)
+            _fill(values, network, task, examples, starts, engine)
+            values.flush()
+    found = np.load(file, mmap_mode="r")
+    assert found.shape == shape, "of this encoder and these examples"
+    return FrozenStates(found, starts)
+
+
+def _fill(
+    values: np.ndarray,
+    network: HasEncoder,
+    task: TaggingTask,
+    examples: Sequence[TaggingExample],
+    starts: Mapping[Window, int],
+    engine: EngineSettings,
+) -> None:
+    device = next(network.parameters()).device
+    form = frozen_form(network, engine.precision)
+    for part in by_tokens(examples, engine.batch_tokens):
+        batch = task.collate(part).to(device)
+        windows = (part[at].sequences[number] for at, number in by_length(part))
+        pieces = pieces_of(starts, windows)
+        with torch.inference_mode():
+            for layer, hidden in enumerate(form.encoder.hidden_states(batch.packed)):
+                vectors = hidden[batch.targets["positions"]]
+                check_finite(vectors, lambda at: _row_of(batch, at))  # noqa: B023
+                values[layer, pieces] = vectors.float().cpu().numpy()
+
+
+def _row_of(batch: Batch, at: int) -> str:
+    """The row that the piece at a place among the labelled ones is of."""
+    sequence = torch.searchsorted(
+        batch.packed.cu_seqlens.long(), batch.targets["positions"][at], right=True
+    )
+    return row_number(int(batch.packed.sequence_row[sequence - 1]))
+
+
+class TaggingProbeSettings(LstmSettings):
     """How a probe is trained. The paper says nothing of it; this is usual for an LSTM."""
 
     epochs: float = Field(10.0, gt=0, description="how often each row is learned from")
@@ -39,7 +272,7 @@ class ProbeSettings(LstmSettings):
     )
 
     def fit_settings(self, seed: int, steps_per_epoch: int) -> FitSettings:
-        """What of this the training loop is told."""
+        """These as settings of the training loop."""
         return FitSettings(
             seed=seed,
             batch_size=self.batch_size,
@@ -56,17 +289,11 @@ class ProbeSettings(LstmSettings):
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe says.
+    """What a probe says."""
 
-    Attributes:
-        metrics: on dev, of the best epoch.
-        best_step: the step of these.
-        shares: each layer's in a learned sum; empty where there is none.
-    """
-
-    metrics: Mapping[str, float]
-    best_step: int
-    shares: list[float]
+    metrics: Mapping[str, float]  # on dev, of the best epoch
+    best_step: int  # the step of these
+    shares: list[float]  # each layer's in a learned sum; empty where there is none
 
 
 def train_probe(
@@ -76,23 +303,16 @@ def train_probe(
     dev: Sequence[TaggingExample],
     *,
     out: Path,
-    settings: ProbeSettings,
+    settings: TaggingProbeSettings,
     seed: int = 0,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> ProbeResult:
-    """Train a probe and measure it; called again, it goes on where it stopped.
+    """Train a probe and measure it; called again, it resumes.
 
     Args:
         task: what is learned, with the hidden states of all windows of `train` and `dev`.
-        config: the frozen encoder's.
-        train: rows to learn from.
         dev: rows to measure on; they choose the epoch.
-        out: the run directory.
-        settings: how.
-        seed: of weights, dropout and order.
-        device: where to compute.
-        progress: shows how it goes.
 
     Raises:
         TrainingError, OutputError, Interrupted: as `fit` does.

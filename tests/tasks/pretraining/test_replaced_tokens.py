@@ -11,11 +11,6 @@ from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.store import load_weights
 from bertworks.errors import SettingsError
 from bertworks.inference.evaluate import evaluate
-from bertworks.tasks.pretraining.generator import (
-    generator_config,
-    sample_pieces,
-    with_generator,
-)
 from bertworks.tasks.pretraining.masking import MaskingSettings
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import (
@@ -23,13 +18,16 @@ from bertworks.tasks.pretraining.replaced_tokens import (
     DiscriminatorNetwork,
     ReplacedTokensTask,
     area_under_curve,
+    generator_config,
+    sample_pieces,
+    with_generator,
 )
 from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.training.fit import fit
 from bertworks.training.journal import RunDirectory
-from bertworks.training.plan import FitSettings, Phase
-from bertworks.training.row_source import RowSource
+from bertworks.training.labelled_data import RowSource
+from bertworks.training.state import FitSettings, Phase
 from tests.checkpoints import published
 from tests.checkpoints.published import error, geometry
 
@@ -86,7 +84,7 @@ def test_joint_loss_and_every_gradient(tokenizer, dtype, embedding_size, monkeyp
     drawn = torch.where(torch.arange(len(labels)) % 3 == 0, labels, (labels + 7) % 1000)
     at = iter(drawn.split(256))
     monkeypatch.setattr(
-        "bertworks.tasks.pretraining.generator.sample_pieces", lambda logits, draws: next(at)
+        "bertworks.tasks.pretraining.replaced_tokens.sample_pieces", lambda logits, draws: next(at)
     )
     losses = network(batch)
     assert losses.keys() == batch.counts.keys()

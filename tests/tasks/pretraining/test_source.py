@@ -44,7 +44,7 @@ def source_of(corpus: Any, tokenizer: Any, **values: Any) -> PretrainingSource:
     )
 
 
-def told(examples: Sequence[PretrainingExample]) -> list[tuple[Any, ...]]:
+def described(examples: Sequence[PretrainingExample]) -> list[tuple[Any, ...]]:
     return [(x.input_ids.tolist(), x.first_segment, x.next_sentence_label, x.key) for x in examples]
 
 
@@ -91,8 +91,8 @@ def test_blocks_are_pure_functions_of_seed_epoch_and_number(
     corpus = make_corpus(40)
     source = source_of(corpus, tokenizer, block_tokens=3000)
     again = pickle.loads(pickle.dumps(source_of(corpus, tokenizer, block_tokens=3000)))
-    forwards = {(e, b): told(source.block(e, b)) for e in (0, 1) for b in (0, 1, 2)}
-    backwards = {(e, b): told(again.block(e, b)) for e in (1, 0) for b in (2, 1, 0)}
+    forwards = {(e, b): described(source.block(e, b)) for e in (0, 1) for b in (0, 1, 2)}
+    backwards = {(e, b): described(again.block(e, b)) for e in (1, 0) for b in (2, 1, 0)}
     assert forwards == backwards
     assert len({str(value) for value in forwards.values()}) == 6
     keys = [x.key for e in (0, 1) for b in range(source.num_blocks(e)) for x in source.block(e, b)]
@@ -148,9 +148,9 @@ def test_few_tokens_make_one_block_and_long_documents_fewer(tokenizer: Any) -> N
 def test_a_block_is_a_sequence_that_travels(make_corpus: MakeCorpus, tokenizer: Any) -> None:
     block = source_of(make_corpus(20), tokenizer).block(0, 0)
     assert isinstance(block, InstanceBlock)
-    assert told(block[5:9]) == told(list(block))[5:9]
-    assert told([block[-1]]) == told(block[-1:])
-    assert told(pickle.loads(pickle.dumps(block))) == told(block)
+    assert described(block[5:9]) == described(list(block))[5:9]
+    assert described([block[-1]]) == described(block[-1:])
+    assert described(pickle.loads(pickle.dumps(block))) == described(block)
     with pytest.raises(IndexError):
         block[len(block)]
 
@@ -175,7 +175,7 @@ def test_units_come_with_their_tokens(
         expected = (ids % 3 == 0) & ~np.isin(ids, [CLS, SEP])
         np.testing.assert_array_equal(example.goes_on, expected)
     plain = source_of(corpus, tokenizer, format=format_, max_seq_length=64).block(0, 0)
-    assert told(plain) == told(source.block(0, 0))
+    assert described(plain) == described(source.block(0, 0))
     assert plain[0].goes_on is None
     corpus.has_units = False
     with pytest.raises(DataError, match="no spans"):
@@ -191,10 +191,10 @@ def test_epochs_are_fresh_unless_they_repeat(make_corpus: MakeCorpus, tokenizer:
     corpus = make_corpus(30)
     fresh = source_of(corpus, tokenizer)
     static = source_of(corpus, tokenizer, repeat_every=2)
-    assert sorted(told(fresh.block(0, 0))) != sorted(told(fresh.block(2, 0)))
-    assert sorted(told(static.block(0, 0))) == sorted(told(static.block(2, 0)))
-    assert told(static.block(0, 0)) != told(static.block(2, 0))  # in another order
-    assert sorted(told(static.block(0, 0))) != sorted(told(static.block(1, 0)))
+    assert sorted(described(fresh.block(0, 0))) != sorted(described(fresh.block(2, 0)))
+    assert sorted(described(static.block(0, 0))) == sorted(described(static.block(2, 0)))
+    assert described(static.block(0, 0)) != described(static.block(2, 0))  # in another order
+    assert sorted(described(static.block(0, 0))) != sorted(described(static.block(1, 0)))
 
 
 def test_examples_to_measure_by_are_the_same_each_time(
@@ -202,10 +202,10 @@ def test_examples_to_measure_by_are_the_same_each_time(
 ) -> None:
     source = source_of(make_corpus(30), tokenizer, block_tokens=3000)
     first = list(source.examples(limit=200))
-    assert told(first) == told(list(source.examples(limit=200)))
+    assert described(first) == described(list(source.examples(limit=200)))
     assert len(first) == 200
     every = list(source.examples())
-    assert told(every[:200]) == told(first)
+    assert described(every[:200]) == described(first)
     assert len(every) == sum(len(source.block(0, b)) for b in range(source.num_blocks(0)))
 
 
@@ -287,7 +287,7 @@ def test_next_sentence_shares_of_wikipedia(data_dir: Path) -> None:
     sentence. In exact balance it is half of either.
     """
     from bertworks.corpus.readers import read_documents
-    from bertworks.text.sentences import split_sentences
+    from bertworks.text.documents import split_sentences
     from bertworks.text.tokenizer import Tokenizer
 
     vocabulary = (data_dir / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8")

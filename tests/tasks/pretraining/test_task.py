@@ -275,8 +275,8 @@ def test_typed_masks_are_filled(reader: PretrainingTask) -> None:
     for mask, chance in zip(answers[10]["masks"], chances, strict=True):
         assert [entry["id"] for entry in mask] == chance.topk(3).indices.tolist()
         assert [entry["token"] for entry in mask] == [PIECES[entry["id"]] for entry in mask]
-        told = [entry["probability"] for entry in mask]
-        assert told == pytest.approx(chance.topk(3).values.tolist(), rel=1e-4)
+        predicted = [entry["probability"] for entry in mask]
+        assert predicted == pytest.approx(chance.topk(3).values.tolist(), rel=1e-4)
 
 
 def test_bad_rows_are_named(reader: PretrainingTask) -> None:

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.packed import Batch, Packed
-from bertworks.tasks import parts as parts_module
-from bertworks.tasks.retrieval.columns import RetrievalColumns
+from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalSettings
 from bertworks.tasks.retrieval.network import RetrievalNetwork
-from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
 
@@ -135,8 +133,10 @@ def test_cosine_loss_is_of_scores_brought_to_their_range() -> None:
         (unit_vector(task, network, row["one"]) @ unit_vector(task, network, row["two"])).item()
         for row in rows
     ]
-    told = [answer["similarity"] for answer in task.decode(network.predict(batch), batch).values()]
-    assert told == pytest.approx(cosines, abs=1e-12)
+    predicted = [
+        answer["similarity"] for answer in task.decode(network.predict(batch), batch).values()
+    ]
+    assert predicted == pytest.approx(cosines, abs=1e-12)
     wanted = batch.targets["labels"].double().numpy()
     assert network(batch)["retrieval"].item() == pytest.approx(((cosines - wanted) ** 2).sum())
 
@@ -161,7 +161,7 @@ def test_chunks_have_the_gradients_of_the_whole(
     if dropout:
         # The draws fall otherwise in parts than in the whole: so parts, but none computed twice.
         monkeypatch.setattr(
-            parts_module, "checkpoint", lambda f, *arguments, use_reentrant: f(*arguments)
+            "bertworks.tasks.texts.checkpoint", lambda f, *arguments, use_reentrant: f(*arguments)
         )
         expected, before = gradients(chunked)
         assert torch.equal(after, before)

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertworks.tasks.retrieval.evaluator import RankingEvaluator
-from bertworks.tasks.retrieval.exact import top_k
+from bertworks.tasks.retrieval.evaluator import RankingEvaluator, top_k
 
 from .test_losses import batch_of, task_of
 
@@ -55,10 +54,10 @@ def test_ranking_metrics_are_those_of_sentence_transformers() -> None:
     assert isinstance(evaluator, RankingEvaluator)
     for start in range(0, len(rows), 7):
         part = rows[start : start + 7]
-        told = [row["positive"] for row in part] + [n for row in part for n in row["negative"]]
+        predicted = [row["positive"] for row in part] + [n for row in part for n in row["negative"]]
         outputs = {
             "queries": torch.from_numpy(np.stack([vector[row["query"]] for row in part])),
-            "passages": torch.from_numpy(np.stack([vector[text] for text in told])),
+            "passages": torch.from_numpy(np.stack([vector[text] for text in predicted])),
         }
         evaluator.add(outputs, batch_of(task, part))
     corpus = sorted(

@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import spearmanr
 
 import bertworks as bw
-from bertworks.tasks.retrieval.settings import RetrievalOptions
+from bertworks.tables.reading import read_rows
+from bertworks.tasks.retrieval.columns import RetrievalOptions
 from bertworks.tasks.retrieval.task import RetrievalTask
-from bertworks.tasks.rows import read_rows
 
 
 @pytest.mark.long

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from bertworks.errors import DataError, SettingsError
-from bertworks.tasks.retrieval.columns import RetrievalColumns
-from bertworks.tasks.retrieval.settings import RetrievalOptions
+from bertworks.tables.reading import read_rows
+from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalOptions
 from bertworks.tasks.retrieval.task import RetrievalTask
-from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
 
 from ..hard_cases import PIECES

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
 from ...model.heads import TokenHead
 from ...packed import Batch, Padded
 from ..task import Network, by_row
-
-if TYPE_CHECKING:
-    from ...model.config import EncoderConfig
 
 SpanLoss = Literal["mean", "sum"]
 Softmax = Literal["sequence", "passage"]
@@ -25,7 +23,6 @@ class AnsweringNetwork(Network):
     """An encoder with the start and end vectors of spans.
 
     Args:
-        config: the geometry.
         dropout: before the output layer; `config.answering_dropout`, if left out: in all
             families but DistilBERT none, as in the original.
         span_loss: the mean or the sum of the two log-likelihoods.

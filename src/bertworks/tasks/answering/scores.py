@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+import string
+from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ..breakdown import Breakdown, excerpt
-from ..counters import Placed, Worst, means_by
-from .metrics import Version, best_threshold, exact_match, f1, normalized, with_words
+from ..breakdown import Breakdown, Placed, Tally, Worst, excerpt, means_by
 
 NO_ANSWER = "no answer"
 LENGTHS = (NO_ANSWER, "1 word", "2 words", "3 to 5 words", "6 to 10 words", "more words")
@@ -19,18 +20,14 @@ LONGEST = (0, 1, 2, 5, 10)
 
 
 class _Row(NamedTuple):
-    """A question: the true answers, the predicted one, and how it is counted.
-
-    Attributes:
-        predicted: the best answer; None where the system gave none, not even the empty one.
-        margin: how much better no answer scores than `predicted`; None if that is not known.
-        first_word: of the question.
-    """
+    """A question: the gold answers, the predicted one, and how it is counted."""
 
     answers: tuple[str, ...]
+    # the best answer; None where the system gave none, not even the empty one
     predicted: str | None
+    # how much better no answer scores than `predicted`; None if that is not known
     margin: float | None
-    first_word: str
+    first_word: str  # of the question
 
     def scores(self, version: Version, predicted: str | None) -> tuple[float, float]:
         """Exact match and F1 if this were predicted; a question that was left out has 0."""
@@ -39,7 +36,7 @@ class _Row(NamedTuple):
         return exact_match(predicted, self.answers, version), f1(predicted, self.answers, version)
 
 
-class AnsweringScores:
+class AnsweringScores(Tally):
     """`exact_match` and `f1` of answers, as the official scorers count them.
 
     The rules are those of SQuAD 2.0 if a question without an answer is possible or occurs, else
@@ -52,6 +49,8 @@ class AnsweringScores:
         unanswerable: whether questions without an answer are possible.
         threshold: no answer is predicted where the margin is greater.
     """
+
+    gathered = ("_rows", "_worst")
 
     def __init__(self, *, unanswerable: bool, threshold: float = math.inf) -> None:
         self._unanswerable, self._threshold = unanswerable, threshold
@@ -74,10 +73,7 @@ class AnsweringScores:
         """Count a question.
 
         Args:
-            row: its number and place.
-            question: its text.
-            context: the passage.
-            answers: the true answers; none where there is no answer.
+            answers: the gold answers; none where there is no answer.
             predicted: the best answer, "" if there is none; None if the system left the question
                 out, which is always wrong.
             margin: how much better no answer scores; None if that is not known.
@@ -89,7 +85,7 @@ class AnsweringScores:
         final = self._final(counted)
         if final is None:
             return
-        true = " / ".join(dict.fromkeys(with_words(answers))) or NO_ANSWER
+        gold = " / ".join(dict.fromkeys(with_words(answers))) or NO_ANSWER
         for version, worst in self._worst.items():
             is_right, overlap = counted.scores(version, final)
             if not is_right:
@@ -97,7 +93,7 @@ class AnsweringScores:
                     1 - overlap if probability is None else probability,
                     row,
                     context,
-                    true,
+                    gold,
                     final or NO_ANSWER,
                     mark=mark,
                     before=f"{excerpt(question)[0]} | ",
@@ -167,6 +163,81 @@ def _first_word(question: str) -> str:
 
 
 def _length(answers: Sequence[str]) -> str:
-    """How many words the first true answer has."""
+    """How many words the first gold answer has."""
     first = next(iter(with_words(answers)), "")
     return LENGTHS[int(np.searchsorted(LONGEST, len(first.split())))]
+
+
+Version = Literal["1.1", "2.0"]
+"""Of SQuAD: the official scorers of the two differ where an answer has no words."""
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def normalized(answer: str) -> str:
+    """An answer as it is compared: lower case, no punctuation, no articles, single spaces."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
+
+
+def with_words(answers: Sequence[str]) -> list[str]:
+    """The answers of which something is left when they are normalised.
+
+    A question that has none is one without an answer.
+    """
+    return [answer for answer in answers if normalized(answer)]
+
+
+def _compared(answers: Sequence[str], version: Version) -> Sequence[str]:
+    """The gold answers that a prediction is compared with; without any, the empty one.
+
+    Version 2.0 leaves out those without words.
+    """
+    return (with_words(answers) if version == "2.0" else answers) or [""]
+
+
+def exact_match(predicted: str, answers: Sequence[str], version: Version) -> float:
+    """1 if the predicted answer is one of the gold ones; no answer is the empty one."""
+    return float(
+        any(normalized(predicted) == normalized(answer) for answer in _compared(answers, version))
+    )
+
+
+def f1(predicted: str, answers: Sequence[str], version: Version) -> float:
+    """The best F1 of the words that the predicted answer shares with one of the gold ones.
+
+    Where one of the two has no words, it is 0; but 1 if neither has any, in version 2.0.
+    """
+    return max(_word_f1(predicted, answer, version) for answer in _compared(answers, version))
+
+
+def _word_f1(predicted: str, answer: str, version: Version) -> float:
+    words, other = normalized(predicted).split(), normalized(answer).split()
+    if not words or not other:
+        return float(words == other and version == "2.0")
+    shared = sum((Counter(words) & Counter(other)).values())
+    return 2 * shared / (len(words) + len(other))
+
+
+def best_threshold(
+    margins: Sequence[float], if_answered: Sequence[float], if_none: Sequence[float]
+) -> tuple[float, float]:
+    """The threshold above which no answer is given, and the mean score that it gives.
+
+    Args:
+        margins: of each question, how much better "no answer" scores than the best answer.
+        if_answered: its score if the best answer is given.
+        if_none: its score if none is.
+
+    Returns:
+        The threshold of the best mean; of equal ones, the lowest.
+    """
+    order = sorted(range(len(margins)), key=lambda at: margins[at])
+    total = sum(if_none)
+    best, threshold = total, (margins[order[0]] - 1.0 if order else 0.0)
+    for place, at in enumerate(order):
+        total += if_answered[at] - if_none[at]
+        last_of_equals = place + 1 == len(order) or margins[order[place + 1]] > margins[at]
+        if last_of_equals and total > best:
+            best, threshold = total, margins[at]
+    return threshold, best / max(1, len(margins))

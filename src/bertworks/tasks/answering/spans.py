@@ -1,13 +1,19 @@
-"""Answers in a passage: where they stand in the windows, and the best ones out of scores."""
+"""Answers in a passage: their columns, where they are in the windows, the best ones by score."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ...errors import DataError
+from ...tables.rows import Row, unpacked
+from ...tables.schema import Role, Schema
 from ...text.encoding import Encoding
+from ...text.windows import most_context
+from ..example import LabelledExample
 
 
 class Candidate(NamedTuple):
@@ -22,17 +28,17 @@ Found = Literal["as given", "moved", "lost"]
 
 
 def locate(passage: str, answer: str, start: object) -> tuple[int, Found]:
-    """Where an answer stands: where it is said to, or the nearest place where it does.
+    """The place of an answer: the given one, or the nearest place where it occurs.
 
     Returns:
         The first character, and whether it is `as given`, had to be `moved`, or is `lost`: then the
         passage does not hold it, and the character is -1.
     """
-    told = None
+    given = None
     if isinstance(start, int | float) and not isinstance(start, bool) and start % 1 == 0:
-        told = int(start)  # Parquet has floats where a number is missing elsewhere
-    if told is not None and told >= 0 and answer and passage.startswith(answer, told):
-        return told, "as given"
+        given = int(start)  # Parquet has floats where a number is missing elsewhere
+    if given is not None and given >= 0 and answer and passage.startswith(answer, given):
+        return given, "as given"
     places = []
     at = passage.find(answer) if answer else -1
     while at >= 0:
@@ -40,12 +46,12 @@ def locate(passage: str, answer: str, start: object) -> tuple[int, Found]:
         at = passage.find(answer, at + 1)
     if not places:
         return -1, "lost"
-    return min(places, key=lambda place: abs(place - (told or 0))), "moved"
+    return min(places, key=lambda place: abs(place - (given or 0))), "moved"
 
 
 def passage_tokens(encoding: Encoding) -> np.ndarray:
     """The tokens of a window that are the passage's: `[n]`, in order."""
-    # It stands between the last two special tokens.
+    # It is between the last two special tokens.
     before, behind = np.flatnonzero(encoding.special_tokens_mask)[-2:]
     return np.arange(before + 1, behind)
 
@@ -59,7 +65,7 @@ def tokens_of(
     if not len(inside):
         return None
     first, last = inside[0], inside[-1]
-    # A span that begins before the window, or goes on behind it, is another window's.
+    # A span that begins before the window, or ends behind it, is another window's.
     if (first == 0 and offsets[0, 0] > start) or (
         last == len(tokens) - 1 and offsets[last, 1] < end
     ):
@@ -67,7 +73,7 @@ def tokens_of(
     return int(tokens[first]), int(tokens[last])
 
 
-def tellers(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+def max_context(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
     """For each window, which of its passage tokens it sees with the most context of all windows.
 
     The context of a token is the lesser of what it has to its left and right, and a hundredth of
@@ -76,17 +82,13 @@ def tellers(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
     Args:
         windows: first passage token of each window, and how many it has.
     """
-    total = max(start + length for start, length in windows)
-    best = np.full(total, -np.inf)
-    owner = np.zeros(total, np.int64)
-    for number, (start, length) in enumerate(windows):
+    contexts = []
+    for start, length in windows:
         at = np.arange(length)
-        context = np.minimum(at, length - 1 - at) + 0.01 * length
-        better = context > best[start : start + length]
-        best[start : start + length][better] = context[better]
-        owner[start : start + length][better] = number
+        contexts.append((start, np.minimum(at, length - 1 - at) + 0.01 * length))
+    found = most_context(contexts, max(start + length for start, length in windows))
     return [
-        owner[start : start + length] == number for number, (start, length) in enumerate(windows)
+        found[start : start + length] == number for number, (start, length) in enumerate(windows)
     ]
 
 
@@ -108,7 +110,6 @@ def candidates(
         offsets: `[tokens, 2]` characters of the passage.
         may_start: `[tokens]` bool.
         max_answer_tokens: the most tokens of an answer.
-        count: how many spans are wanted.
     """
     length = len(start_logits)
     width = min(max_answer_tokens, length)
@@ -129,3 +130,59 @@ def candidates(
         for at in best.tolist()
         if np.isfinite(scores[at])
     ]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class AnsweringExample(LabelledExample):
+    """A question and its passage, which are its texts, as windows.
+
+    The target of each window is the first and the last token of the answer; (0, 0), which is
+    `[CLS]`, where the window has none.
+    """
+
+    sequences: Sequence[Encoding]  # the windows
+    # the gold answers, none where there is no answer; None where they are not known
+    answers: tuple[str, ...] | None
+    found: Found  # what became of the first answer
+
+    @property
+    def question(self) -> str:
+        """The question's text."""
+        return self.texts[0]
+
+    @property
+    def context(self) -> str:
+        """The passage."""
+        return self.texts[1]
+
+
+SCHEMA = Schema(
+    Role("question", ("question", "query")),
+    Role("context", ("context", "passage"), title="passage"),
+    Role("answers", ("answers", "answer"), of_label=True),
+)
+
+
+def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], list[Any]]:
+    """A row's answers and where they are said to begin; both empty where there is none.
+
+    A text without a word is no answer.
+
+    Raises:
+        DataError: the column is missing, or does not hold answers as SQuAD writes them.
+    """
+    value = unpacked(row.get(column), dict)
+    if isinstance(value, str):
+        return ([value], [None]) if value.strip() else ([], [])
+    if isinstance(value, Mapping):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            starts = starts if isinstance(starts, list) else [None] * len(texts)
+            if len(starts) == len(texts):
+                kept = [pair for pair in zip(texts, starts, strict=True) if pair[0].strip()]
+                return [text for text, _ in kept], [start for _, start in kept]
+    raise DataError(
+        f"the column {column!r} holds no answers",
+        where=where,
+        fix='It must be a text, or {"text": [...], "answer_start": [...]}.',
+    )

@@ -4,50 +4,130 @@
 
 The score of a span from i to j is S·Tᵢ + E·Tⱼ; that of no answer is the span of `[CLS]` alone
 (paper §4.2 and §4.3). A long passage is cut into windows that overlap, and of each token the window
-with the most context around it has the say (the original `run_squad.py`).
+with the most context around it counts (the original `run_squad.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import Field
 from torch import Tensor
 
-from ...checkpoints.heads import SPANS
+from ...checkpoints.heads import SPANS, Published
 from ...errors import DataError
+from ...model.config import EncoderConfig
 from ...packed import Batch
+from ...settings import Settings
+from ...tables.formats import TITLE
+from ...tables.rows import Row, Rows, text_of
+from ...tables.schema import RoleColumns
 from ...text.encoding import Encoding, Segment
 from ...text.windows import segment_windows
 from ..example import by_length, pack
-from ..json_document import TITLE
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
-from ..placed import Rows, text_of
-from ..schema import RoleColumns
-from ..task import Evaluator, Prediction, Row, Shown
-from .columns import SCHEMA, answers_of
-from .evaluator import AnsweringEvaluator
-from .examples import AnsweringExample
-from .network import AnsweringNetwork
-from .settings import AnsweringOptions, AnsweringSettings
-from .spans import Candidate, Found, candidates, locate, passage_tokens, tellers, tokens_of
-
-if TYPE_CHECKING:
-    from ...checkpoints.published import Published
-    from ...model.config import EncoderConfig
+from ..metrics import ScoredEvaluator
+from ..task import Evaluator, Prediction, Shown
+from .network import AnsweringNetwork, Softmax, SpanLoss, answering_loss_sum
+from .scores import AnsweringScores
+from .spans import (
+    SCHEMA,
+    AnsweringExample,
+    Candidate,
+    Found,
+    answers_of,
+    candidates,
+    locate,
+    max_context,
+    passage_tokens,
+    tokens_of,
+)
 
 _PUBLISHED_LENGTH = 384  # tokens of a window: what published models were trained with
 
 
-class AnsweringTask(LabelledTask[AnsweringExample]):
-    """Which span of a passage answers a question.
+class _Shared(Settings):
+    """Windows and answers of question answering."""
 
-    Args:
-        tokenizer: the model's.
-        settings: columns, windows, limits.
-    """
+    max_seq_length: int = Field(384, ge=8, description="the most tokens of a window")
+    stride: int = Field(128, ge=1, description="tokens between the beginnings of windows")
+    max_question_tokens: int = Field(64, ge=1, description="a longer question is cut")
+    max_answer_tokens: int = Field(30, ge=1, description="a longer span is no answer")
+    n_best: int = Field(20, ge=1, description="spans that probabilities are shared out among")
+    span_loss: SpanLoss = Field(
+        "mean", description="of the two log-likelihoods: their mean, as in the original, or sum"
+    )
+    softmax: Softmax = Field(
+        "sequence", description="over which tokens: all, as in the original, or the passage's"
+    )
+
+
+class AnsweringOptions(_Shared, TaskOptions):
+    """Columns of question answering."""
+
+    question_column: str | None = Field(None, description="name or number; guessed if left out")
+    context_column: str | None = Field(None, description="of the passages; guessed if left out")
+    answers_column: str | None = Field(None, description="name or number; guessed if left out")
+
+
+class AnsweringSettings(_Shared, TaskSettings):
+    """What question answering is, beside its weights."""
+
+    question: str = Field("question", description="the column of questions")
+    context: str = Field("context", description="the column of passages")
+    answers: str = Field("answers", description="the column of answers")
+    unanswerable: bool = Field(False, description="whether there are questions without an answer")
+    null_threshold: float = Field(
+        0.0, description="no answer is predicted where it scores better than the best span by more"
+    )
+
+
+class AnsweringEvaluator(ScoredEvaluator):
+    """`loss` a window, and the scores of `AnsweringScores`."""
+
+    gathered = ("_scores", "_loss", "_windows")
+    _scores: AnsweringScores
+
+    def __init__(self, task: AnsweringTask) -> None:
+        self._task = task
+        self._loss, self._windows = 0.0, 0
+        settings = task.settings
+        self._scores = AnsweringScores(
+            unanswerable=settings.unanswerable, threshold=settings.null_threshold
+        )
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        settings = self._task.settings
+        share = 0.5 if settings.span_loss == "mean" else 1.0
+        loss = answering_loss_sum(outputs["logits"], batch, settings.softmax) * share
+        self._loss += loss.item()
+        self._windows += batch.packed.num_sequences
+        for example, spans, null in self._task.spans(outputs, batch):
+            assert example.answers is not None, "answers are known where they are measured"
+            answer = self._task.answer(example, spans, null)
+            margin = None
+            if settings.unanswerable:  # without a span nothing is predicted, whatever the threshold
+                margin = null - spans[0].score if spans else 0.0
+            self._scores.add(
+                example,
+                example.question,
+                example.context,
+                example.answers,
+                example.context[spans[0].start : spans[0].end] if spans else "",
+                margin=margin,
+                probability=answer["probability"],
+                mark=(answer["start"], answer["end"]),
+            )
+
+    def result(self) -> dict[str, float]:
+        return {"loss": self._loss / self._windows, **self._scores.result()}
+
+
+class AnsweringTask(LabelledTask[AnsweringExample]):
+    """Which span of a passage answers a question."""
 
     name: ClassVar[str] = "answering"
     head = SPANS
@@ -75,14 +155,9 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         return cls(of.tokenizer, settings)
 
     def network(self, config: EncoderConfig) -> AnsweringNetwork:
-        """A fresh network.
-
-        Raises:
-            SettingsError: the encoder has fewer positions than `max_seq_length`.
-        """
-        own = self.settings
-        check_length(own.max_seq_length, config)
-        return AnsweringNetwork(config, own.dropout, own.span_loss, own.softmax)
+        settings = self.settings
+        check_length(settings.max_seq_length, config)
+        return AnsweringNetwork(config, settings.dropout, settings.span_loss, settings.softmax)
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
         article = [(TITLE,)] if TITLE in rows.columns else []
@@ -96,20 +171,29 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[AnsweringExample]:
-        """Tokenise many rows at once; a passage that stands in several, once.
+        """Tokenise many rows at once; a passage that occurs in several, once.
 
         Raises:
             DataError: a column is missing, or holds no text, or no answers as SQuAD writes them.
         """
-        own = self.settings
-        questions = [text_of(row, own.question, at) for row, at in zip(rows, where, strict=True)]
-        contexts = {text_of(row, own.context, at): at for row, at in zip(rows, where, strict=True)}
+        settings = self.settings
+        questions = [
+            text_of(row, settings.question, at) for row, at in zip(rows, where, strict=True)
+        ]
+        contexts = {
+            text_of(row, settings.context, at): at for row, at in zip(rows, where, strict=True)
+        }
         parts = self.tokenizer.segments(list(contexts), where=list(contexts.values()))
         passages = dict(zip(contexts, parts, strict=True))
         segments = self.tokenizer.segments(questions, where=where)
         return [
             self._example(
-                first_index + at, row, segments[at], passages[row[own.context]], where[at], labelled
+                first_index + at,
+                row,
+                segments[at],
+                passages[row[settings.context]],
+                where[at],
+                labelled,
             )
             for at, row in enumerate(rows)
         ]
@@ -123,27 +207,27 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         where: str,
         labelled: bool,
     ) -> AnsweringExample:
-        own = self.settings
-        question_seen = question[: own.max_question_tokens]
-        room = own.max_seq_length - self.tokenizer.num_special_tokens(pair=True)
+        settings = self.settings
+        question_seen = question[: settings.max_question_tokens]
+        room = settings.max_seq_length - self.tokenizer.num_special_tokens(pair=True)
         windows = segment_windows(
             self.tokenizer,
             question_seen,
             passage,
-            max_length=own.max_seq_length,
+            max_length=settings.max_seq_length,
             # Beside a long question a window may be narrower than the stride.
-            stride=min(own.stride, max(1, room - len(question_seen))),
+            stride=min(settings.stride, max(1, room - len(question_seen))),
             where=where,
         )
         answers = targets = None
         found: Found = "as given"
         if labelled:
-            texts, starts = answers_of(row, own.answers, where)
+            texts, starts = answers_of(row, settings.answers, where)
             answers = tuple(texts)
             start = end = -1
             if texts:
                 text = texts[0]
-                start, found = locate(row[own.context], text, starts[0])
+                start, found = locate(row[settings.context], text, starts[0])
                 if found != "lost":  # blanks around the answer are no token's
                     end = start + len(text.rstrip())
                     start += len(text) - len(text.lstrip())
@@ -152,8 +236,8 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             index=index,
             sequences=windows,
             target=targets,
-            truncated_tokens=max(0, len(question) - own.max_question_tokens),
-            texts=(row[own.question], row[own.context]),
+            truncated_tokens=max(0, len(question) - settings.max_question_tokens),
+            texts=(row[settings.question], row[settings.context]),
             where=where,
             answers=answers,
             found=found,
@@ -213,11 +297,11 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def answer(
         self, example: AnsweringExample, spans: Sequence[Candidate], null: float
     ) -> Prediction:
-        """What is told of a row: see `decode`."""
+        """What is predicted for a row: see `decode`."""
         every = [*spans, Candidate(null, 0, 0)] if self.settings.unanswerable else spans
         scores = np.array([span.score for span in every])
         shares = np.exp(scores - scores.max(initial=-np.inf))
-        told: list[Prediction] = [
+        spans_found: list[Prediction] = [
             {
                 "answer": example.context[span.start : span.end],
                 "start": span.start,
@@ -227,11 +311,11 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             for span, share in zip(every, shares / max(shares.sum(), 1e-300), strict=True)
         ]
         nothing: Prediction = {"answer": "", "start": 0, "end": 0, "probability": 0.0}
-        best = told[0] if told else nothing
+        best = spans_found[0] if spans_found else nothing
         if self.settings.unanswerable and self._is_null(spans, null):
-            best = told[-1]
-        told.sort(key=lambda one: one["probability"], reverse=True)
-        return {**best, "alternatives": told}
+            best = spans_found[-1]
+        spans_found.sort(key=lambda one: one["probability"], reverse=True)
+        return {**best, "alternatives": spans_found}
 
     def _is_null(self, spans: Sequence[Candidate], null: float) -> bool:
         return not spans or null - spans[0].score > self.settings.null_threshold
@@ -244,30 +328,31 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         cu_seqlens = batch.packed.cu_seqlens.tolist()
         rows, numbers = batch.packed.sequence_row.tolist(), batch.packed.sequence_number.tolist()
         places = {pair: cu_seqlens[at] for at, pair in enumerate(zip(rows, numbers, strict=True))}
-        own = self.settings
+        settings = self.settings
         for example in batch.examples:
             tokens = [passage_tokens(window) for window in example.sequences]
-            firsts = [own.stride * number for number in range(len(tokens))]
-            says = tellers([(first, len(part)) for first, part in zip(firsts, tokens, strict=True)])
+            firsts = [settings.stride * number for number in range(len(tokens))]
+            lengths = map(len, tokens)
+            may_start = max_context(list(zip(firsts, lengths, strict=True)))
             null = np.inf
             best: list[Candidate] = []
             for number, (window, part) in enumerate(zip(example.sequences, tokens, strict=True)):
                 start = places[example.index, number]
                 null = min(null, logits[start].sum())
-                own_logits = logits[start + part]
+                of_passage = logits[start + part]
                 best += candidates(
-                    own_logits[:, 0],
-                    own_logits[:, 1],
+                    of_passage[:, 0],
+                    of_passage[:, 1],
                     window.offsets[part],
-                    says[number],
-                    max_answer_tokens=own.max_answer_tokens,
-                    count=own.n_best,
+                    may_start[number],
+                    max_answer_tokens=settings.max_answer_tokens,
+                    count=settings.n_best,
                 )
             best.sort(key=lambda span: -span.score)
             unlike: dict[str, Candidate] = {}
             for span in best:
                 unlike.setdefault(example.context[span.start : span.end], span)
-            yield example, list(unlike.values())[: own.n_best], float(null)
+            yield example, list(unlike.values())[: settings.n_best], float(null)
 
     def count_targets(self, examples: Sequence[AnsweringExample]) -> Mapping[str, int]:
         counts = {"answered": 0, "without an answer": 0, "moved": 0, "lost": 0}

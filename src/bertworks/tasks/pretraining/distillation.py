@@ -35,7 +35,6 @@ class DistillationNetwork(Network):
     Args:
         student: what is trained, and what is kept.
         teacher: of as wide hidden states, if `cosine_weight` is not 0.
-        settings: temperature and weights.
 
     Raises:
         SettingsError: the two do not fit together.
@@ -59,7 +58,7 @@ class DistillationNetwork(Network):
                 f"{ours.hidden_size}",
                 fix="Set distillation.cosine_weight=0.",
             )
-        if theirs.attention == "causal":
+        if theirs.attention != "bidirectional":
             raise SettingsError("the teacher is causal: it guesses next pieces, not masked ones")
         self.student = student
         self.teacher = teacher.requires_grad_(False).eval()
@@ -80,30 +79,32 @@ class DistillationNetwork(Network):
         settings, student, teacher = self.settings, self.student, self.teacher
         hidden = student.encoder(batch.packed)
         with torch.no_grad():
-            wanted = teacher.encoder(batch.packed)
+            target = teacher.encoder(batch.packed)
         positions = batch.targets["masked_positions"]
-        own, other = hidden.index_select(0, positions), wanted.index_select(0, positions)
+        masked, masked_target = (part.index_select(0, positions) for part in (hidden, target))
         labels = batch.targets["masked_labels"]
         losses = {
-            "mlm": settings.mlm_weight * student.mlm_head.loss_sum(own, labels),
-            "soft": settings.soft_weight * self._soft(own, other),
+            "mlm": settings.mlm_weight * student.mlm_head.loss_sum(masked, labels),
+            "soft": settings.soft_weight * self._soft(masked, masked_target),
         }
         if student.nsp_head is not None:
             logits = student.nsp_head(student.encoder.pooled(hidden, batch.packed))
             losses["nsp"] = cross_entropy_sum(logits, batch.targets["next_sentence_labels"])
         if settings.cosine_weight:
-            cosine = F.cosine_similarity(hidden.float(), wanted.float(), dim=-1)
+            cosine = F.cosine_similarity(hidden.float(), target.float(), dim=-1)
             losses["cosine"] = settings.cosine_weight * (1 - cosine).sum()
         return losses
 
-    def _soft(self, own: Tensor, other: Tensor) -> Tensor:
+    def _soft(self, student: Tensor, teacher: Tensor) -> Tensor:
         temperature = self.settings.temperature
-        total = own.new_zeros((), dtype=torch.float32)
-        for start in range(0, len(own), _ROWS):
+        total = student.new_zeros((), dtype=torch.float32)
+        for start in range(0, len(student), _ROWS):
             rows = slice(start, start + _ROWS)
             with torch.no_grad():
-                targets = (self.teacher.mlm_head(other[rows]).float() / temperature).log_softmax(-1)
-            found = (self.student.mlm_head(own[rows]).float() / temperature).log_softmax(-1)
+                targets = (self.teacher.mlm_head(teacher[rows]).float() / temperature).log_softmax(
+                    -1
+                )
+            found = (self.student.mlm_head(student[rows]).float() / temperature).log_softmax(-1)
             total = total + F.kl_div(found, targets, reduction="sum", log_target=True)
         return total * temperature**2
 
@@ -117,7 +118,6 @@ class DistillationTask(PretrainingTask):
 
     Args:
         settings: the network's, whose weights say which losses there are.
-        others: see `PretrainingTask`.
     """
 
     name: ClassVar[str] = "distillation"
@@ -157,12 +157,12 @@ def begin_like(student: PretrainingNetwork, teacher: PretrainingNetwork) -> tupl
     parts: list[tuple[nn.Module, nn.Module]] = [
         (student.encoder.embeddings, teacher.encoder.embeddings),
         (student.mlm_head, teacher.mlm_head),
-        *((own, theirs[number]) for own, number in zip(layers, taken, strict=True)),
+        *((target, theirs[number]) for target, number in zip(layers, taken, strict=True)),
     ]
-    for own, other in parts:
-        state = {k: v for k, v in other.state_dict().items() if k in own.state_dict()}
+    for target, other in parts:
+        state = {k: v for k, v in other.state_dict().items() if k in target.state_dict()}
         try:
-            own.load_state_dict(state)
+            target.load_state_dict(state)
         except RuntimeError as error:
             raise SettingsError(
                 "the student's parts are not of the teacher's sizes",

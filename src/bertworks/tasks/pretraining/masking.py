@@ -1,4 +1,4 @@
-"""Which tokens are to be guessed, and what stands in their place.
+"""Which tokens are predicted, and what replaces them.
 
 A whole batch of sequences, laid end to end, is masked in one go. Everything random is a pure
 function of (the sequence's key, the token's place in it): a sequence's masks depend neither on what
@@ -92,34 +92,27 @@ class MaskingSettings(Settings):
 
         At least one; halves are rounded to even, as Python's `round` does in the original.
         """
-        wanted = np.maximum(1, np.rint(lengths * self.mlm_probability).astype(np.int64))
+        count = np.maximum(1, np.rint(lengths * self.mlm_probability).astype(np.int64))
         limit = self.max_predictions_per_sequence
-        return wanted if limit is None else np.minimum(limit, wanted)
+        return count if limit is None else np.minimum(limit, count)
 
 
 class Masked(NamedTuple):
-    """Masked sequences.
+    """Masked sequences."""
 
-    Attributes:
-        input_ids: `[tokens]` int64, as the network sees them.
-        positions: `[masked]` int64, rising: which tokens are to be guessed.
-        labels: `[masked]` int64: what stood there.
-    """
-
-    input_ids: np.ndarray
-    positions: np.ndarray
-    labels: np.ndarray
+    input_ids: np.ndarray  # `[tokens]` int64, as the network sees them
+    positions: np.ndarray  # `[masked]` int64, rising: which tokens are to be guessed
+    labels: np.ndarray  # `[masked]` int64: the original ids
 
 
 class Masker:
     """Masks batches of sequences.
 
     Args:
-        settings: how.
         vocab_size: random pieces are drawn from all ids below this.
         mask_id: the id of `[MASK]`.
         frame_ids: the ids of `[CLS]` and `[SEP]`, which are never chosen.
-        continuation: `[vocab_size]` bool: the pieces that go on a word (`##…`).
+        continuation: `[vocab_size]` bool: the pieces that continue a word (`##…`).
         word_end: `[vocab_size]` bool: the pieces that end a word, where that is marked (`…</w>`).
     """
 

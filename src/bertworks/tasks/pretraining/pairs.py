@@ -104,13 +104,11 @@ def make_instances(
     """Cut some documents into instances.
 
     Args:
-        documents: the documents' numbers, in order.
         bounds: gives any document's cumulative sentence lengths; no document is empty.
         num_documents: how many documents a random B may come from (numbers 0 up to this).
-        settings: the format.
         rng: every draw is made with `rng.random()` and `rng.getrandbits()`, whose streams Python
             keeps from version to version.
-        framed: whether `[CLS]` stands before a sequence, and `[SEP]` behind each of its pieces.
+        framed: whether `[CLS]` comes before a sequence, and `[SEP]` after each of its pieces.
     """
     if settings.format == "full-sentences":
         yield from _full_sentences(documents, bounds, settings.max_seq_length, int(framed))
@@ -163,8 +161,8 @@ def _pairs(
         other = lone or random() < 0.5
         a, b = Piece(document, start, middle), Piece(document, middle, end)
         if other and (lone or not swap):
-            wanted = 1 if single else target - (middle - start)
-            b = _random_piece(document, wanted, bounds, num_documents, rng)
+            length = 1 if single else target - (middle - start)
+            b = _random_piece(document, length, bounds, num_documents, rng)
             first = split
         else:
             first = last
@@ -173,19 +171,21 @@ def _pairs(
         yield Instance(_truncate(a, b, max_num_tokens, rng), int(other))
 
 
-def _random_piece(own: int, wanted: int, bounds: Bounds, num_documents: int, rng: Random) -> Piece:
-    """Whole sentences of another document, from a random one on, `wanted` tokens or more.
+def _random_piece(
+    other_than: int, length: int, bounds: Bounds, num_documents: int, rng: Random
+) -> Piece:
+    """Whole sentences of another document, from a random one on, `length` tokens or more.
 
     Fewer where the document ends before, and one sentence at least.
     """
-    document = own
+    document = other_than
     for _ in range(DRAWS):
         document = int(rng.random() * num_documents)
-        if document != own:
+        if document != other_than:
             break
     ends = bounds(document)
     first = int(rng.random() * (len(ends) - 1))
-    last = bisect_left(ends, ends[first] + wanted, first + 1)
+    last = bisect_left(ends, ends[first] + length, first + 1)
     return Piece(document, ends[first], ends[min(last, len(ends) - 1)])
 
 

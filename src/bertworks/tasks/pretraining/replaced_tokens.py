@@ -1,42 +1,45 @@
-"""Replaced-token detection as a task: tell, of each token of a text, whether it was replaced.
+"""Replaced-token detection: predict, of each token of a text, whether it was replaced.
 
-ELECTRA's other objective beside BERT's. A small generator (`generator`) fills masked places with
-pieces that it holds likely; the discriminator, which is the model that is kept, is asked of every
-token whether it stands where it stood. Source: Clark et al. (2020, arXiv 2003.10555), §2.
+    masked text ─► generator ─► a piece drawn for each masked place ─► discriminator ─► replaced?
+                      └ mlm                                                └ rtd, over all tokens
+
+ELECTRA's objective. Both networks learn at once, from the generator's masked-language-model loss
+and the discriminator's, weighted; the draw lets no gradient through. They share their embeddings.
+The discriminator is the model that is kept.
+
+Source: Clark et al. (2020, arXiv 2003.10555), §2 and §3.2; the original code for what is shared.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from ...checkpoints.heads import RTD
+from ...checkpoints.heads import RTD, Published
 from ...errors import DataError, SettingsError
+from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
-from ...model.heads import ReplacedTokenHead
+from ...model.heads import MLMHead, ReplacedTokenHead
 from ...packed import Batch, Padded
 from ...settings import Settings
-from ..task import Evaluator, Network, Prediction, Row, Task, by_row
+from ...tables.rows import Row
+from ...text.encoding import Encoding
+from ...text.tokenizer import Tokenizer
+from ..task import Evaluator, Network, Prediction, Task, by_row
 from . import hashing
 from .masking import MaskingSettings
 from .pairs import InstanceSettings
 from .settings import ReplacedTokensSettings
 from .source import PretrainingExample
-from .task import PretrainingEvaluator, PretrainingTask
-
-if TYPE_CHECKING:
-    from ...checkpoints.published import Published
-    from ...model.config import EncoderConfig
-    from ...text.encoding import Encoding
-    from ...text.tokenizer import Tokenizer
+from .task import PretrainingEvaluator, PretrainingNetwork, PretrainingTask, typed_texts
 
 DRAW_BITS = 31
 """How many random bits a replacement is drawn from."""
@@ -45,7 +48,7 @@ _SAMPLE = np.uint64(4 << 60)  # mixed into a token's bits, as masking.py mixes 1
 
 
 class DiscriminatorNetwork(Network):
-    """An encoder with a head that tells replaced tokens."""
+    """An encoder with a head that detects replaced tokens."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -68,7 +71,7 @@ class DiscriminatorNetwork(Network):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TypedText(PretrainingExample):
-    """A text whose tokens are to be told apart, and where in it they stand."""
+    """A text whose tokens are classified, and their places in it."""
 
     encoding: Encoding | None = None
 
@@ -86,10 +89,9 @@ class ReplacedTokensTask(Task[PretrainingExample]):
     """Which tokens of a text are not the original ones.
 
     Examples come from a `PretrainingSource`, to be masked, filled and learned from, or from rows
-    with a `text` (and a `pair`) whose tokens are to be told apart.
+    with a `text` (and a `pair`) whose tokens are to be classified.
 
     Args:
-        tokenizer: of the corpus.
         instances: the format of the instances; nothing is asked of pairs.
         masking: which tokens the generator fills.
         settings: the two networks' part in the loss.
@@ -127,9 +129,13 @@ class ReplacedTokensTask(Task[PretrainingExample]):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
         """The task that `to_dict` described."""
-        own = _Description.parse(values)
+        described = _Description.parse(values)
         return cls(
-            tokenizer, own.instances, own.masking, own.replaced_tokens, max_length=own.max_length
+            tokenizer,
+            described.instances,
+            described.masking,
+            described.replaced_tokens,
+            max_length=described.max_length,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,24 +154,23 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         return cls(of.tokenizer, max_length=of.config.max_seqlen)
 
     def network(self, config: EncoderConfig) -> DiscriminatorNetwork:
-        """A fresh discriminator; `generator.with_generator` has it trained.
+        """A fresh discriminator; `with_generator` has it trained.
 
         Raises:
             SettingsError: its tokens only see what is behind them.
         """
-        if config.attention == "causal":
-            raise SettingsError("attention='causal': replaced tokens are predicted from both sides")
+        if config.attention != "bidirectional":
+            raise SettingsError(
+                f"attention={config.attention!r}: replaced tokens are predicted from both sides"
+            )
         return DiscriminatorNetwork(config)
 
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
     ) -> TypedText:
         """A text, or a pair, as it was typed; nothing is masked."""
-        del labelled  # what stood there before is not known
-        text, pair = row.get("text"), row.get("pair")
-        if not isinstance(text, str) or not isinstance(pair, str | None):
-            raise DataError("the row has no text", where=where, fix="Give it as 'text'.")
-        found = self.tokenizer.encode(text, pair, max_length=self.max_length)
+        del labelled  # the original is not known
+        found = self.tokenizer.encode(*typed_texts(row, where), max_length=self.max_length)
         first = int((found.token_type_ids == 0).sum())
         return TypedText(found.input_ids, first, row=index, encoding=found)
 
@@ -203,10 +208,10 @@ class ReplacedTokensTask(Task[PretrainingExample]):
             assert isinstance(example, TypedText) and example.encoding is not None
             found, row = example.encoding, example.row
             assert row is not None
-            told: list[list[dict[str, Any]]] = [[], []]
+            tokens: list[list[dict[str, Any]]] = [[], []]
             for at in np.flatnonzero(~found.special_tokens_mask).tolist():
                 start, end = found.offsets[at].tolist()
-                told[at >= example.first_segment].append(
+                tokens[at >= example.first_segment].append(
                     {
                         "token": self.tokenizer.id_to_token(int(found.input_ids[at])),
                         "start": start,
@@ -214,9 +219,9 @@ class ReplacedTokensTask(Task[PretrainingExample]):
                         "probability": of_row[row][at].item(),
                     }
                 )
-            answers[row] = {"tokens": told[0]}
+            answers[row] = {"tokens": tokens[0]}
             if example.first_segment < example.num_tokens:
-                answers[row]["pair_tokens"] = told[1]
+                answers[row]["pair_tokens"] = tokens[1]
         return answers
 
     def evaluator(self) -> ReplacedTokensEvaluator:
@@ -235,6 +240,8 @@ class ReplacedTokensEvaluator(Evaluator):
     The generator's replacements are drawn as in training, but always the same for the same
     instance: two evaluations of the same networks give the same.
     """
+
+    gathered = ("_masked", "_loss", "_logits", "_replaced")
 
     def __init__(self, weight: float) -> None:
         self._weight = weight
@@ -291,3 +298,129 @@ def area_under_curve(scores: np.ndarray, is_positive: np.ndarray) -> float:
     positive, negative = scores[is_positive], np.sort(scores[~is_positive])
     below = np.searchsorted(negative, positive) + np.searchsorted(negative, positive, "right")
     return float(below.mean() / (2 * len(negative)))
+
+
+_ROWS = 256  # masked places whose logits are held at a time
+_SHARED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")
+
+
+class ReplacedTokensNetwork(Network):
+    """A discriminator and the generator that it learns from.
+
+    Args:
+        discriminator: what is kept.
+        generator: of embeddings as wide; they are replaced by the discriminator's.
+        weight: of the discriminator's loss.
+    """
+
+    def __init__(
+        self, discriminator: DiscriminatorNetwork, generator: PretrainingNetwork, weight: float
+    ) -> None:
+        super().__init__()
+        self.discriminator, self.generator, self.weight = discriminator, generator, weight
+        tied, shared = generator.encoder.embeddings, discriminator.encoder.embeddings
+        widths = {net.encoder.config.embedding_width for net in (discriminator, generator)}
+        assert len(widths) == 1, "both have the same embeddings"
+        for name in _SHARED:
+            setattr(tied, name, getattr(shared, name))
+        if generator.encoder.config.tie_word_embeddings:
+            word_embeddings = shared.word_embeddings.weight
+            assert isinstance(word_embeddings, nn.Parameter)
+            generator.mlm_head.decoder = word_embeddings
+
+    @property
+    def encoder(self) -> Encoder:  # type: ignore[override]
+        """The discriminator's."""
+        return self.discriminator.encoder
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed losses: `mlm` over the masked places, `weighted_rtd` over all tokens."""
+        hidden = self.generator.encoder(batch.packed)
+        masked = hidden.index_select(0, batch.targets["masked_positions"])
+        head = self.generator.mlm_head
+        with torch.no_grad():
+            drawn = _sample(masked, batch.targets["draws"], head)
+        losses = self.discriminator(_filled(batch, drawn))
+        return {
+            "mlm": head.loss_sum(masked, batch.targets["masked_labels"]),
+            "weighted_rtd": self.weight * losses["rtd"],
+        }
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """What both say of instances, and what is right for the second of them.
+
+        `mlm_logits` `[masked, vocab_size]`, `rtd_logits` and `is_replaced` `[tokens]`.
+        """
+        outputs = self.generator.predict(batch)
+        filled = _filled(batch, _sample(outputs["mlm_logits"], batch.targets["draws"]))
+        is_replaced = filled.targets["is_replaced"]
+        return {**outputs, **self.discriminator.predict(filled), "is_replaced": is_replaced}
+
+
+def with_generator(
+    discriminator: DiscriminatorNetwork, settings: ReplacedTokensSettings
+) -> ReplacedTokensNetwork:
+    """A discriminator beside a fresh generator."""
+    config = generator_config(discriminator.encoder.config, settings)
+    generator = PretrainingNetwork(config, next_sentence=False)
+    return ReplacedTokensNetwork(discriminator, generator, settings.weight)
+
+
+def generator_config(config: EncoderConfig, settings: ReplacedTokensSettings) -> EncoderConfig:
+    """The geometry of a discriminator's generator: narrower, its embeddings as wide.
+
+    Source: Clark et al. (2020), table 6: the multiplier is for hidden size, feed-forward size and
+    number of heads.
+    """
+    width = max(1, round(config.hidden_size * settings.generator_share))
+    heads = max(1, round(config.num_attention_heads * settings.generator_share))
+    while width % heads:
+        heads -= 1
+    embedding = config.embedding_width
+    return config.with_values(
+        hidden_size=width,
+        num_attention_heads=heads,
+        intermediate_size=max(1, round(config.intermediate_size * settings.generator_share)),
+        num_hidden_layers=max(1, round(config.num_hidden_layers * settings.generator_layers)),
+        embedding_size=None if embedding == width else embedding,
+    )
+
+
+def sample_pieces(logits: Tensor, draws: Tensor) -> Tensor:
+    """Pieces drawn with the probabilities of a softmax over the logits: `[rows]`.
+
+    The probabilities of a row are laid end to end, and a piece is where the draw falls. They are
+    counted in whole numbers, whose sums are exact in any order and on any device, and by which no
+    piece is drawn of a probability below 2 to the minus `DRAW_BITS`.
+
+    Args:
+        logits: `[rows, vocab_size]`.
+        draws: `[rows]` whole numbers below 2 to the `DRAW_BITS`, all equally likely.
+    """
+    sums = torch.promote_types(logits.dtype, torch.float32)
+    chances = torch.softmax(logits.to(sums), -1) * 2**DRAW_BITS
+    ends = chances.long().cumsum(-1)
+    places = (ends[:, -1:] * draws[:, None]) >> DRAW_BITS
+    return torch.searchsorted(ends, places, right=True).squeeze(-1)
+
+
+def _sample(rows: Tensor, draws: Tensor, head: MLMHead | None = None) -> Tensor:
+    """A piece for each row, which holds logits, or what a head makes them of; some at a time."""
+    parts = []
+    for start in range(0, max(1, len(rows)), _ROWS):
+        part = rows[start : start + _ROWS]
+        logits = part if head is None else head(part)
+        parts.append(sample_pieces(logits, draws[start : start + _ROWS]))
+    return torch.cat(parts)
+
+
+def _filled(batch: Batch, drawn: Tensor) -> Batch:
+    """The discriminator's batch: what was drawn is in the masked places.
+
+    A drawn piece that equals the original does not count as replaced (§2).
+    """
+    positions, packed = batch.targets["masked_positions"], batch.packed
+    original = torch.zeros_like(packed.input_ids, dtype=torch.bool)
+    is_replaced = original.index_copy(0, positions, drawn != batch.targets["masked_labels"])
+    input_ids = packed.input_ids.index_copy(0, positions, drawn)
+    return Batch(replace(packed, input_ids=input_ids), {"is_replaced": is_replaced})

@@ -1,4 +1,4 @@
-"""The settings of objectives of pre-training that need more than one network."""
+"""The settings of objectives of pre-training that have some beside those of all."""
 
 from __future__ import annotations
 
@@ -23,6 +23,18 @@ class DistillationSettings(Settings):
     )
     initialize: bool = Field(
         True, description="begin with the teacher's embeddings, heads, and every so many layers"
+    )
+
+
+class SkipGramSettings(Settings):
+    """How static vectors are learned from neighbours; the defaults are word2vec's."""
+
+    window: int = Field(
+        5, ge=1, description="how far apart two tokens of a pair are at most; drawn for each token"
+    )
+    negatives: int = Field(5, ge=1, description="pieces drawn for each pair")
+    subsample: float = Field(
+        1e-3, gt=0, description="pieces of a larger share of the corpus are left out at random"
     )
 
 

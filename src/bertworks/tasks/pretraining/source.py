@@ -15,16 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 import numpy as np
 
 from ...errors import DataError
+from ...text.tokenizer import Tokenizer
 from . import hashing
 from .pairs import InstanceSettings, make_instances
-
-if TYPE_CHECKING:
-    from ...text.tokenizer import Tokenizer
 
 BLOCK_TOKENS = 512 * 1024
 _ORDER, _PAIRS, _SHUFFLE, _KEYS, _HELD_OUT = range(5)  # so that no two uses share their draws
@@ -52,34 +50,28 @@ class Documents(Protocol):
 
     @property
     def has_units(self) -> bool:
-        """Whether it is told which tokens are masked together."""
+        """Whether it is known which tokens are masked together."""
         ...
 
     def goes_on(self, number: int, /) -> np.ndarray:
-        """`[tokens]` bool: which of a document's tokens go on the unit of the token before."""
+        """`[tokens]` bool: which of a document's tokens continue the unit of the token before."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PretrainingExample:
-    """One sequence, unmasked.
+    """One sequence, unmasked."""
 
-    Attributes:
-        input_ids: `[num_tokens]`, of any integer type: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
-        first_segment: how many of them are of token type 0.
-        next_sentence_label: 0 if B follows A, 1 if not; None if that is not asked.
-        key: what the masking is drawn from, as a pure function; None if nothing is to be masked,
-            since the text holds the `[MASK]`s that are to be filled.
-        row: the row of data it comes from, where it comes from one.
-        goes_on: `[num_tokens]` bool, which tokens are masked together with the token before; None
-            unless the source was asked for it.
-    """
-
+    # `[num_tokens]`, of any integer type: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`
     input_ids: np.ndarray
-    first_segment: int
-    next_sentence_label: int | None = None
+    first_segment: int  # how many of them are of token type 0
+    next_sentence_label: int | None = None  # 0 if B follows A, 1 if not; None if that is not asked
+    # what the masking is drawn from, as a pure function; None if nothing is to be masked, since the
+    # text holds the `[MASK]`s that are to be filled
     key: int | None = None
-    row: int | None = None
+    row: int | None = None  # the row of data it comes from, where it comes from one
+    # `[num_tokens]` bool, which tokens are masked together with the token before; None unless the
+    # source was asked for it
     goes_on: np.ndarray | None = None
 
     @property
@@ -102,23 +94,16 @@ class InstanceBlock(Sequence[PretrainingExample]):
     """The instances of a block: a sequence of examples that are views of a few arrays.
 
     It is small to send from one process to another.
-
-    Attributes:
-        tokens: the block's tokens, sequence after sequence, in the order they were made.
-        starts: `[instances]` where each instance starts in them, in the order of use; likewise:
-        lengths: how many tokens it has.
-        first_segments: how many of these are of token type 0.
-        next_sentence_labels: int8; None if that is not asked.
-        keys: uint64.
-        goes_on: `[tokens]` bool, which go on a unit; None unless that is asked.
     """
 
-    tokens: np.ndarray
+    tokens: np.ndarray  # the block's tokens, sequence after sequence, in the order they were made
+    # `[instances]` where each instance starts in them, in the order of use; likewise:
     starts: np.ndarray
-    lengths: np.ndarray
-    first_segments: np.ndarray
-    next_sentence_labels: np.ndarray | None
-    keys: np.ndarray
+    lengths: np.ndarray  # how many tokens it has
+    first_segments: np.ndarray  # how many of these are of token type 0
+    next_sentence_labels: np.ndarray | None  # int8; None if that is not asked
+    keys: np.ndarray  # uint64
+    # `[tokens]` bool, which continue a unit; None unless that is asked
     goes_on: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -132,14 +117,14 @@ class InstanceBlock(Sequence[PretrainingExample]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         start = int(self.starts[index])
-        own = slice(start, start + int(self.lengths[index]))
+        tokens = slice(start, start + int(self.lengths[index]))
         labels = self.next_sentence_labels
         return PretrainingExample(
-            self.tokens[own],
+            self.tokens[tokens],
             int(self.first_segments[index]),
             None if labels is None else int(labels[index]),
             int(self.keys[index]),
-            goes_on=None if self.goes_on is None else self.goes_on[own],
+            goes_on=None if self.goes_on is None else self.goes_on[tokens],
         )
 
 
@@ -153,20 +138,17 @@ class PretrainingSource:
     """Instances of some documents of a corpus.
 
     Args:
-        corpus: the tokenised documents.
         documents: the numbers of those to use; a random B comes from these too.
         tokenizer: whose `[CLS]` and `[SEP]` frame the sequences. One that lacks either has nothing
             put around them, and each document ends with its end token, if it has one.
-        instances: how documents are cut.
         seed: what everything is drawn from, together with the epoch.
         repeat_every: after so many epochs the same instances come again, with the same masks, in
             another order (`MaskingSettings.repeat_every`); never, if None.
-        units: whether examples tell which tokens are masked together.
         block_tokens: about how many tokens a block has.
 
     Raises:
         DataError: the documents hold no tokens, or too few documents do; the tokenizer cannot frame
-            pairs; or the corpus does not tell of units that are asked for.
+            pairs; or the corpus lacks the units that are asked for.
     """
 
     def __init__(
@@ -264,8 +246,8 @@ class PretrainingSource:
         order = hashing.permutation(key, len(self.documents))
         ends = np.cumsum(self.lengths[order])
         blocks = max(1, round(int(ends[-1]) / self.block_tokens))
-        wanted = np.arange(1, blocks) * (ends[-1] / blocks)
-        edges = np.searchsorted(ends, wanted, side="right")
+        borders = np.arange(1, blocks) * (ends[-1] / blocks)
+        edges = np.searchsorted(ends, borders, side="right")
         edges = np.unique(np.concatenate(([0], edges, [len(order)])))
         self._planned = content, order, edges
         return order, edges
@@ -344,7 +326,6 @@ def split_held_out(
     """Set documents aside that are never trained on.
 
     Args:
-        corpus: the tokenised documents.
         held_out: how many documents, or which share of them if it is a fraction below 1.
         seed: which ones, together with the number of documents.
 

@@ -11,28 +11,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ...checkpoints.heads import MLM, NSP
+from ...checkpoints.heads import MLM, NSP, Published
 from ...errors import DataError, SettingsError
+from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
 from ...model.heads import MLMHead, NSPHead, cross_entropy_sum
 from ...packed import Batch, Packed, Padded
 from ...settings import Settings
-from ..task import Evaluator, Network, Prediction, Row, Task, by_row
+from ...tables.rows import Row
+from ...text.tokenizer import Tokenizer
+from ..task import Evaluator, Network, Prediction, Task, by_row
 from .masking import Masker, MaskingSettings
 from .pairs import Format, InstanceSettings
 from .source import PretrainingExample
-
-if TYPE_CHECKING:
-    from ...checkpoints.published import Published
-    from ...model.config import EncoderConfig
-    from ...text.tokenizer import Tokenizer
 
 _ROWS = 1024  # masked positions whose logits are widened to float32 at a time
 
@@ -41,24 +39,35 @@ class PretrainingNetwork(Network):
     """An encoder with the masked-language-model head and, if it is asked, the next-sentence head.
 
     Args:
-        config: the geometry.
         next_sentence: whether there is a next-sentence head, and a pooler under it.
+        causal: whether each next token is predicted; as attention is, if left out.
     """
 
-    def __init__(self, config: EncoderConfig, *, next_sentence: bool = True) -> None:
+    def __init__(
+        self, config: EncoderConfig, *, next_sentence: bool = True, causal: bool | None = None
+    ) -> None:
         super().__init__()
         self.encoder = Encoder(config, pooler=next_sentence)
         word_embeddings = self.encoder.embeddings.word_embeddings.weight
         assert isinstance(word_embeddings, nn.Parameter)
         self.mlm_head = MLMHead(config, word_embeddings)
         self.nsp_head = NSPHead(config) if next_sentence else None
-        self.loss_name = "lm" if config.attention == "causal" else "mlm"
+        is_causal = config.attention != "bidirectional" if causal is None else causal
+        self.loss_name = "lm" if is_causal else "mlm"
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed losses: `mlm` (or `lm`) over the positions asked, `nsp` over the sequences."""
+        """The summed losses: `mlm` (or `lm`) over the positions asked, `nsp` over the sequences.
+
+        Of a two-way encoder `lm` is the sum of both directions' (Peters et al. 2018, §3.1).
+        """
         hidden = self.encoder(batch.packed)
-        masked = hidden.index_select(0, batch.targets["masked_positions"])
-        losses = {self.loss_name: self.mlm_head.loss_sum(masked, batch.targets["masked_labels"])}
+        places, labels = (batch.targets[f"masked_{name}"] for name in ("positions", "labels"))
+        masked = hidden.index_select(0, places)
+        if self.encoder.config.attention == "two-way":
+            before = hidden.index_select(0, places + 1)  # its halves predict what precedes
+            halves = masked.chunk(2, -1)[0], before.chunk(2, -1)[1]
+            masked, labels = torch.cat(halves), torch.cat([labels, batch.packed.input_ids[places]])
+        losses = {self.loss_name: self.mlm_head.loss_sum(masked, labels)}
         if self.nsp_head is not None:
             logits = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
             losses["nsp"] = cross_entropy_sum(logits, batch.targets["next_sentence_labels"])
@@ -88,9 +97,11 @@ class PretrainingEvaluator(Evaluator):
     """Held-out measures of pre-training.
 
     `mlm_loss`, `mlm_perplexity` and `mlm_accuracy` over the masked pieces (`lm_…` over the next
-    ones); `nsp_loss` and `nsp_accuracy` over the sequences, beside `nsp_majority`, which whoever
-    always gave the commoner answer would reach; and `loss`, the sum of the two.
+    ones); `nsp_loss` and `nsp_accuracy` over the sequences, beside `nsp_majority`, that of
+    always giving the commoner answer; and `loss`, the sum of the two.
     """
+
+    gathered: ClassVar[tuple[str, ...]] = ("_sums", "_masked", "_sequences")
 
     def __init__(self, name: str = "mlm") -> None:
         self._name = name
@@ -165,6 +176,18 @@ def make_masker(settings: MaskingSettings, tokenizer: Tokenizer) -> Masker:
     )
 
 
+def typed_texts(row: Row, where: str | None) -> tuple[str, str | None]:
+    """The text of a row that was typed, and the second text of a pair.
+
+    Raises:
+        DataError: it has none.
+    """
+    text, pair = row.get("text"), row.get("pair")
+    if not isinstance(text, str) or not isinstance(pair, str | None):
+        raise DataError("the row has no text", where=where, fix="Give it as 'text'.")
+    return text, pair
+
+
 def _units(example: PretrainingExample) -> np.ndarray:
     assert example.goes_on is not None, "the source was asked for units"
     return example.goes_on
@@ -186,12 +209,10 @@ class PretrainingTask(Task[PretrainingExample]):
     `text` (and a `pair`) in which each typed `[MASK]` is to be filled.
 
     Args:
-        tokenizer: of the corpus.
         instances: the format of the instances; decides whether there is a next-sentence head.
-        masking: how they are masked.
         causal: whether each next piece is guessed rather than masked ones.
         max_length: the most tokens a typed row may have.
-        top_k: how many pieces are told for each typed `[MASK]`.
+        top_k: how many pieces are given for each typed `[MASK]`.
     """
 
     name: ClassVar[str] = "pretraining"
@@ -221,9 +242,13 @@ class PretrainingTask(Task[PretrainingExample]):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
         """The task that `to_dict` described."""
-        own = _Description.parse(values)
+        described = _Description.parse(values)
         return cls(
-            tokenizer, own.instances, own.masking, causal=own.causal, max_length=own.max_length
+            tokenizer,
+            described.instances,
+            described.masking,
+            causal=described.causal,
+            max_length=described.max_length,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -252,7 +277,7 @@ class PretrainingTask(Task[PretrainingExample]):
         return cls(
             of.tokenizer,
             InstanceSettings(format=pairs if has_pairs else "full-sentences"),
-            causal=config.attention == "causal",
+            causal=config.attention != "bidirectional",
             max_length=config.max_seqlen,
         )
 
@@ -260,24 +285,20 @@ class PretrainingTask(Task[PretrainingExample]):
         """A fresh network.
 
         Raises:
-            SettingsError: its tokens see both sides where each next piece is to be guessed, or only
-                one where masked ones are.
+            SettingsError: its tokens see one side alone, and masked ones are to be guessed.
         """
-        if (config.attention == "causal") != self.causal:
-            raise SettingsError(
-                f"attention={config.attention!r} does not fit an objective that is "
-                + ("causal" if self.causal else "not")
-            )
-        return PretrainingNetwork(config, next_sentence=self.instances.next_sentence)
+        if config.attention != "bidirectional" and not self.causal:
+            raise SettingsError(f"attention={config.attention!r} does not fit the objective")
+        return PretrainingNetwork(
+            config, next_sentence=self.instances.next_sentence, causal=self.causal
+        )
 
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
     ) -> PretrainingExample:
         """A text, or a pair, whose typed `[MASK]`s are to be filled; nothing else is masked."""
-        del labelled  # what stood at a typed [MASK] is not known
-        text, pair = row.get("text"), row.get("pair")
-        if not isinstance(text, str) or not isinstance(pair, str | None):
-            raise DataError("the row has no text", where=where, fix="Give it as 'text'.")
+        del labelled  # the word behind a typed [MASK] is not known
+        text, pair = typed_texts(row, where)
         (encoding,) = self.tokenizer.encode_batch(
             [text],
             None if pair is None else [pair],

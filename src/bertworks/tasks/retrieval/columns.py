@@ -1,18 +1,25 @@
-"""Which columns hold queries, what belongs to them and what does not; or pairs and their scores."""
+"""Columns, settings and packs of retrieval: queries, their passages and negatives, scored pairs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from itertools import product
+from typing import Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from ...checkpoints.sentence import SentencePooling
 from ...errors import DataError
+from ...packed import Packed
 from ...settings import Settings
-from ..columns import PAIR_NAMES, QUERY_NAMES, listing, resolve
+from ...tables.rows import Row, Rows, listing, unpacked, value_of
+from ...tables.schema import PAIR_NAMES, QUERY_NAMES, Role, Schema, resolve
+from ..example import LabelledExample, pack
+from ..labelled import TaskOptions, TaskSettings
 from ..labels import finite_number
-from ..placed import Rows, missing_column, unpacked
-from ..schema import Role, Schema
-from ..task import Row
 
 POSITIVE_NAMES = ("positive", "pos")
 PASSAGE_NAMES = (*POSITIVE_NAMES, "passage", "answer", "document", "context")
@@ -30,19 +37,13 @@ SCHEMA = Schema(
 
 
 class RetrievalColumns(Settings):
-    """The columns that rows are read from.
+    """The columns that rows are read from."""
 
-    Attributes:
-        query: the queries, or the first texts of scored pairs.
-        passage: what belongs to each, or the second texts.
-        negatives: what does not: of each column a text, or a list of them, or nothing.
-        score: how alike the two texts of a pair are.
-    """
-
-    query: str
-    passage: str
+    query: str  # the queries, or the first texts of scored pairs
+    passage: str  # what belongs to each, or the second texts
+    # what does not: of each column a text, or a list of them, or nothing
     negatives: tuple[str, ...] = ()
-    score: str | None = None
+    score: str | None = None  # how alike the two texts of a pair are
 
     def __str__(self) -> str:
         first, second = ("query", "positive") if self.score is None else ("text", "second text")
@@ -65,9 +66,8 @@ def find_retrieval_columns(
     """Settle which columns are what: those named, by name or by number; the others by guessing.
 
     Args:
-        rows: the table.
         query, passage, negatives, score: what is named; guessed if None.
-        labelled: whether negatives and scores are wanted.
+        labelled: whether negatives and scores are looked for.
         may_score: whether a score is looked for; only where the second texts are not called
             positives and there are no negatives.
 
@@ -81,13 +81,13 @@ def find_retrieval_columns(
     def named(name: str | None) -> str | None:
         return None if name is None else resolve(columns, name, rows.name)
 
-    own_query, own_passage, own_score = named(query), named(passage), named(score)
+    the_query, the_passage, the_score = named(query), named(passage), named(score)
     pairs = [*product(QUERY_NAMES, PASSAGE_NAMES), *PAIR_NAMES]
     if len(columns) == 2:
         first, second = (name.strip().lower() for name in columns)
         pairs.append((first, second))
     guesses = (
-        (own_query or by_name.get(first), own_passage or by_name.get(second))
+        (the_query or by_name.get(first), the_passage or by_name.get(second))
         for first, second in pairs
     )
     found = [(first, second) for first, second in guesses if first and second and first != second]
@@ -101,26 +101,21 @@ def find_retrieval_columns(
     if not labelled:
         return RetrievalColumns(query=texts[0], passage=texts[1])
     if negatives is not None:
-        own_negatives = [resolve(columns, name, rows.name) for name in negatives]
+        found_negatives = [resolve(columns, name, rows.name) for name in negatives]
     else:
-        own_negatives = [name for name in columns if _NEGATIVE.fullmatch(name.strip().lower())]
-    may_score = may_score and not own_negatives and texts[1].lower() not in POSITIVE_NAMES
-    if own_score is None and may_score:
-        own_score = _guess_score(rows, by_name.get, texts)
+        found_negatives = [name for name in columns if _NEGATIVE.fullmatch(name.strip().lower())]
+    may_score = may_score and not found_negatives and texts[1].lower() not in POSITIVE_NAMES
+    if the_score is None and may_score:
+        the_score = _guess_score(rows, by_name.get, texts)
     return RetrievalColumns(
-        query=texts[0], passage=texts[1], negatives=tuple(own_negatives), score=own_score
+        query=texts[0], passage=texts[1], negatives=tuple(found_negatives), score=the_score
     )
 
 
 def _guess_score(
     rows: Rows, by_name: Callable[[str], str | None], texts: Sequence[str]
 ) -> str | None:
-    """The column of a score's name that holds numbers.
-
-    Raises:
-        DataError: it is called labels, and they may as well be classes: whole numbers beyond 0 and
-            1, or names.
-    """
+    """The column of a score's name that holds numbers."""
     for name in filter(None, map(by_name, SCORE_NAMES)):
         if name not in texts:
             return name
@@ -147,9 +142,7 @@ def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
     """
     found: list[str] = []
     for column in columns:
-        if column not in row:
-            raise missing_column(column, row, where)
-        value = unpacked(row[column], list)
+        value = unpacked(value_of(row, column, where), list)
         texts = value if isinstance(value, list) else [value] if value else []
         if not all(isinstance(text, str) for text in texts):
             raise DataError(
@@ -157,3 +150,120 @@ def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
             )
         found += texts
     return found
+
+
+Loss = Literal["in-batch", "triplet", "cosine"]
+"""What vectors are trained by; see `losses`.
+
+- `in-batch`: each query is to find its passage among those of the whole batch and all negatives;
+- `triplet`: each passage is to be nearer to its query than the row's negatives are;
+- `cosine`: the cosine of two texts is to be their score.
+"""
+
+
+class _Shared(Settings):
+    """Losses of retrieval."""
+
+    scale: float = Field(
+        20.0, gt=0, description="of cosines in the in-batch loss; one over the temperature"
+    )
+    symmetric: bool = Field(
+        False, description="in-batch: each passage is to find its query, too; the mean of both"
+    )
+    margin: float = Field(0.1, gt=0, description="of cosines in the triplet loss")
+    score_range: tuple[float, float] | None = Field(
+        None, description="the scores that mean cosines 0 and 1; found out if left out"
+    )
+    chunk_tokens: int | None = Field(
+        None, ge=1, description="tokens that are encoded at once; saves memory for time"
+    )
+    truncation: Literal["cut", "error"] = Field("cut", description="what becomes of longer texts")
+
+    @model_validator(mode="after")
+    def _range_is_one(self) -> Self:
+        if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
+            raise ValueError(f"score_range={list(self.score_range)} is no range")
+        return self
+
+
+class RetrievalOptions(TaskOptions, _Shared):
+    """Columns, loss and pooling of retrieval."""
+
+    query_column: str | None = Field(None, description="name or number; guessed if left out")
+    passage_column: str | None = Field(
+        None, description="what belongs to the query, or the second text of a scored pair"
+    )
+    negative_columns: str | None = Field(
+        None, description="names or numbers with commas between; a column may hold lists"
+    )
+    score_column: str | None = Field(None, description="of scored pairs; guessed if left out")
+    loss: Loss | None = Field(None, description="cosine if there are scores, or else in-batch")
+    pooling: SentencePooling | None = Field(
+        None, description="from tokens to a text; the model's own way, or mean"
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.dropout is not None:
+            raise ValueError(f"dropout={self.dropout}: retrieval has no output layer")
+        if self.score_column is not None and self.loss not in {None, "cosine"}:
+            raise ValueError(f"score_column={self.score_column!r} is not for loss={self.loss}")
+        return self
+
+
+class RetrievalSettings(TaskSettings, _Shared):
+    """What retrieval is, beside its weights."""
+
+    columns: RetrievalColumns = Field(description="the columns that rows are read from")
+    loss: Loss = "in-batch"
+    pooling: SentencePooling = "mean"
+
+
+def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, np.ndarray]]:
+    """All texts in order of length, and what is what.
+
+    Returns:
+        The pack, and by name:
+        `query` `[rows]` int64: where in the pack the queries are;
+        `passage` `[rows + negatives]` int64: the like for their passages, and then all negatives;
+        `negative_row` `[negatives]` int64: whose each negative is;
+        `excluded` `[rows, rows + negatives]` bool: the passages that are no negatives of a query.
+    """
+    roles = [
+        (at, number)
+        for at, example in enumerate(examples)
+        for number in range(len(example.sequences))
+    ]
+    # Queries, then their passages, then the negatives, each in the order of the rows.
+    roles.sort(key=lambda role: min(role[1], 2))
+    texts = [examples[at].sequences[number].input_ids for at, number in roles]
+    order = sorted(range(len(texts)), key=lambda role: len(texts[role]))
+    packed = pack(examples, [roles[role] for role in order])
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    rows = len(examples)
+    return packed, {
+        "query": places[:rows],
+        "passage": places[rows:],
+        "negative_row": np.array([at for at, _ in roles[2 * rows :]], np.int64),
+        "excluded": _no_negatives(texts[:rows], texts[rows:]),
+    }
+
+
+def _no_negatives(
+    queries: Sequence[np.ndarray], passages: Sequence[np.ndarray]
+) -> NDArray[np.bool_]:
+    """Which passages are no negatives of a query, given as token ids: `[queries, passages]`.
+
+    Those that belong to the same query in another row, and those that are the query's own text. The
+    first passages are the queries' own, in order; they are what is to be found.
+    """
+    numbers: dict[bytes, int] = {}
+    query_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in queries])
+    passage_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in passages])
+    pairs = query_ids[:, None] * len(numbers) + passage_ids
+    excluded: NDArray[np.bool_] = np.isin(pairs, pairs.diagonal()) | (
+        query_ids[:, None] == passage_ids
+    )
+    np.fill_diagonal(excluded, val=False)
+    return excluded

@@ -13,38 +13,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import Tensor
 
 from ...checkpoints.sentence import SentenceSettings
 from ...errors import DataError, SettingsError
+from ...model.config import EncoderConfig
 from ...packed import Batch
+from ...tables.rows import Row, Rows, text_of
+from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import finite_number
 from ..metrics import RegressionEvaluator
-from ..placed import Rows, text_of
-from ..task import Evaluator, Prediction, Row, Shown
-from .columns import SCHEMA, find_retrieval_columns, negatives_of
+from ..task import Evaluator, Prediction, Shown
+from .columns import (
+    SCHEMA,
+    RetrievalOptions,
+    RetrievalSettings,
+    find_retrieval_columns,
+    negatives_of,
+    pack_texts,
+)
 from .evaluator import RankingEvaluator
-from .examples import pack_texts
 from .network import RetrievalNetwork
-from .settings import RetrievalOptions, RetrievalSettings
-
-if TYPE_CHECKING:
-    from ...model.config import EncoderConfig
-    from ...text.tokenizer import Tokenizer
 
 
 class RetrievalTask(LabelledTask[LabelledExample]):
-    """Vectors of texts whose cosine says what belongs together.
-
-    Args:
-        tokenizer: the model's.
-        settings: columns, loss, pooling, limits.
-    """
+    """Vectors of texts whose cosine says what belongs together."""
 
     name: ClassVar[str] = "retrieval"
     schema = SCHEMA
@@ -87,36 +85,36 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             raise SettingsError(f"symmetric=true is not for loss={loss}")
         if loss != "cosine":
             columns = columns.with_values(score=None)
-        own = {k: v for k, v in options.shared(RetrievalSettings).items() if v is not None}
-        own |= {"columns": columns, "loss": loss}
+        values = {k: v for k, v in options.shared(RetrievalSettings).items() if v is not None}
+        values |= {"columns": columns, "loss": loss}
         if columns.score is not None and options.score_range is None:
             scores = [finite_number(row, columns.score, where) for where, row in rows]
-            own["score_range"] = range_of(scores)
+            values["score_range"] = range_of(scores)
             if min(scores) == max(scores):
                 what = f"all scores (column {columns.score!r}) are {scores[0]:g}"
                 raise DataError(what, where=rows.name)
-        return cls(tokenizer, RetrievalSettings.parse(own))
+        return cls(tokenizer, RetrievalSettings.parse(values))
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        own = self.settings.columns
-        needed = {own.query, own.passage}
+        columns = self.settings.columns
+        needed = {columns.query, columns.passage}
         if labelled:
-            needed |= {*own.negatives, *filter(None, [own.score])}
+            needed |= {*columns.negatives, *filter(None, [columns.score])}
         if needed <= set(rows.columns):
             return self
 
         def known(name: str | None) -> str | None:
             return name if name in rows.columns else None
 
-        has_negatives = own.negatives and set(own.negatives) <= set(rows.columns)
+        has_negatives = columns.negatives and set(columns.negatives) <= set(rows.columns)
         found = find_retrieval_columns(
             rows,
-            query=known(own.query),
-            passage=known(own.passage),
-            negatives=own.negatives if has_negatives else None,
-            score=known(own.score),
+            query=known(columns.query),
+            passage=known(columns.passage),
+            negatives=columns.negatives if has_negatives else None,
+            score=known(columns.score),
             labelled=labelled,
-            may_score=not {own.query, own.passage} <= set(rows.columns),
+            may_score=not {columns.query, columns.passage} <= set(rows.columns),
         )
         changed: dict[str, Any] = {"columns": found}
         if found.score is not None:
@@ -126,17 +124,12 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     @property
     def sentence(self) -> SentenceSettings:
-        own = self.settings
+        settings = self.settings
         return SentenceSettings(
-            pooling=own.pooling, normalize=True, max_seq_length=own.max_seq_length
+            pooling=settings.pooling, normalize=True, max_seq_length=settings.max_seq_length
         )
 
     def network(self, config: EncoderConfig) -> RetrievalNetwork:
-        """A fresh network.
-
-        Raises:
-            SettingsError: the encoder has fewer positions than `max_seq_length`.
-        """
         check_length(self.settings.max_seq_length, config)
         return RetrievalNetwork(config, self.settings)
 
@@ -169,19 +162,19 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         texts: list[list[str]] = []
         scores: list[float | None] = [None] * len(rows)
         for at, (row, place) in enumerate(zip(rows, where, strict=True)):
-            own = [text_of(row, column, place) for column in (columns.query, columns.passage)]
+            parts = [text_of(row, column, place) for column in (columns.query, columns.passage)]
             if labelled:
-                own += negatives_of(row, columns.negatives, place)
-                if settings.loss == "triplet" and columns.negatives and len(own) == 2:
+                parts += negatives_of(row, columns.negatives, place)
+                if settings.loss == "triplet" and columns.negatives and len(parts) == 2:
                     raise DataError("the row has no negative", where=place)
                 if columns.score is not None:
                     assert settings.score_range is not None, "found in the table"
                     low, high = settings.score_range
                     scores[at] = (finite_number(row, columns.score, place) - low) / (high - low)
-            texts.append(own)
-        places = [place for own, place in zip(texts, where, strict=True) for _ in own]
+            texts.append(parts)
+        places = [place for parts, place in zip(texts, where, strict=True) for _ in parts]
         encodings = self.tokenizer.encode_batch(
-            [text for own in texts for text in own],
+            [text for parts in texts for text in parts],
             max_length=settings.max_seq_length,
             truncation="error" if settings.truncation == "error" else "longest_first",
             where=places,
@@ -241,7 +234,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
 
 def range_of(scores: Sequence[float]) -> tuple[float, float]:
-    """The scores that stand for cosines of 0 and 1: the lowest and the highest that there are.
+    """The scores that mean cosines of 0 and 1: the lowest and the highest that there are.
 
     Scores that are all from -1 to 1 are taken for cosines, as they are.
     """

@@ -1,18 +1,17 @@
-"""Which columns of a table hold lists of words and of tags: named by the user, or guessed."""
+"""Columns of words, tags and documents: named by the user, or guessed; and a row's document."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby, islice
+from typing import Any
 
 from ...errors import DataError, brief
 from ...settings import Settings
-from ..columns import listing, resolve
-from ..conll import DOCUMENT
-from ..placed import Rows, missing_column, unpacked
-from ..schema import Role, Schema
-
-if TYPE_CHECKING:
-    from ..task import Row
+from ...tables.formats import DOCUMENT
+from ...tables.rows import PlacedRow, Row, Rows, listing, unpacked, value_of
+from ...tables.schema import Role, Schema, resolve
 
 WORD_NAMES = ("words", "tokens", "form")
 DOCUMENT_NAMES = (DOCUMENT, "document_id", "doc_id")
@@ -20,17 +19,12 @@ TAG_NAMES = ("tags", "ner_tags", "labels", "label", "upos", "pos_tags", "pos", "
 
 
 class WordColumns(Settings):
-    """The columns that tagging reads; each row's hold a list.
+    """The columns that tagging reads; each row's hold a list."""
 
-    Attributes:
-        word: the words.
-        tag: their tags; none where they are unknown.
-        document: the same in all rows of a document, which follow one another; none where rows
-            are read without their document.
-    """
-
-    word: str
-    tag: str | None = None
+    word: str  # the words
+    tag: str | None = None  # their tags; none where they are unknown
+    # the same in all rows of a document, which follow one another; none where rows are read without
+    # their document
     document: str | None = None
 
     def __str__(self) -> str:
@@ -59,11 +53,9 @@ SCHEMA = Schema(
 
 
 def find_document_column(rows: Rows, named: str | None, *, required: bool) -> str | None:
-    """Settle which column tells documents apart.
+    """Settle which column names the documents.
 
     Args:
-        rows: the table.
-        named: what a user calls it.
         required: whether a table without one is an error.
 
     Raises:
@@ -87,9 +79,7 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
     Raises:
         DataError: there is no such column, or something else in it.
     """
-    if column not in row:
-        raise missing_column(column, row, where)
-    value: Any = unpacked(row[column], list)
+    value: Any = unpacked(value_of(row, column, where), list)
     if not isinstance(value, (list, tuple)):
         found = "nothing" if value is None else brief(value)
         raise DataError(
@@ -103,3 +93,63 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
                 f"the column {column!r} holds {brief(part)}, which is no text", where=where
             )
     return list(value)
+
+
+BEFORE, BEHIND = "context_before", "context_behind"
+"""The columns of a row that hold the words around its own."""
+
+
+def in_context(
+    rows: Iterable[PlacedRow], columns: WordColumns, limit: int
+) -> Iterator[tuple[PlacedRow, Row]]:
+    """Each row, and the same with the words of its document around it.
+
+    The document is seen and not tagged. Source: paper §5.3: "we include the maximal document
+    context provided by the data".
+
+    Rows are read as far ahead as `limit` words go, no further than the document does. A row that
+    names no document, has no words, or brings its context along, is left as it is.
+
+    Args:
+        limit: the most words on either side.
+
+    Raises:
+        DataError: a row of a document has no list of words.
+    """
+
+    def document(row: PlacedRow) -> object:
+        if columns.document is None or columns.word not in row.values:  # it may be a plain text
+            return None
+        return row.values.get(columns.document)
+
+    for name, members in groupby(rows, document):
+        if name is None:
+            yield from ((row, row.values) for row in members)
+        else:
+            yield from _of_document(members, columns.word, limit)
+
+
+def _of_document(
+    rows: Iterable[PlacedRow], column: str, limit: int
+) -> Iterator[tuple[PlacedRow, Row]]:
+    before: deque[str] = deque(maxlen=limit)
+    waiting: deque[tuple[PlacedRow, list[str]]] = deque()
+    behind = 0  # how many words wait behind the first row's
+
+    def first() -> tuple[PlacedRow, Row]:
+        nonlocal behind
+        row, words = waiting.popleft()
+        behind -= len(waiting[0][1]) if waiting else 0
+        after = islice(chain.from_iterable(others for _, others in waiting), limit)
+        seen = {BEFORE: list(before), BEHIND: list(after), **row.values}
+        before.extend(words)
+        return row, seen
+
+    for row in rows:
+        words = strings_of(row.values, column, row.where)
+        behind += len(words) if waiting else 0
+        waiting.append((row, words))
+        while behind >= limit:
+            yield first()
+    while waiting:
+        yield first()

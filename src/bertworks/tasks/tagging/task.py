@@ -3,7 +3,7 @@
     words ─► pieces ─► encoder ─► dropout ─► W on the first piece of each word ─► a tag for it
 
 The first piece of a word carries its tag (paper §5.3); `labelled_piece` chooses others. Tags that
-mark spans are brought into one scheme, and told so that they are legal in it. With
+mark spans are brought into one scheme, and predicted so that they are legal in it. With
 `document_context`, a sentence is seen among those around it in its document.
 """
 
@@ -12,26 +12,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from jaxtyping import Float
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from ...checkpoints.heads import TAGS
+from ...checkpoints.heads import TAGS, Published
 from ...errors import DataError, brief, nearest
-from ...packed import Batch
+from ...model.config import EncoderConfig
+from ...model.encoder import Encoder
+from ...model.heads import TokenHead, cross_entropy_sum
+from ...packed import Batch, Padded
+from ...tables.rows import PlacedRow, Row, Rows
+from ...tables.schema import RoleColumns
+from ...text.tokenizer import Tokenizer
+from ..classifying import ClassifyingNetwork
 from ..example import by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
-from ..placed import PlacedRow, Rows
-from ..schema import RoleColumns
-from ..task import Evaluator, Prediction, Row, Shown
-from .columns import SCHEMA, WordColumns, find_document_column, strings_of
-from .context import BEFORE, BEHIND, in_context
-from .evaluator import TaggingEvaluator
-from .examples import TaggingExample
-from .network import TaggingNetwork
-from .settings import TaggingOptions, TaggingSettings
+from ..metrics import ScoredEvaluator
+from ..task import Evaluator, Prediction, Shown, by_row
+from .columns import (
+    BEFORE,
+    BEHIND,
+    SCHEMA,
+    WordColumns,
+    find_document_column,
+    in_context,
+    strings_of,
+)
+from .scores import TaggingScores
 from .tags import (
+    Scheme,
     best_path,
     converted,
     labels_of,
@@ -40,21 +53,120 @@ from .tags import (
     parts_of,
     spans_of,
 )
-from .words import Around, split_words, windows_of
+from .words import Around, LabelledPiece, TaggingExample, split_words, windows_of
 
-if TYPE_CHECKING:
-    from ...checkpoints.published import Published
-    from ...model.config import EncoderConfig
-    from ...text.tokenizer import Tokenizer
+Decoding = Literal["constrained", "free"]
+
+
+class TaggingOptions(TaskOptions):
+    """Columns, tags and windows of tagging."""
+
+    word_column: str | None = Field(None, description="name or number; guessed if left out")
+    tag_column: str | None = Field(None, description="name or number; guessed if left out")
+    scheme: Scheme = Field("bio", description="what tags of spans are brought into")
+    labelled_piece: LabelledPiece = Field(
+        "first", description="which pieces of a word its tag is predicted from"
+    )
+    decoding: Decoding = Field(
+        "constrained",
+        description="the likeliest legal tags of a text together; or `free`: of each word alone",
+    )
+    stride: int | None = Field(
+        None, ge=1, description="tokens between the beginnings of windows; half of one, if left out"
+    )
+    document_context: bool = Field(
+        False, description="fill max_seq_length with the words around a sentence in its document"
+    )
+    document_column: str | None = Field(
+        None, description="name or number; CoNLL's borders, or a column document, if left out"
+    )
+
+    @model_validator(mode="after")
+    def _documents_are_context(self) -> Self:
+        if self.document_column is not None and not self.document_context:
+            what = f"document_column={self.document_column!r} is for document_context=true"
+            raise ValueError(what)
+        return self
+
+
+class TaggingSettings(TaskSettings):
+    """What a tagger is, beside its weights."""
+
+    labels: tuple[str, ...] = Field(min_length=1, description="the tags, in order")
+    spans: bool = Field(description="whether tags mark spans")
+    columns: WordColumns = Field(description="the columns that rows are read from")
+    stride: int | None = Field(None, ge=1)
+    labelled_piece: LabelledPiece = "first"
+    decoding: Decoding = "constrained"
+    document_context: bool = False
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of tags that mark spans."""
+        return "bioes" if any(parts_of(label)[0] in "ES" for label in self.labels) else "bio"
+
+
+class TaggingEvaluator(ScoredEvaluator):
+    """`loss` a piece, and the scores of `TaggingScores`."""
+
+    gathered = ("_scores", "_loss", "_pieces")
+    _scores: TaggingScores
+
+    def __init__(self, task: TaggingTask) -> None:
+        self._task = task
+        self._loss, self._pieces = 0.0, 0
+        self._scores = TaggingScores(task.settings.labels, spans=task.settings.spans)
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        labels = batch.targets["labels"]
+        self._loss += cross_entropy_sum(outputs["logits"], labels).item()
+        self._pieces += len(labels)
+        names = self._task.settings.labels
+        for example, path, chances in self._task.paths(outputs, batch):
+            assert example.target is not None, "tags are known where they are measured"
+            self._scores.add(
+                example,
+                example.words,
+                [names[number] for number in example.target.tolist()],
+                [names[number] for number in path],
+                chances[np.arange(len(path)), np.array(path, np.int64)],
+            )
+
+    def result(self) -> dict[str, float]:
+        scores = self._scores.result()
+        return {"loss": self._loss / self._pieces, **scores}
+
+
+class TaggingNetwork(ClassifyingNetwork):
+    """An encoder with a layer that predicts the tags of tokens.
+
+    Args:
+        dropout: before the output layer; `config.tagging_dropout`, if left out.
+    """
+
+    loss_name = "tagging"
+
+    def __init__(
+        self, config: EncoderConfig, num_labels: int, dropout: float | None = None
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=False)
+        dropout = config.head_dropout("tagging_dropout") if dropout is None else dropout
+        self.tag_head = TokenHead(config, num_labels, dropout)
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`logits` `[rows, length, num_labels]`."""
+        return {"logits": by_row(self.tag_head(self.encoder(padded)), padded)}
+
+    def logits(self, batch: Batch) -> Float[Tensor, "pieces num_labels"]:
+        """Of the labelled pieces."""
+        hidden = self.encoder(batch.packed)
+        logits: Tensor = self.tag_head(hidden[batch.targets["positions"]])
+        return logits
 
 
 class TaggingTask(LabelledTask[TaggingExample]):
-    """Which tag belongs to each word of a text.
-
-    Args:
-        tokenizer: the model's.
-        settings: tags, columns, limits.
-    """
+    """Which tag belongs to each word of a text."""
 
     name: ClassVar[str] = "tagging"
     head = TAGS
@@ -117,23 +229,18 @@ class TaggingTask(LabelledTask[TaggingExample]):
         }
 
     def network(self, config: EncoderConfig) -> TaggingNetwork:
-        """A fresh network.
-
-        Raises:
-            SettingsError: the encoder has fewer positions than `max_seq_length`.
-        """
         check_length(self.settings.max_seq_length, config)
         return TaggingNetwork(config, len(self.settings.labels), self.settings.dropout)
 
     @property
     def column_names(self) -> Sequence[str]:
-        own = self.settings.columns
-        return [name for name in (own.word, own.tag, own.document) if name is not None]
+        columns = self.settings.columns
+        return [name for name in (columns.word, columns.tag, columns.document) if name is not None]
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
-        own = self.settings.columns
-        document = own.document or find_document_column(rows, None, required=False)
-        return [*([(document,)] if document else []), (own.word,)]
+        columns = self.settings.columns
+        document = columns.document or find_document_column(rows, None, required=False)
+        return [*([(document,)] if document else []), (columns.word,)]
 
     @property
     def columns_text(self) -> str:
@@ -145,22 +252,22 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return {"text": text}
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        own = self.settings.columns
-        if not labelled and own.word not in rows.columns and "text" in rows.columns:
+        columns = self.settings.columns
+        if not labelled and columns.word not in rows.columns and "text" in rows.columns:
             return self
         task = super().for_table(rows, labelled=labelled)
         if not self.settings.document_context:
             return task
-        named = own.document if own.document in rows.columns else None
+        named = columns.document if columns.document in rows.columns else None
         document = find_document_column(rows, named, required=labelled)
-        columns = task.settings.columns.with_values(document=document)
-        return type(self)(self.tokenizer, self.settings.with_values(columns=columns))
+        found = task.settings.columns.with_values(document=document)
+        return type(self)(self.tokenizer, self.settings.with_values(columns=found))
 
     def in_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
-        own = self.settings
-        if not own.document_context:
+        settings = self.settings
+        if not settings.document_context:
             return super().in_context(rows)
-        return in_context(rows, own.columns, limit=own.max_seq_length)
+        return in_context(rows, settings.columns, limit=settings.max_seq_length)
 
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
@@ -175,17 +282,19 @@ class TaggingTask(LabelledTask[TaggingExample]):
             DataError: a column is missing, or holds no list of texts; there are not as many tags as
                 words; a tag is none of the task's.
         """
-        own = self.settings
+        settings = self.settings
         words: list[Sequence[str]] = []
         offsets: list[list[tuple[int, int]] | None] = []
         for row, at in zip(rows, where, strict=True):
             is_text = (
-                not labelled and own.columns.word not in row and isinstance(row.get("text"), str)
+                not labelled
+                and settings.columns.word not in row
+                and isinstance(row.get("text"), str)
             )
             places = split_words(row["text"]) if is_text else None
             offsets.append(places)
             words.append(
-                strings_of(row, own.columns.word, at)
+                strings_of(row, settings.columns.word, at)
                 if places is None
                 else [row["text"][start:end] for start, end in places]
             )
@@ -193,9 +302,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
             self.tokenizer,
             words,
             [self._around(row, at) for row, at in zip(rows, where, strict=True)],
-            max_seq_length=own.max_seq_length,
-            stride=own.stride,
-            labelled_piece=own.labelled_piece,
+            max_seq_length=settings.max_seq_length,
+            stride=settings.stride,
+            labelled_piece=settings.labelled_piece,
             where=where,
         )
         return [
@@ -229,8 +338,8 @@ class TaggingTask(LabelledTask[TaggingExample]):
         tags = strings_of(row, column, where)
         if len(tags) != len(words):
             raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
-        own = converted(tags, self.settings.scheme) if self.settings.spans else tags
-        for tag, label in zip(tags, own, strict=True):
+        labels = converted(tags, self.settings.scheme) if self.settings.spans else tags
+        for tag, label in zip(tags, labels, strict=True):
             marks_nothing = label == "O" and tag != "O"
             if label not in self._numbers or marks_nothing:
                 raise DataError(
@@ -238,10 +347,10 @@ class TaggingTask(LabelledTask[TaggingExample]):
                     where=where,
                     fix=f"{nearest(tag, self._numbers)}.",
                 )
-        return np.array([self._numbers[label] for label in own], np.int64)
+        return np.array([self._numbers[label] for label in labels], np.int64)
 
     def training_examples(self, example: TaggingExample) -> Sequence[TaggingExample]:
-        """Each window that tells a word by itself."""
+        """Each window that labels a word, by itself."""
         return [
             replace(example, sequences=[window], texts=(), offsets=None, truncated_tokens=0)
             for window in example.sequences
@@ -251,7 +360,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
     def collate(self, examples: Sequence[TaggingExample]) -> Batch:
         """Pack windows in order of length.
 
-        `targets["positions"]` is `[pieces]` int64, the tokens that tell a tag; `["labels"]`, if
+        `targets["positions"]` is `[pieces]` int64, the labelled tokens; `["labels"]`, if
         tags are known, the like; `counts["tagging"]` how many there are.
         """
         places = by_length(examples)
@@ -298,7 +407,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
     ) -> Iterator[tuple[TaggingExample, list[int], np.ndarray]]:
         """Each row's example, the numbers of its words' tags, and `[words, labels]` probabilities.
 
-        Where several pieces tell a word, the mean of their logits does.
+        Of a word with several labelled pieces the mean of their logits counts.
         """
         logits = outputs["logits"].double().cpu().numpy()
         examples = {example.index: example for example in batch.examples}
@@ -306,16 +415,16 @@ class TaggingTask(LabelledTask[TaggingExample]):
             index: np.zeros((len(example.words), logits.shape[1]))
             for index, example in examples.items()
         }
-        told = {index: np.zeros(len(example.words)) for index, example in examples.items()}
+        pieces = {index: np.zeros(len(example.words)) for index, example in examples.items()}
         at = 0
         rows, numbers = batch.packed.sequence_row.tolist(), batch.packed.sequence_number.tolist()
         for row, number in zip(rows, numbers, strict=True):
             words = examples[row].sequences[number].words
             np.add.at(sums[row], words, logits[at : at + len(words)])
-            np.add.at(told[row], words, 1)
+            np.add.at(pieces[row], words, 1)
             at += len(words)
         for index, example in examples.items():
-            scores = sums[index] / told[index][:, None]
+            scores = sums[index] / pieces[index][:, None]
             scores -= scores.max(1, keepdims=True, initial=-np.inf) if len(scores) else 0
             scores -= np.log(np.exp(scores).sum(1, keepdims=True))
             path = (

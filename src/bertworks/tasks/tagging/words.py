@@ -1,7 +1,7 @@
-"""Words to windows of tokens: every word has a token, and every word is told by one window.
+"""Words to windows of tokens: every word has a token, and every word is tagged in one window.
 
 words ─► pieces of each ─► windows of whole words, each behind the other by a stride
-                        ├► the window that tells a word: the one that sees most around it
+                        ├► the window that tags a word: the one that sees most around it
                         └► words of the document around them, where a window has room left
 """
 
@@ -18,9 +18,11 @@ import numpy as np
 from ...errors import DataError
 from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
+from ...text.windows import most_context
+from ..example import LabelledExample
 
 Around = tuple[Sequence[str], Sequence[str]]
-"""The words before and behind a row's own, which are seen and not tagged."""
+"""The words before and after those of a row, which are seen and not tagged."""
 
 LabelledPiece = Literal["first", "last", "all"]
 
@@ -31,18 +33,12 @@ _WORD = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Window:
-    """A part of a row's words as one sequence.
+    """A part of a row's words as one sequence."""
 
-    Attributes:
-        input_ids: `[tokens]` int32.
-        token_type_ids: `[tokens]` int8.
-        positions: `[m]` int64: the tokens that tell a word.
-        words: `[m]` int64: which word of the row each of them tells. A word is told by one window.
-    """
-
-    input_ids: np.ndarray
-    token_type_ids: np.ndarray
-    positions: np.ndarray
+    input_ids: np.ndarray  # `[tokens]` int32
+    token_type_ids: np.ndarray  # `[tokens]` int8
+    positions: np.ndarray  # `[m]` int64: the tokens that label a word
+    # `[m]` int64: which word of the row each of them labels. A word is labelled in one window
     words: np.ndarray
 
 
@@ -82,14 +78,11 @@ def windows_of(
     """Each row's windows, and how many tokens of words longer than a window were cut off.
 
     Args:
-        tokenizer: the model's.
-        rows: lists of words.
-        around: the words of each row's document around its own, taken as far as there is room: half
+        around: the words of each row's document around it, taken as far as there is room: half
             of it on each side, or what the other side leaves.
         max_seq_length: the most tokens of a window, special ones included.
         stride: how many tokens further each window begins; half a window, if left out.
-        labelled_piece: which pieces of a word tell it.
-        where: what to call each row in an error.
+        labelled_piece: which pieces of a word are labelled.
 
     Raises:
         DataError: a row is no list of words, or has a lone surrogate.
@@ -108,10 +101,10 @@ def windows_of(
     ):
         first, past = len(before), len(before) + len(words)
         pieces = _pieces(segment, past + len(behind), tokenizer.unk_id)
-        own, sides = pieces[first:past], (pieces[:first], pieces[past:])
-        cut = sum(max(0, len(ids) - room) for ids in own)
-        own = [ids[:room] for ids in own]
-        found.append((_windows(tokenizer, own, sides, room, step, labelled_piece), cut))
+        cut = sum(max(0, len(ids) - room) for ids in pieces[first:past])
+        kept = [ids[:room] for ids in pieces[first:past]]
+        sides = pieces[:first], pieces[past:]
+        found.append((_windows(tokenizer, kept, sides, room, step, labelled_piece), cut))
     return found
 
 
@@ -133,7 +126,7 @@ def _windows(
     ends = np.cumsum([len(ids) for ids in pieces], dtype=np.int64)
     starts = ends - [len(ids) for ids in pieces]
     borders = _borders(starts, ends, room, step)
-    told_by = _tellers(borders, starts, ends)
+    labelled_by = _labelled_by(borders, starts, ends)
     windows = []
     for number, (first, past) in enumerate(borders):
         before, behind = _context(
@@ -149,13 +142,13 @@ def _windows(
         positions: list[int] = []
         words: list[int] = []
         for word in range(first, past):
-            if told_by[word] != number:
+            if labelled_by[word] != number:
                 continue
             start = offset + int(starts[word] - starts[first])
             size = int(ends[word] - starts[word])
-            own = {"first": [0], "last": [size - 1], "all": list(range(size))}[which]
-            positions += [start + at for at in own]
-            words += [word] * len(own)
+            places = {"first": [0], "last": [size - 1], "all": list(range(size))}[which]
+            positions += [start + at for at in places]
+            words += [word] * len(places)
         windows.append(
             Window(
                 frame.input_ids,
@@ -197,17 +190,23 @@ def _borders(starts: np.ndarray, ends: np.ndarray, room: int, step: int) -> list
         first = min(max(further, first + 1), past)
 
 
-def _tellers(borders: list[tuple[int, int]], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Which window tells each word: the one that sees most on the side where it sees less."""
-    best = np.full(len(starts), -1, np.int64)
-    told_by = np.zeros(len(starts), np.int64)
-    for number, (first, past) in enumerate(borders):
-        if first == past:
-            continue
-        before = starts[first:past] - starts[first]
-        behind = ends[past - 1] - ends[first:past]
-        context = np.minimum(before, behind)
-        better = context > best[first:past]
-        best[first:past][better] = context[better]
-        told_by[first:past][better] = number
-    return told_by
+def _labelled_by(
+    borders: list[tuple[int, int]], starts: np.ndarray, ends: np.ndarray
+) -> np.ndarray:
+    """Which window labels each word: the one that sees most on the side where it sees less."""
+    contexts = [
+        (first, np.minimum(starts[first:past] - starts[first], ends[past - 1] - ends[first:past]))
+        for first, past in borders
+        if first < past  # else the row has no words, and one window
+    ]
+    return most_context(contexts, len(starts))
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TaggingExample(LabelledExample):
+    """A row as windows; its target is int64 `[words]`."""
+
+    sequences: Sequence[Window]  # the windows; each word is tagged in one of them
+    words: Sequence[str]  # what is tagged
+    # characters `[start, end)` of each word of a plain text; None if words were given
+    offsets: Sequence[tuple[int, int]] | None = None

@@ -17,23 +17,23 @@ from typing import Any, Unpack
 
 import torch
 
+from ... import files
 from ...api import Model, load
 from ...checkpoints.locate import local_directory
+from ...corpus.lines import ReadCounts, Reading, read_lines
 from ...errors import DataError, SettingsError, TrainingError
 from ...files import write, write_json
 from ...keywords import TaskKeywords
 from ...locks import claim
+from ...tables.formats import split_tsv
 from ...tasks import labelled_task
 from ...wording import markdown
-from ..finetune_settings import settings_of
 from ..grid import Grid, GridResult, PointResult, describe_model, finetune_grid
 from ..grid.space import Space
 from ..journal import RunDirectory
 from ..progress import Progress, say
-from .files import without_broken_rows, write_answers
+from ..settings import settings_of
 from .tasks import TASKS, Figure, GlueTask, chosen, folder_of
-
-__all__ = ["GlueResult", "Score", "glue"]
 
 NOTE = "In percent. Ours on dev, of the best run there; the paper's on the test set."
 
@@ -127,7 +127,7 @@ def glue(
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],
 ) -> GlueResult:
-    """Fine-tune a model for the tasks of GLUE; called again, it goes on.
+    """Fine-tune a model for the tasks of GLUE; called again, it resumes.
 
     Args:
         model: as `finetune` takes it.
@@ -200,18 +200,14 @@ def glue(
 
 
 def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -> None:
-    """See that each task can have the settings, before hours are spent on the first.
-
-    Raises:
-        SettingsError: one cannot.
-    """
-    own = {"seed", "teacher", *(name for task in TASKS for name in task.settings)}
+    """See that each task can have the settings, before hours are spent on the first."""
+    reserved = {"seed", "teacher", *(name for task in TASKS for name in task.settings)}
     for task in tasks:
         schema = settings_of(labelled_task(task.kind))
         given = {**task.settings, **settings}
         schema.parse(given, where=task.name)
         varied = Space.parse(grid, schema, given).axes.keys()
-        if clash := sorted(own & (settings.keys() | varied)):
+        if clash := sorted(reserved & (settings.keys() | varied)):
             raise SettingsError(f"{clash[0]} is what each of GLUE's tasks decides for itself")
         is_turned = settings.get("both_orders") or "both_orders" in varied
         if is_turned and "pair_column" not in task.columns:
@@ -223,11 +219,7 @@ def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -
 def _learned_before(
     out: Path, model: str | Path | Model, *, except_for: Iterable[str]
 ) -> dict[str, GridResult]:
-    """The finished grids of other tasks.
-
-    Raises:
-        TrainingError: one is of another model.
-    """
+    """The finished grids of other tasks."""
     names = {task.name for task in TASKS if (out / task.name / "grid.json").is_file()}
     found = {name: GridResult.read(out / name) for name in sorted(names - set(except_for))}
     now = describe_model(model)["fingerprint"] if found else None
@@ -283,3 +275,51 @@ def _answers(
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
+
+
+def without_broken_rows(file: Path, copy: Path) -> tuple[Path, int]:
+    """A file without the lines that have not as many fields as the header.
+
+    The official QQP has a few questions with a line end in them, whose rows are in pieces; everyone
+    leaves them out.
+
+    Args:
+        copy: where one without them is written, if there are any.
+
+    Returns:
+        The table to read, and how many lines it lacks.
+    """
+    kept: list[str] = []
+    lines = width = 0
+    for _, fields in split_tsv(read_lines(str(file), Reading(ReadCounts()))):
+        lines += 1
+        width = width or len(fields)
+        if len(fields) == width:
+            kept.append("\t".join(fields))
+    if len(kept) == lines:
+        return file, 0
+    files.make_directory(copy.parent)
+    files.write(copy, "".join(f"{line}\n" for line in kept))
+    return copy, lines - len(kept)
+
+
+def write_answers(model: Model, test: Path, out: Path) -> None:
+    """Answer a test file in the form that the benchmark's server takes.
+
+    Two columns, `index` and `prediction`: labels by their names, STS-B's numbers cut to 0–5.
+
+    Raises:
+        DataError: a row is not one of the model's task.
+    """
+    lines = ["index\tprediction"]
+    for number, (row, answer) in enumerate(model.stream(data=test)):
+        index = row.get("index", row.get("id", number))
+        lines.append(f"{index}\t{_answer(answer)}")
+    files.make_directory(out.parent)
+    files.write(out, "".join(f"{line}\n" for line in lines))
+
+
+def _answer(answer: dict[str, Any]) -> str:
+    if "value" in answer:
+        return f"{min(5.0, max(0.0, answer['value'])):.3f}"
+    return str(answer["label"])

@@ -16,43 +16,29 @@ from ...errors import SettingsError, nearest
 
 @dataclass(frozen=True)
 class Figure:
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes:
-        name: of the task, or the part of it.
-        metric: of the task's evaluator.
-        file: the dev file that it is measured on.
-        base, large: what the paper has for it, in percent; None where it has nothing.
-    """
-
-    name: str
-    metric: str
-    base: float | None = None
+    name: str  # of the task, or the part of it
+    metric: str  # of the task's evaluator
+    base: float | None = None  # what the paper has for it, in percent; None where it has nothing
     large: float | None = None
-    file: str = "dev.tsv"
+    file: str = "dev.tsv"  # the dev file that it is measured on
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One of the tasks.
+    """One of the tasks."""
 
-    Attributes:
-        name: as the benchmark has it; the folder's too, but for case and hyphens.
-        columns: what `finetune` is told of its files.
-        figures: the table's rows; the first is what the best run is chosen by.
-        kind: the task as `finetune` calls it.
-        tests: the test files by the names that the benchmark's server has for their answers.
-    """
-
-    name: str
-    columns: Mapping[str, Any]
-    figures: tuple[Figure, ...]
-    kind: str = "classification"
+    name: str  # as the benchmark has it; the folder's too, but for case and hyphens
+    columns: Mapping[str, Any]  # settings of `finetune` about its files
+    figures: tuple[Figure, ...]  # the table's rows; the first is what the best run is chosen by
+    kind: str = "classification"  # the task as `finetune` calls it
+    # the test files by the names that the benchmark's server has for their answers
     tests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `finetune` is told of the task."""
+        """The settings of `finetune` for the task."""
         return {"header": True, **self.columns, "best_metric": self.figures[0].metric}
 
     @property
@@ -129,11 +115,11 @@ def chosen(names: Sequence[str] | None) -> list[GlueTask]:
         SettingsError: there is no such task.
     """
     known = {_key(task.name): task for task in TASKS}
-    wanted = known if names is None else [_key(name) for name in names]
-    for name in wanted:
+    asked = known if names is None else [_key(name) for name in names]
+    for name in asked:
         if name not in known:
             raise SettingsError(f"GLUE has no task {name!r}", fix=nearest(name, known))
-    return [known[name] for name in dict.fromkeys(wanted)]
+    return [known[name] for name in dict.fromkeys(asked)]
 
 
 def folder_of(task: GlueTask, data: Path) -> tuple[Path, str | None]:

@@ -29,20 +29,18 @@ from ...errors import SettingsError
 from ...inference.vectors import fingerprint
 from ...keywords import TaskKeywords
 from ...model.device import pick_device
+from ...tables.reading import Table, read_rows, replayable
 from ...tasks import labelled_task
 from ...tasks.labelled import LabelledTask
-from ...tasks.rows import Table, read_rows, replayable
-from ..conditions import settled_precision
 from ..dev_share import Dev, check_share
 from ..finetune import finetune
-from ..finetune_settings import settings_of
 from ..journal import MAY_CHANGE, RunDirectory
+from ..machine import settled_precision
 from ..progress import Progress
-from .loop import GridLoop
+from ..settings import settings_of
+from .loop import GridLoop, slots
 from .results import GridResult, GridRun, PointResult
-from .runs import slots
-from .search import require_optuna
-from .space import Grid, Space
+from .space import Grid, Space, require_optuna
 
 __all__ = ["Grid", "GridResult", "GridRun", "PointResult", "describe_model", "finetune_grid"]
 
@@ -61,11 +59,11 @@ def finetune_grid(
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],
 ) -> GridResult:
-    """Fine-tune once for each point of a grid and each seed; called again, it goes on.
+    """Fine-tune once for each point of a grid and each seed; called again, it resumes.
 
     Finished runs are not done again: a grid may be given more values or seeds later. A run that
-    fails (its loss is not finite, memory is short, the model cannot be trained so) is told of, and
-    the others go on.
+    fails (its loss is not finite, memory is short, the model cannot be trained so) is reported, and
+    the others continue.
 
     Args:
         model, task, train, dev, device: as `finetune` takes them (a share for dev is the same rows
@@ -87,9 +85,9 @@ def finetune_grid(
             not measured by one metric.
         TrainingError: the directory holds something else, or a grid of another model, other
             settings or tables; or every run failed.
-        OutputError: the directory cannot be written, another process is at it, or it is, contains
+        OutputError: the directory cannot be written, another process uses it, or it is, contains
             or lies in an input.
-        Interrupted: it was asked to stop; what was done is saved, and the same call goes on.
+        Interrupted: it was asked to stop; what was done is saved, and the same call resumes.
         DataError, BertworksError: as `finetune` does.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -133,8 +131,8 @@ def finetune_grid(
         if not is_begun:
             run.cut_journal(0)
         # Of several GPUs each process sees its own alone.
-        own = computes_on if len(places) == 1 else computes_on.type
-        do = partial(finetune, model, task, train=train, dev=dev, device=own, **settings)
+        place = computes_on if len(places) == 1 else computes_on.type
+        do = partial(finetune, model, task, train=train, dev=dev, device=place, **settings)
         options = kind.options.model_fields
         result = GridLoop(run, do, space, numbers, options, places, progress).all()
         result.save()

@@ -1,38 +1,54 @@
-"""Doing a grid's runs, round by round, and reading those that were done before."""
+"""The runs of a grid, round by round: here, or several at a time in processes of their own.
+
+Runs that were finished before are read. A process does one run and ends, so that whatever happens
+to it (a GPU's memory is full, the kernel kills it) ends that run alone.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import shutil
+import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
-from ...errors import SettingsError, TrainingError
+import torch
+
+from ...errors import (
+    CheckpointError,
+    DataError,
+    OutputError,
+    SettingsError,
+    TrainingError,
+    is_memory_short,
+)
+from ...parallel import end_with_parent, without_main
 from ...wording import duration
-from ..best import Best
 from ..finetune import FinetuneResult
 from ..journal import RunDirectory
 from ..progress import Progress, say
+from ..settings import Best
+from ..signals import Interrupted, stop_request
 from .results import GridResult, GridRun, PointResult, run_name
-from .runs import Job, Slot, do_here, do_in_processes
-from .search import STARTUP, propose
-from .space import Point, Space, name_of
+from .space import STARTUP, Point, Space, name_of, propose
 
 
 class GridLoop:
     """The runs of a grid, done or read from where they were done before.
 
     Args:
-        run: the grid's directory.
-        finetune: does a run, told its point, seed and directory.
-        space: the points.
-        seeds: those of each point.
+        finetune: does a run of a point, a seed and a directory.
         options: the names of the task's options, which decide how tables are read.
-        places: where runs can go on side by side.
-        progress: shows how it goes.
+        places: where runs can be side by side.
     """
 
     def __init__(
@@ -62,9 +78,9 @@ class GridLoop:
         """
         say(self._progress, f"{self._total} runs, {len(self._places)} at a time")
         points: list[Point] = []
-        for wanted in self._rounds():
-            self._do(wanted)
-            points += wanted
+        for together in self._rounds():
+            self._do(together)
+            points += together
         if self._measure is None:
             raise TrainingError(
                 f"every run failed; the last: {list(self._done.values())[-1].error}",
@@ -78,7 +94,7 @@ class GridLoop:
     def _rounds(self) -> Iterator[list[Point]]:
         """The points: all of a grid; of a search, those that may be tried side by side.
 
-        What a search has asked for stands in the journal, so that it goes on in the same way
+        What a search has asked for is in the journal, so that it continues in the same way
         whatever has come in between.
         """
         space = self._space
@@ -123,7 +139,7 @@ class GridLoop:
                     why = error or "its metric on dev is not finite"
                     self._done[job.directory.name] = replace(run, error=why)
                 self._ended_here += 1
-                self._tell(job.directory.name)
+                self._report(job.directory.name)
 
     def _reading(self, point: Point) -> str:
         """The settings of a point that decide how the tables are read."""
@@ -140,7 +156,7 @@ class GridLoop:
             yield job, do_here(job, shown)
 
     def _read(self, run: GridRun) -> bool:
-        """Take note of a finished run, if it is one; what it needed to go on is removed."""
+        """Take note of a finished run, if it is one; what it needed to resume is removed."""
         directory = RunDirectory(run.directory)
         outcome = directory.outcome()
         if outcome is None or "metrics" not in outcome:
@@ -167,7 +183,7 @@ class GridLoop:
         runs = [self._done[run_name(point, seed)] for seed in self._seeds]
         return PointResult.of(runs, None if self._measure is None else self._measure.metric)
 
-    def _tell(self, name: str) -> None:
+    def _report(self, name: str) -> None:
         """A line of the journal, and one for people: how far it is, and what came of a run."""
         run = self._done[name]
         self._run.write({"kind": "run", "run": name, "metrics": run.metrics, "error": run.error})
@@ -188,11 +204,9 @@ class GridLoop:
 
 
 class _RunProgress(Progress):
-    """The live line of one run among many; what stays of it is one line, told by the grid.
+    """The live line of one run among many; what stays of it is one line, written by the grid.
 
     Args:
-        shown: where people look.
-        title: which run it is.
         is_first: of the first, what is said of the data stays too.
     """
 
@@ -213,3 +227,152 @@ class _RunProgress(Progress):
 
     def close(self) -> None:
         self._shown.close()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is to be done."""
+
+    directory: Path  # the run directory
+    # does it, given the progress; can be sent to other processes
+    finetune: Callable[..., FinetuneResult]
+    # the settings of its point that decide how the tables are read, in words; "" if there are none
+    reading: str = ""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one run at a time."""
+
+    environment: Mapping[str, str]  # the variables its processes have beside the parent's
+    threads: int  # how many a process may use
+
+
+def slots(device: torch.device, jobs: int | None) -> list[Slot]:
+    """Where runs can be side by side.
+
+    Args:
+        device: where they compute; of CUDA without a number, all devices are meant.
+        jobs: how many at a time; one for each device, if left out.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cuda":
+        count = jobs or 1
+        return [Slot({}, max(1, threads // count))] * count
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if names == [""]:
+        names = [str(number) for number in range(torch.cuda.device_count())]
+    if device.index is not None:
+        names = [names[device.index]]
+    count = jobs or len(names)
+    share = max(1, threads // count)
+    return [
+        Slot({"CUDA_VISIBLE_DEVICES": names[number % len(names)]}, share) for number in range(count)
+    ]
+
+
+def do_here(job: Job, progress: Progress | None) -> str | None:
+    """Do a run in this process.
+
+    Returns:
+        Why it failed; None if it did not.
+
+    Raises:
+        Interrupted: it was asked to stop, and can be resumed.
+        DataError, BertworksError: a table is wrong, or a package is not there: every other run
+            would fail of it too, unless `reading` differs, which is named.
+    """
+    try:
+        job.finetune(progress=progress)
+    except Interrupted:
+        raise
+    except TrainingError as error:
+        return error.what
+    except (SettingsError, CheckpointError, OutputError) as error:
+        return str(error)
+    except DataError as error:
+        what = f"{error.what}, with {job.reading}" if job.reading else error.what
+        raise DataError(what, where=error.where, fix=error.fix) from None
+    except RuntimeError as error:
+        if not is_memory_short(error):
+            raise
+        return str(error).partition("\n")[0]
+    return None
+
+
+def do_in_processes(
+    jobs: Sequence[Job], places: Sequence[Slot]
+) -> Iterator[tuple[Job, str | None]]:
+    """Do runs in processes of their own; each with why it failed, in the order of their ends.
+
+    Raises:
+        Interrupted: SIGTERM or Ctrl-C came; the other runs have saved themselves.
+        DataError, BertworksError: as `do_here` does; the other runs are stopped.
+    """
+    waiting, free = list(reversed(jobs)), list(places)
+    running: dict[Connection[Any, Any], tuple[Job, Slot, SpawnProcess]] = {}
+    with stop_request() as request:
+        try:
+            while waiting or running:
+                while waiting and free:
+                    job, slot = waiting.pop(), free.pop()
+                    connection, process = _start(job, slot)
+                    running[connection] = job, slot, process
+                for ready in wait(list(running), timeout=0.2):
+                    assert isinstance(ready, Connection)
+                    job, slot, process = running.pop(ready)
+                    free.append(slot)
+                    yield job, _end(ready, process)
+                if request.signal_number:
+                    raise Interrupted(
+                        "stopped; the runs have saved themselves",
+                        fix="Run the same command again to resume.",
+                        signal_number=request.signal_number,
+                    )
+        finally:
+            for _, _, process in running.values():
+                process.terminate()
+            for _, _, process in running.values():
+                process.join()
+
+
+def _start(job: Job, slot: Slot) -> tuple[Connection[Any, Any], SpawnProcess]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, job, slot))
+    with without_main():
+        process.start()
+    theirs.close()
+    return ours, process
+
+
+def _work(connection: Connection[Any, Any], job: Job, slot: Slot) -> None:
+    """What a process does: one run, and an answer."""
+    os.setpgrp()  # Ctrl-C is the parent's to handle: it sends SIGTERM
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    os.environ.update(slot.environment)  # before CUDA is first used
+    os.environ["RAYON_NUM_THREADS"] = str(slot.threads)
+    torch.set_num_threads(slot.threads)
+    try:
+        answer: str | Exception | None = do_here(job, None)
+    except Exception as error:  # not hidden: the parent raises it
+        if not isinstance(error, TrainingError):
+            error.add_note(f"In the process of {job.directory}:\n{traceback.format_exc()}")
+        answer = error
+    connection.send(answer)
+
+
+def _end(connection: Connection[Any, Any], process: SpawnProcess) -> str | None:
+    """The answer of a process that has ended."""
+    try:
+        answer = connection.recv()
+    except (EOFError, OSError):
+        process.join()
+        code = process.exitcode or 0
+        how = f"signal {-code}" if code < 0 else f"exit status {code}"
+        return f"its process died ({how})"
+    process.join()
+    connection.close()
+    if isinstance(answer, Exception):
+        raise answer
+    return None if answer is None else str(answer)

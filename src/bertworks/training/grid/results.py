@@ -11,10 +11,10 @@ from typing import Any, Self
 import numpy as np
 
 from ... import files
-from ...wording import markdown, measured
-from ..best import Best
+from ...wording import html_facts, markdown, measured
 from ..journal import RunDirectory
 from ..run_files import GRID, read_json
+from ..settings import Best
 from .space import Point, name_of, shown
 
 
@@ -95,6 +95,11 @@ class GridResult:
         best = f"best {self.best.directory.name}: {measured(metrics)}"
         return f"<GridResult {self.run.path}: {len(self.points)} points, {best}>"
 
+    def _repr_html_(self) -> str:
+        points = {str(one.point): "failed" if one.mean is None else one.mean for one in self.ranked}
+        notes = [] if len(self.points[0].runs) < 2 else ["Means over the seeds."]
+        return html_facts(f"{self.measure.metric}, the best of {len(points)} first", points, notes)
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """What `save` wrote to a grid's directory."""
@@ -131,9 +136,9 @@ class GridResult:
         """Of the best point's runs, the best on dev."""
         first, value = self.ranked[0], None
         for run in first.runs:
-            own = run.metrics.get(self.measure.metric)
-            if own is not None and self.measure.is_better(own, value):
-                best, value = run, own
+            measured = run.metrics.get(self.measure.metric)
+            if measured is not None and self.measure.is_better(measured, value):
+                best, value = run, measured
         return best
 
     @property

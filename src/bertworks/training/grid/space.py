@@ -1,4 +1,4 @@
-"""What a grid or a search tries: which settings, and which values of each.
+"""What a grid or a search tries: which settings, which values of each, and what optuna proposes.
 
 People say it in words; the values of a setting replace those of `paper` and of a search:
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from ...errors import SettingsError, nearest
-from ..finetune_settings import FinetuneSettings
+from ...errors import SettingsError, nearest, need
+from ..settings import FinetuneSettings
 
 Grid: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[Any]]
 """A grid as people give it: words, or each setting's values."""
@@ -41,16 +41,11 @@ _NEVER_VARIED = {
 
 @dataclass(frozen=True)
 class Range:
-    """All values between two: whole numbers, or any, drawn by their logarithm.
+    """All values between two: whole numbers, or any, drawn by their logarithm."""
 
-    Attributes:
-        low, high: the ends, which belong to it.
-        is_whole: whether whole numbers alone are meant.
-    """
-
-    low: float
+    low: float  # the ends, which belong to it
     high: float
-    is_whole: bool
+    is_whole: bool  # whether whole numbers alone are meant
 
     def __str__(self) -> str:
         return f"{shown(self.low)}..{shown(self.high)}"
@@ -61,22 +56,16 @@ Axis: TypeAlias = tuple[Any, ...] | Range
 
 @dataclass(frozen=True)
 class Space:
-    """The settings that are varied, each with its values.
+    """The settings that are varied, each with its values."""
 
-    Attributes:
-        axes: by the setting's name; all lists, unless it is searched.
-        trials: how many points a search tries; None: all combinations.
-    """
-
-    axes: Mapping[str, Axis]
-    trials: int | None = None
+    axes: Mapping[str, Axis]  # by the setting's name; all lists, unless it is searched
+    trials: int | None = None  # how many points a search tries; None: all combinations
 
     @classmethod
     def parse(cls, grid: Grid, settings: type[FinetuneSettings], fixed: Mapping[str, Any]) -> Space:
         """Read what people gave.
 
         Args:
-            grid: words, or each setting's values.
             settings: the class of the settings, which says what is valid.
             fixed: the settings that are not varied. One that a preset would vary (`paper`, or a
                 search's usual space) stays as it is.
@@ -202,3 +191,91 @@ def name_of(point: Mapping[str, Any]) -> str:
         return name
     digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
     return f"{name.encode()[: _MOST_BYTES - 20].decode(errors='ignore')}...{digest}"
+
+
+STARTUP = 10
+"""So many trials are drawn at random, before the search looks at results."""
+
+
+def require_optuna() -> None:
+    """See that a search can be made.
+
+    Raises:
+        BertworksError: optuna is not installed.
+    """
+    need("optuna", "optuna", "A search")
+
+
+def propose(
+    space: Space,
+    count: int,
+    results: Sequence[tuple[Point, float | None]],
+    *,
+    seed: int,
+    lower_is_better: bool,
+) -> list[Point]:
+    """Ask optuna for the next points to try.
+
+    Optuna's storage is not used. Its sampler draws anew for each trial, from the seed, the trial's
+    number and the results so far, and so has no state that a kill could lose.
+
+    Args:
+        count: how many; they know the results alike, and keep away from one another.
+        results: the points tried so far, in order, with their values; None for one that failed.
+
+    Source: Bergstra et al. (2011), "Algorithms for Hyper-Parameter Optimization" (TPE).
+
+    Raises:
+        BertworksError: optuna is not installed.
+    """
+    optuna: Any = need("optuna", "optuna", "A search")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # its messages are ours to give
+    distributions = {name: _distribution(optuna, axis) for name, axis in space.axes.items()}
+    study = optuna.create_study(direction="minimize" if lower_is_better else "maximize")
+    for point, value in results:
+        state = optuna.trial.TrialState
+        params = {name: _parameter(axis, point[name]) for name, axis in space.axes.items()}
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=params,
+                distributions=distributions,
+                value=value,
+                state=state.FAIL if value is None else state.COMPLETE,
+            )
+        )
+    found = []
+    for number in range(len(results), len(results) + count):
+        # A prime between the seeds: no two searches share a row of draws.
+        study.sampler = optuna.samplers.TPESampler(
+            seed=(seed * 1_000_003 + number) % 2**32, n_startup_trials=STARTUP
+        )
+        found.append(_point(space.axes, study.ask(distributions).params))
+    return found
+
+
+def _distribution(optuna: Any, axis: Axis) -> Any:
+    if not isinstance(axis, Range):
+        return optuna.distributions.CategoricalDistribution(range(len(axis)))
+    if axis.is_whole:
+        return optuna.distributions.IntDistribution(int(axis.low), int(axis.high))
+    return optuna.distributions.FloatDistribution(axis.low, axis.high, log=True)
+
+
+def _parameter(axis: Axis, value: Any) -> Any:
+    """A point's value as optuna has it: of a list, which one, since its values may be lists too."""
+    if isinstance(axis, Range):
+        return value
+    return axis.index(tuple(value) if isinstance(value, list) else value)  # as a journal has it
+
+
+def _point(axes: Mapping[str, Axis], parameters: Mapping[str, Any]) -> Point:
+    """The point with numbers that people can read: three digits are enough for a search."""
+    return {name: _value(axis, parameters[name]) for name, axis in axes.items()}
+
+
+def _value(axis: Axis, parameter: Any) -> Any:
+    if not isinstance(axis, Range):
+        return axis[parameter]
+    if axis.is_whole:
+        return parameter
+    return min(max(float(f"{parameter:.3g}"), axis.low), axis.high)

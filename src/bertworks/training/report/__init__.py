@@ -1,7 +1,7 @@
 """One self-contained page about a run, made from nothing but its run directory; or about a single
 evaluation.
 
-The page needs no network and no program: styles and curves stand in it. Curves are drawn by
+The page needs no network and no program: styles and curves are part of it. Curves are drawn by
 matplotlib (`pip install "bertworks[plots]"`); without it the page says so, and has tables alone.
 """
 
@@ -12,14 +12,12 @@ from pathlib import Path
 
 from ... import files
 from ...errors import DataError
-from ...tasks.evaluation import Evaluation
+from ...tasks.breakdown import Evaluation
 from ...wording import duration, short
 from ..journal import read_run
 from . import charts, evaluation, page
-from .facts import RunFacts
-from .labelled import is_labelled, labelled_data
-from .samples import fill_ins
-from .series import charts_of
+from .evaluation import fill_ins, is_labelled, labelled_data
+from .facts import RunFacts, charts_of
 
 __all__ = ["write_evaluation_report", "write_report"]
 
@@ -64,9 +62,6 @@ def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, 
 
     Args:
         file: the page; replaced if it is there.
-        found: the evaluation.
-        model: what was measured.
-        data: the table that it was measured on.
 
     Raises:
         OutputError: the page cannot be written.

@@ -1,4 +1,4 @@
-"""Curves as SVG that stands in a page and takes its colours from it, light or dark."""
+"""Charts as SVG inside a page, in its colours, light or dark: curves over steps, and diagrams."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...errors import BertworksError, need
+from ...tasks.breakdown import Calibration
 
 COLOURS = {
     "ink": "#010101",
@@ -106,6 +107,22 @@ def svg(paint: Callable[[Any], None], *, legend: int = 0) -> str:
     return "".join(_svg(paint, legend, size) for size in SIZES)
 
 
+def picture(paint: Callable[[Any], None]) -> str:
+    """An SVG file of what `paint` draws, in the report's colours, light or dark."""
+    light, dark = (
+        ";".join(f"--{name}:{colour}" for name, colour in zip(COLOURS, colours, strict=True))
+        for colours in (
+            ("#24292f", "#e4e5e1", "#22577a", "#c2571a", "#3f7d58", "#6f96b1", "#ffffff"),
+            ("#dfe2e5", "#30353b", "#7ab8dd", "#eb9860", "#86c79f", "#5a7f97", "#1d2024"),
+        )
+    )
+    style = f"svg{{{light};background:var(--card);font-family:sans-serif}}"
+    style += f"@media(prefers-color-scheme:dark){{svg{{{dark}}}}}"
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    inline = _svg(paint, 0, "broad").replace("<svg ", f"<svg {names} ", 1)
+    return inline.replace(">", f"><style>{style}</style>", 1)
+
+
 def _svg(paint: Callable[[Any], None], legend: int, size: str) -> str:
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -161,3 +178,94 @@ def _inline(svg: str, size: str) -> str:
     for name, stand_in in COLOURS.items():
         svg = svg.replace(stand_in, f"var(--{name})")
     return svg
+
+
+def reliability(calibration: Calibration) -> str:
+    """How much is right of what is predicted with each probability (Guo et al. 2017, figure 1)."""
+
+    def paint(axes: Any) -> None:
+        bins = calibration.bins
+        _bars(axes, bins, [one.accuracy for one in bins], "first", "right")
+        axes.plot([0, 1], [0, 1], color=COLOURS["second"], linestyle=DASHED, label="as sure")
+        axes.set_ylim(0, 1.02)
+        in_percent(axes.yaxis)
+
+    return svg(paint, legend=2)
+
+
+def confidences(calibration: Calibration) -> str:
+    """How much is predicted with each probability."""
+
+    def paint(axes: Any) -> None:
+        bins = calibration.bins
+        _bars(axes, bins, [one.count for one in bins], "faint", "")
+        _thousands(axes.yaxis)
+
+    return svg(paint)
+
+
+def _bars(axes: Any, bins: Sequence[Any], heights: Sequence[float], colour: str, name: str) -> None:
+    """Bars over bins of probabilities."""
+    axes.bar(
+        [one.low for one in bins],
+        heights,
+        [one.high - one.low for one in bins],
+        align="edge",
+        color=COLOURS[colour],
+        edgecolor=COLOURS["card"],
+        linewidth=1.0,
+        label=name,
+    )
+    axes.set_xlim(0, 1)
+    in_percent(axes.xaxis)
+
+
+def scatter(values: Sequence[tuple[float, float]]) -> str:
+    """Gold numbers to the right, predicted ones upwards."""
+
+    def paint(axes: Any) -> None:
+        gold, predicted = zip(*values, strict=True)
+        ends = [min(gold), max(gold)]
+        axes.plot(ends, ends, color=COLOURS["second"], linestyle=DASHED)
+        axes.plot(
+            gold,
+            predicted,
+            "o",
+            color=COLOURS["first"],
+            markersize=3.5,
+            alpha=0.55,
+            markeredgewidth=0,
+        )
+
+    return svg(paint)
+
+
+def lengths(bin_width: int, bins: Sequence[int], cut_bins: Sequence[int]) -> str:
+    """Rows by their tokens; those that are cut stand out."""
+
+    def paint(axes: Any) -> None:
+        edges = [at * bin_width + 0.5 for at in range(len(bins))]
+        whole = [every - cut for every, cut in zip(bins, cut_bins, strict=True)]
+        style = {"align": "edge", "edgecolor": COLOURS["card"], "linewidth": 0.6}
+        axes.bar(edges, whole, bin_width, color=COLOURS["first"], label="whole", **style)
+        if any(cut_bins):
+            axes.bar(
+                edges,
+                cut_bins,
+                bin_width,
+                bottom=whole,
+                color=COLOURS["second"],
+                label="cut",
+                **style,
+            )
+        _thousands(axes.yaxis)
+
+    return svg(paint, legend=1 + any(cut_bins))
+
+
+def _thousands(axis: Any) -> None:
+    """Write the counts of an axis short."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.set_major_formatter(EngFormatter(sep=""))

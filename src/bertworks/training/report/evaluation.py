@@ -1,12 +1,16 @@
-"""What an evaluation's metrics are made of, as sections of a page (see `tasks.breakdown`)."""
+"""Sections of a page: what an evaluation's metrics are made of (see `tasks.breakdown`), what the
+tables of a fine-tuning run look like, and sample fill-ins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from typing import Any
 
 from ...tasks.breakdown import Breakdown, Calibration, Confusion, Mistake, ScoreTable
-from . import charts, diagrams, page
+from ..dev_share import DevShare
+from . import charts, page
 
 MOST_LABELS = 20
 """Of a confusion matrix; of more, the commonest confusions are listed."""
@@ -37,25 +41,25 @@ def sections(breakdown: Breakdown, of: str) -> Iterator[str]:
 def _confusion(confusion: Confusion, of: str) -> str:
     names, cells = confusion.labels, confusion.cells
     totals = [0] * len(names)
-    for true, _, count in cells:
-        totals[true] += count
+    for gold, _, count in cells:
+        totals[gold] += count
     if len(names) > MOST_LABELS:
         wrong = sorted((cell for cell in cells if cell[0] != cell[1]), key=lambda cell: -cell[2])
         rows = [
-            (names[true], names[told], f"{count:,}", _percent(count / totals[true]))
-            for true, told, count in wrong[:MOST_ROWS]
+            (names[gold], names[predicted], f"{count:,}", _percent(count / totals[gold]))
+            for gold, predicted, count in wrong[:MOST_ROWS]
         ]
-        columns = ("True", "Told", confusion.counted.capitalize(), "Of the true ones")
+        columns = ("Gold", "Predicted", confusion.counted.capitalize(), "Of the gold label")
         said = f"The commonest of {len(wrong):,} confusions; {of}."
         return page.paragraph(said) + page.table(columns, rows, numbers=2)
-    counts = {(true, told): count for true, told, count in cells}
+    counts = {(gold, predicted): count for gold, predicted, count in cells}
     lines = []
-    for true, name in enumerate(names):
-        told = "".join(
-            _cell(counts.get((true, at), 0), totals[true], is_right=at == true)
+    for gold, name in enumerate(names):
+        shown = "".join(
+            _cell(counts.get((gold, at), 0), totals[gold], is_right=at == gold)
             for at in range(len(names))
         )
-        lines.append(f'<tr><th scope="row">{escape(name)}</th>{told}</tr>')
+        lines.append(f'<tr><th scope="row">{escape(name)}</th>{shown}</tr>')
     upright = " upright" if len(names) > 4 else ""
     heads = "".join(f'<th scope="col"><span>{escape(name)}</span></th>' for name in names)
     table = (
@@ -109,9 +113,9 @@ def _calibration(calibration: Calibration) -> str:
         return said + table
     drawn = page.chart(
         "Right, by probability",
-        diagrams.reliability(calibration),
+        charts.reliability(calibration),
         "a bar under the line: surer than right",
-    ) + page.chart(f"{counted}, by probability", diagrams.confidences(calibration))
+    ) + page.chart(f"{counted}, by probability", charts.confidences(calibration))
     return said + f'<div class="charts">{drawn}</div>' + page.folded("As a table", table)
 
 
@@ -119,8 +123,8 @@ def _values(breakdown: Breakdown) -> str:
     if not charts.can_draw():
         return ""
     drawn = page.chart(
-        "Told, by true",
-        diagrams.scatter(breakdown.values),
+        "Predicted, by gold",
+        charts.scatter(breakdown.values),
         f"{len(breakdown.values):,} rows; on the line they are equal",
     )
     return f'<div class="charts">{drawn}</div>'
@@ -163,3 +167,112 @@ def _verdict(mistake: Mistake) -> str:
 
 def _percent(share: float) -> str:
     return page.metric("share", share)
+
+
+_LENGTHS = ("min", "p50", "p90", "p95", "p99", "max")
+
+
+def is_labelled(data: Mapping[str, Any]) -> bool:
+    """Whether `data.json` is a fine-tuning run's (see `tasks.summary.DataSummary`)."""
+    train = data.get("train")
+    return isinstance(train, Mapping) and "labels" in train
+
+
+def labelled_data(data: Mapping[str, Any]) -> str:
+    """Rows of each label, tokens of a row, and what the length limit cuts, for each table."""
+    tables = {name: data[name] for name in ("train", "dev") if data.get(name)}
+    rest = {key: item for key, item in data.items() if key not in ("train", "dev")}
+    sizes = [
+        (
+            name,
+            page.value(table["rows"]),
+            page.value(table["tokens"]),
+            *(page.value(table["lengths"][length]) for length in _LENGTHS),
+            f"{table['cut_rows']:,}",
+            f"{table['cut_tokens']:,}",
+        )
+        for name, table in tables.items()
+    ]
+    if (split := rest.pop("split", None)) is not None:
+        rest["dev"] = DevShare(**split).text
+    columns = ("", "Rows", "Tokens", *_LENGTHS, "Rows cut", "Tokens cut")
+    if "shared" in rest:
+        shared = rest.pop("shared")
+        rest["rows of dev that are in train too"] = shared
+    balance = [
+        (label, *(_share(table, label) for table in tables.values()))
+        for label in sorted(tables["train"]["labels"], key=tables["train"]["labels"].get)[::-1]
+    ]
+    return "".join(
+        (
+            page.table(columns, sizes, numbers=len(columns) - 1),
+            page.paragraph("min to max: tokens of a row, before anything is cut."),
+            _histograms(tables),
+            page.subheading("Labels") if balance else "",
+            page.table(("", *tables), balance, numbers=len(tables)) if balance else "",
+            page.facts(rest),
+        )
+    )
+
+
+def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Rows by length; runs of earlier versions have only the percentiles."""
+    if not charts.can_draw() or not all("bins" in table for table in tables.values()):
+        return ""
+    drawn = (
+        page.chart(
+            f"Rows of {name}, by tokens",
+            charts.lengths(table["bin_width"], table["bins"], table["cut_bins"]),
+            f"{table['cut_rows']:,} rows are cut, by {table['cut_tokens']:,} tokens in all"
+            if table["cut_rows"]
+            else "no row is cut",
+        )
+        for name, table in tables.items()
+    )
+    return f'<div class="charts">{"".join(drawn)}</div>'
+
+
+def _share(table: Mapping[str, Any], label: str) -> str:
+    count = table["labels"].get(label, 0)
+    return f"{count:,} ({count / max(table['rows'], 1):.1%})"
+
+
+MASK = "[MASK]"
+
+
+def fill_ins(samples: Sequence[Mapping[str, Any]]) -> str:
+    """A table of samples: the text with its answers marked, and the likeliest guesses."""
+    rows = "".join(
+        f'<tr><td class="fill">{_text(sample)}</td><td>{_guesses(sample)}</td></tr>'
+        for sample in samples
+    )
+    if not rows:
+        return ""
+    head = "<thead><tr><th>Held-out text</th><th>Likeliest pieces</th></tr></thead>"
+    return f'<div class="wide"><table class="samples">{head}<tbody>{rows}</tbody></table></div>'
+
+
+def _text(sample: Mapping[str, Any]) -> str:
+    parts = str(sample["text"]).split(MASK)
+    answers = list(sample.get("answers") or [])
+    guesses = list(sample["guesses"])
+    out = [escape(parts[0])]
+    for number, part in enumerate(parts[1:]):
+        answer = answers[number] if number < len(answers) else None
+        best = guesses[number][0]["token"] if number < len(guesses) and guesses[number] else ""
+        kind = "gap" if answer is None or answer == best else "gap miss"
+        out.append(f'<span class="{kind}">{escape(best if answer is None else answer)}</span>')
+        out.append(escape(part))
+    return "".join(out)
+
+
+def _guesses(sample: Mapping[str, Any]) -> str:
+    lines = []
+    for guesses in sample["guesses"]:
+        shown = "".join(
+            f"<span>{escape(str(guess['token']))} "
+            f'<span class="soft">{100 * guess["probability"]:.0f} %</span></span>'
+            for guess in guesses
+        )
+        lines.append(f'<div class="guesses">{shown}</div>')
+    return "".join(lines)

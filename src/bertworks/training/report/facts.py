@@ -1,56 +1,43 @@
-"""What a run directory says, read for the report."""
+"""What a run directory says, read for the report, and which curves it has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from ...errors import BertworksError, DataError
 from ...tasks import task_class
 from ...tasks.breakdown import Breakdown
-from ..best import Best
 from ..journal import RunDirectory
 from ..run_files import EVALUATION, SAMPLES, read_data, read_json
+from ..settings import Best
+from .charts import Curve
+from .page import is_share, label, majority_of
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run directory's content.
+    """A run directory's content."""
 
-    Attributes:
-        name: of the directory.
-        settings: as they stand in `settings.yaml`.
-        train: the journal's lines about training.
-        evaluations: the journal's lines about evaluations.
-        sessions: the lines of `sessions.jsonl`.
-        data: the data's counts, from `data.json`; empty if there are none.
-        samples: sample fill-ins, from `samples.json`; empty if there are none.
-        measured: what `evaluation.json` is of; "" if there is none.
-        metrics: those in it, of the kept weights; empty if there is none.
-        breakdown: what these are made of.
-        chosen_by: what chose the kept weights; None if they are the last.
-        early_end: why the run ended before its last step; "" if it did not.
-        is_finished: whether the trained model was saved.
-    """
-
-    name: str
-    settings: str
-    train: Sequence[Mapping[str, Any]]
-    evaluations: Sequence[Mapping[str, Any]]
-    sessions: Sequence[Mapping[str, Any]]
-    data: Mapping[str, Any]
+    name: str  # of the directory
+    settings: str  # the text of `settings.yaml`
+    train: Sequence[Mapping[str, Any]]  # the journal's lines about training
+    evaluations: Sequence[Mapping[str, Any]]  # the journal's lines about evaluations
+    sessions: Sequence[Mapping[str, Any]]  # the lines of `sessions.jsonl`
+    data: Mapping[str, Any]  # the data's counts, from `data.json`; empty if there are none
+    # sample fill-ins, from `samples.json`; empty if there are none
     samples: Sequence[Mapping[str, Any]]
-    measured: str
-    metrics: Mapping[str, float | None]
-    breakdown: Breakdown
-    chosen_by: Best | None
-    early_end: str
-    is_finished: bool
+    measured: str  # what `evaluation.json` is of; "" if there is none
+    metrics: Mapping[str, float | None]  # those in it, of the kept weights; empty if there is none
+    breakdown: Breakdown  # what these are made of
+    chosen_by: Best | None  # what chose the kept weights; None if they are the last
+    early_end: str  # why the run ended before its last step; "" if it did not
+    is_finished: bool  # whether the trained model was saved
 
     @classmethod
     def read(cls, run: RunDirectory) -> Self:
-        """Read a run directory; what a run has not come to yet is empty.
+        """Read a run directory; what a run has not reached yet is empty.
 
         Raises:
             DataError: a file of the run is damaged, or another version's.
@@ -113,3 +100,65 @@ def _chosen_by(run: RunDirectory) -> Best | None:
         raise DataError(error.what, where=str(run.settings_file), fix=error.fix) from None
     metric = settings["best_metric"] or task.best_metric
     return Best(metric, metric in task.lower_is_better)
+
+
+SMOOTHED_OVER = 40
+"""A mean is taken over this part of a curve's values; so fewer values are not smoothed."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart's title, what its axes are, and its curves."""
+
+    title: str
+    caption: str
+    curves: Sequence[Curve]
+    is_percent: bool = False
+    from_zero: bool = False
+
+
+def charts_of(facts: RunFacts) -> Iterator[Chart]:
+    """The charts of a run that has logged at least one step: losses, metrics, rate, speed."""
+    at = [line["step"] for line in facts.evaluations]
+    metrics = {
+        name: [line["metrics"].get(name) for line in facts.evaluations]
+        for name in facts.metric_names
+    }
+    steps = [line["step"] for line in facts.train]
+    for loss in facts.loss_names:
+        values = [line["losses"].get(loss) for line in facts.train]
+        is_only = len(facts.loss_names) == 1
+        held_out = "loss" if is_only and f"{loss}_loss" not in metrics else f"{loss}_loss"
+        curves = [Curve("training", steps, values)]
+        if len(values) > SMOOTHED_OVER:
+            curves = [
+                Curve("training", steps, values, "faint"),
+                Curve("smoothed", steps, smoothed(values)),
+            ]
+        if held_out in metrics:
+            curves.append(Curve("held out", at, metrics.pop(held_out), "second", dots=True))
+        yield Chart("Loss" if is_only else f"{label(loss)} loss", "mean in nats, by step", curves)
+    for name, values in metrics.items():
+        if name == "loss" or name.endswith(("perplexity", "majority")):
+            continue  # the sum of losses shown, the exponential of one, and a line beside another
+        curves = [Curve("held out", at, values, "second", dots=True)]
+        majority = metrics.get(majority_of(name))
+        if majority is not None:
+            curves.append(Curve("majority", at, majority, "third", dashed=True))
+        yield Chart(label(name), "held-out rows, by step", curves, is_percent=is_share(name))
+    rates = [line["lr"] for line in facts.train]
+    yield Chart("Learning rate", "by step", [Curve("", steps, rates)], from_zero=True)
+    speeds = [line["time"]["tokens_per_second"] for line in facts.train]
+    yield Chart("Tokens a second", "by step", [Curve("", steps, speeds)], from_zero=True)
+
+
+def smoothed(values: Sequence[float | None]) -> list[float | None]:
+    """An exponential mean over about a fortieth of the values; it starts at the first of them."""
+    weight = 1 - 1 / max(1.0, len(values) / SMOOTHED_OVER)
+    out: list[float | None] = []
+    total = norm = 0.0
+    for value in values:
+        if value is not None:
+            total, norm = weight * total + (1 - weight) * value, weight * norm + 1 - weight
+        out.append(total / norm if norm else None)
+    return out

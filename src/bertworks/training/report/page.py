@@ -43,7 +43,7 @@ def page(title: str, subtitle: Sequence[str], body: Iterable[str], footer: str) 
 
 
 def section(heading: str, *content: str) -> str:
-    """A heading and what stands under it; nothing, if nothing does."""
+    """A heading and its content; nothing, if there is no content."""
     inner = "\n".join(part for part in content if part)
     return f"<section>\n<h2>{escape(heading)}</h2>\n{inner}\n</section>" if inner else ""
 
@@ -91,8 +91,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: int
 
 def facts(tree: Mapping[str, Any]) -> str:
     """A mapping as tables side by side: its own values, then one for each mapping in it."""
-    own = [(label(key), value(item)) for key, item in tree.items() if not isinstance(item, Mapping)]
-    parts = [f"<div>{table(('', ''), own, numbers=1)}</div>"] if own else []
+    rows = [(label(k), value(item)) for k, item in tree.items() if not isinstance(item, Mapping)]
+    parts = [f"<div>{table(('', ''), rows, numbers=1)}</div>"] if rows else []
     for key, item in tree.items():
         if isinstance(item, Mapping) and item:
             parts.append(f"<div><h3>{escape(label(key))}</h3>{facts(item)}</div>")
@@ -105,7 +105,7 @@ def folded(summary: str, content: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text as it stands."""
+    """Text as it is."""
     return f"<pre><code>{escape(text)}</code></pre>"
 
 

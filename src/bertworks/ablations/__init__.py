@@ -1,1 +1,0 @@
-"""Claims of the paper, shown again on the user's own model and data."""

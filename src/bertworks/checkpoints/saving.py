@@ -1,0 +1,241 @@
+"""Models written in the Hugging Face layout (`store.py` reads them); nothing else is lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import files
+from ..errors import CheckpointError
+from ..files import LOCK, is_empty
+from ..locks import claim
+from ..model.config import EncoderConfig
+from ..model.device import is_finite
+from ..model.eight_bits import codes_of
+from ..model.encoder import Layer
+from ..model.layers import Linear
+from ..text import files as tokenizer_files
+from ..text.tokenizer import Tokenizer
+from . import sentence as sentence_files
+from .families import family_of
+from .family import Family
+from .heads import is_published
+from .sentence import SentenceSettings
+from .store import FORMAT_VERSION, complaint_of, keys_of, own_tensors
+from .weights import CODES, SAFETENSORS, SCALES, write_weights
+
+_FILES = {
+    *("config.json", "bertworks.json", SAFETENSORS),
+    *tokenizer_files.FILES,
+    *sentence_files.FILES,
+}
+"""All that a saved model may consist of."""
+
+
+def is_other(name: str) -> bool:
+    """Whether the file of that path in a saved model's directory is no part of the model."""
+    return name not in _FILES and name != LOCK
+
+
+def check_empty(directory: Path) -> None:
+    """See that a directory is new or empty.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    if directory.exists() and not is_empty(directory):
+        raise CheckpointError(
+            "the directory is not empty", where=str(directory), fix="Name one that is new or empty."
+        )
+
+
+def check_target(directory: str | Path, *, keep_others: bool = False) -> None:
+    """See that nothing but a saved model is lost when one is saved.
+
+    Args:
+        keep_others: what else the directory holds is kept, and is no obstacle.
+
+    Raises:
+        CheckpointError: the directory holds something else, or cannot be read.
+    """
+    target = Path(directory).resolve()
+    where = str(directory)
+    try:
+        if not target.exists():
+            return
+        found = sorted(path.relative_to(target).as_posix() for path in target.rglob("*"))
+        found = [name for name in found if name != LOCK]
+        is_here = target.samefile(os.curdir)
+    except OSError as error:
+        raise CheckpointError(f"cannot be read ({error})", where=where) from None
+    others = list(filter(is_other, found)) if "config.json" in found else found  # a vocabulary, say
+    if others and not keep_others:
+        raise CheckpointError(
+            f"the directory holds {others[0]!r}, which is no part of a saved model and would be "
+            "lost",
+            where=where,
+            fix="Name a directory that is new or empty.",
+        )
+    if found and is_here:  # who works there would be left in a directory that is no more
+        raise CheckpointError(
+            "the working directory cannot be replaced", where=where, fix="Save from another."
+        )
+
+
+def save_model(
+    directory: str | Path,
+    *,
+    network: nn.Module,
+    config: EncoderConfig,
+    task: str | None,
+    task_settings: Mapping[str, Any],
+    model_class: str,
+    config_entries: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    head_dropout: float | None = None,
+    sentence: SentenceSettings | None = None,
+    dtype: torch.dtype = torch.float32,
+    keep_others: bool = False,
+) -> Path:
+    """Write a model; one that is there is replaced once the new one is complete.
+
+    Args:
+        directory: where to; new, empty, or a saved model's. See `files.new_directory` for where
+            the former model is if the program is killed while it is replaced.
+        model_class: which class of the family's opens the model: a key of `Family.classes`.
+        config_entries: what the task adds to `config.json` (`id2label`).
+        head_dropout: before the task's output layer, where it is not the family's usual.
+        sentence: how a sentence encoder makes vectors; None if it is none.
+        dtype: of the weights in the file; int8 is that of the layers' linear maps (see
+            `weights.CODES`), with bfloat16 for the rest.
+        keep_others: keep the files in the directory that are no part of a saved model, rather than
+            refuse to save there.
+
+    Raises:
+        CheckpointError: the directory holds something else, the family has no place for the model,
+            or a weight is not finite.
+        OutputError: the directory cannot be written, or is being written by another process.
+    """
+    directory = Path(directory)
+    family = family_of(config)
+    check_layout(network, config, model_class)
+    raw = {
+        "pad_token_id": tokenizer.id_of("pad"),
+        **{key: tokenizer.id_of(role) for key, role in family.token_ids.items()},
+        **family.write_config(config),
+        "architectures": [_class_of(family, config, model_class)],
+        "dtype": str(dtype).removeprefix("torch."),
+        **config_entries,
+    }
+    if head_dropout is not None and model_class in family.dropouts:
+        raw[family.dropouts[model_class]] = head_dropout
+    described: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "task": task,
+        "task_settings": dict(task_settings),
+    }
+    unpublished = [name for name in own_tensors(network) if not is_published(name)]
+    if unpublished:
+        described["heads"] = sorted({name.partition(".")[0] for name in unpublished})
+    exported = keys_of(network, family).export(own_tensors(network))
+    non_finite = {
+        name: int((~tensor.isfinite()).sum())
+        for name, tensor in exported.items()
+        if not is_finite(tensor)
+    }
+    if non_finite:
+        raise CheckpointError(f"the model is not saved: {complaint_of(non_finite)}")
+    if dtype is torch.int8:
+        exported = _in_eight_bits(network, exported, family)
+    else:
+        exported = {key: value.to(dtype) for key, value in exported.items()}
+    contiguous = {key: value.cpu().contiguous() for key, value in exported.items()}
+    with claim(directory, kind="whole directory"):
+        check_target(directory, keep_others=keep_others)
+        with files.new_directory(directory, last="config.json", replace=True, keep=is_other) as new:
+            files.write_json(new / "config.json", raw)
+            if task is not None:
+                files.write_json(new / "bertworks.json", described)
+            write_weights(new / SAFETENSORS, contiguous, format="pt")
+            (new / SAFETENSORS).chmod(0o644)  # safetensors leaves it to its owner alone
+            tokenizer_files.write_definition(
+                tokenizer.definition, new, model_max_length=config.max_seqlen
+            )
+            if sentence is not None:
+                sentence_files.write_sentence_settings(new, sentence, config.hidden_size)
+    return directory
+
+
+def _in_eight_bits(
+    network: nn.Module, exported: Mapping[str, Tensor], family: Family
+) -> dict[str, Tensor]:
+    """Exported tensors, the matrices of the layers in 8-bit numbers and all others in bfloat16."""
+    keys = keys_of(network, family)
+    if any(rule.transposed for rule in keys.rules):
+        raise CheckpointError(
+            f"the family {family.name!r} keeps its matrices transposed, for which there are no "
+            "8-bit weights in files",
+            fix='Save it in bfloat16; precision="int8" computes with it all the same.',
+        )
+    matrices = {
+        theirs
+        for outer, layer in network.named_modules()
+        if isinstance(layer, Layer)
+        for inner, part in layer.named_modules()
+        if isinstance(part, Linear)
+        for theirs in keys.theirs(f"{outer}.{inner}.weight")
+    }
+    result: dict[str, Tensor] = {}
+    for name, tensor in exported.items():
+        if name in matrices:
+            result[name + CODES], result[name + SCALES] = codes_of(tensor)
+        else:
+            result[name] = tensor.to(torch.bfloat16)
+    return result
+
+
+def check_layout(network: nn.Module, config: EncoderConfig, model_class: str) -> None:
+    """See that a network can be saved as one of its family, before it is trained.
+
+    Args:
+        model_class: a key of `Family.classes`.
+
+    Raises:
+        CheckpointError: the family has no words for a setting, or no place for a tensor.
+    """
+    family = family_of(config)
+    family.write_config(config)
+    if model_class not in family.classes:
+        raise CheckpointError(
+            f"the family {family.name!r} has no models for {model_class}",
+            fix=f"It has: {', '.join(family.classes)}.",
+        )
+    keys = keys_of(network, family)
+    for name in own_tensors(network):
+        try:
+            (theirs, *_) = keys.theirs(name)
+        except KeyError:
+            raise CheckpointError(
+                f"the family {family.name!r} has no place for the tensor {name!r}"
+            ) from None
+        if not is_published(name) and family.normalize_name(theirs) != theirs:
+            raise CheckpointError(
+                f"the tensor {name!r} has a name that the family {family.name!r} reads as another",
+                fix="Call the network's attribute otherwise, such as my_head.",
+            )
+
+
+def _class_of(family: Family, config: EncoderConfig, model_class: str) -> str:
+    """The class that opens a model; a causal one may have another.
+
+    Of a classifier on another vector than the family's class uses, it opens the encoder.
+    """
+    if model_class in ("classification", "choice") and not family.pools_as_published(config):
+        model_class = "encoder"
+    causal = config.attention == "causal" and model_class == "masked-lm"
+    return family.classes.get("causal-lm" if causal else model_class, family.classes[model_class])

@@ -1,0 +1,118 @@
+"""What is said of BERT, tried: `lab`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..errors import SettingsError
+from ..wording import duration
+from . import show
+from .app import AsJson, Computing, output, verb
+from .training import Seeds, seed_numbers
+
+
+@verb(
+    "lab",
+    "bertworks lab list",
+    "bertworks lab run order senses --out runs/lab",
+    "bertworks lab all --budget 60 --seeds 3 --out runs/lab",
+    "bertworks lab compare mini bert-base-uncased --data reviews.tsv",
+)
+def lab(
+    what: Annotated[
+        Literal["list", "run", "all", "compare"],
+        typer.Argument(
+            metavar="WHAT",
+            help="list: all claims; run: those named; all: all, the cheapest first; compare: "
+            "models, on a table of yours.",
+            show_default=False,
+        ),
+    ],
+    claims: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CLAIM|MODEL]…", help="Names, of list; of compare, models."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="For everything; what is there is used again.")
+    ] = Path("runs/lab"),
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="The pre-trained model that is looked at.")
+    ] = "mini",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR|TABLE",
+            help="With wiki/ (a corpus) and glue/sst2/; docstrings of Python if left out. Of "
+            "compare: a table of texts and labels.",
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="MINUTES", help="Of all: what would cost more is left out."),
+    ] = None,
+    seeds: Seeds = None,
+    json: AsJson = False,
+    device: Computing = "auto",
+) -> None:
+    """Try what is said of BERT: a quotation, an experiment, a verdict.
+
+    Each claim is decided by its effect beside the spread of the seeds: shown, not shown at this
+    size, or contradicted. Experiments are ordinary runs, kept under --out; a page with pictures
+    (lab.md) and results.json are written there.
+
+    compare measures models on texts with labels: frozen vectors and logistic regression, texts a
+    second of processor time, parameters. Every fourth row is measured on.
+    """
+    if what == "compare":
+        _compare(claims or (), data, device, json)
+        return
+    from ..lab.claims import find_claims
+
+    if bool(claims) != (what == "run"):
+        fix = "bertworks lab list shows the names." if what == "run" else "Use run for some claims."
+        raise SettingsError("lab run takes names of claims, and nothing else does", fix=fix)
+    found = find_claims(claims or ())
+    if what == "list":
+        rows = [(one.name, f"{one.minutes:g}", one.says) for one in found]
+        show.table(("claim", "minutes", "it says"), rows, right="minutes", cut="it says")
+        return
+    from ..lab.bench import Lab
+    from ..lab.report import measure_all, write_page
+    from ..training.progress import Progress
+
+    numbers = seed_numbers(seeds)
+    asked = list(range(numbers)) if isinstance(numbers, int) else numbers
+    with output(out, [data], model=model, kind="directory"):
+        place = Lab(out, data=data, model=model, device=device, progress=Progress())
+        records, skipped = measure_all(place, found, asked, budget if what == "all" else None)
+        page = write_page(place)
+    if json:
+        show.as_json([record.to_dict() for record in records])
+        return
+    show.table(
+        ("claim", "verdict", "took"),
+        [(one.claim.name, one.verdict, duration(one.seconds)) for one in records],
+        right="took",
+    )
+    if skipped:
+        show.remarks([f"no time left for {', '.join(skipped)}"])
+    show.facts({"page": page, "results": page.with_name("results.json")})
+
+
+def _compare(models: Sequence[str], table: Path | None, device: str, json: bool) -> None:
+    if not models or table is None:
+        fix = "For example: bertworks lab compare mini --data reviews.tsv."
+        raise SettingsError("lab compare takes models, and --data TABLE", fix=fix)
+    from ..probing import compare
+
+    found = compare(models, table, device=device)
+    columns = ("model", "accuracy", "majority", "texts/s", "parameters")
+    if json:
+        show.as_json([dict(zip(columns, row, strict=True)) for row in found])
+    else:
+        cells = [(*row[:3], f"{row[3]:,.0f}", f"{row[4]:,}") for row in found]
+        show.table(columns, cells, right=columns[1:])

@@ -1,0 +1,145 @@
+"""Before a run, and beyond one machine: `settings`, `estimate`, `merge`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..wording import clock, short
+from . import show
+from .app import AsJson, Device, Recipe, verb
+from .corpus import corpus_facts
+from .schemas import VERBS, schema_of
+
+
+@verb(
+    "merge",
+    "bertworks merge parts/* --out prepared",
+    "bertworks merge vectors-*.parquet --out vectors.parquet",
+    "bertworks merge answers-*.tsv --out answers.tsv",
+)
+def merge(
+    parts: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PART…",
+            help="What prepare, embed, features or predict wrote with --part I/N.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(metavar="PATH", help="Where to: a directory for a corpus, else a file."),
+    ],
+) -> None:
+    """Put all parts of a corpus, or of a file of vectors or predictions, together.
+
+    The bytes are those that one machine writes by itself, whatever the number of parts. A part that
+    is missing, damaged, there twice, or of other inputs or settings is an error.
+    """
+    from ..corpus.manifest import Manifest
+    from ..inference.merging import merge as run
+
+    found = run(parts, out)
+    if isinstance(found, Manifest):
+        show.facts(corpus_facts(found))
+    elif isinstance(found, int):
+        show.facts({"rows": f"{found:,}"})
+    else:
+        show.facts({"texts": f"{found.rows:,}", "width": f"{found.width:,}"})
+    show.facts({"written to": out})
+
+
+@verb(
+    "estimate",
+    "bertworks estimate base --machine h100x8",
+    "bertworks estimate tiny data=prepared steps=20000",
+)
+def estimate(
+    recipe: Recipe,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]…", help="Settings of pretrain; data= may be left out."),
+    ] = None,
+    machine: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="h100, h200, a100, l4 (h100x8: eight), cpu2; or here."),
+    ] = "here",
+    share: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Of the machine's peak that training reaches."),
+    ] = None,
+    device: Device = "auto",
+    json: AsJson = False,
+) -> None:
+    """Estimate what pretrain takes: parameters, memory, operations, hours.
+
+    On this machine some steps are measured. For others the maker's peak is taken, times a share
+    that is assumed, not measured.
+    """
+    from dataclasses import asdict
+
+    from ..training.estimate import PAPER_CHIPS, PAPER_DAYS, paper_flops
+    from ..training.estimate import estimate as run
+
+    found = run(recipe, settings or (), machine=machine, share=share, device=device)
+    if json:
+        rates = {"seconds": found.seconds, "tokens_per_second": found.tokens_per_second}
+        show.as_json({**asdict(found), **rates})
+        return
+    each, total = found.machine, sum(found.memory.values())
+    room = f" of {each.memory / 1e9:.0f}" if each.memory else ""
+    how = "measured here" if machine == "here" else f"{found.share:.0%} of the peak, assumed"
+    show.facts(
+        {
+            "parameters": f"{found.parameters:,}, {found.trained:,} of them trained",
+            "memory": f"{total / 1e9:.2f} GB{room} on a device, give or take 15 %",
+            **{f"  {part}": f"{size / 1e9:.2f} GB" for part, size in found.memory.items()},
+            "batch": f"{found.batch:,} tokens at once on a device",
+            "tokens": f"{short(found.tokens)}, {short(found.flops / found.tokens)} FLOPs each",
+            "speed": f"{found.tokens_per_second:,.0f} tokens/s ({how})",
+            "time": f"{clock(found.seconds)} for {found.flops:.2e} FLOPs",
+        }
+    )
+    if 0 < each.memory < total:
+        show.remarks(
+            ["This does not fit: set micro_batch_tokens lower, or gradient_checkpointing=true."]
+        )
+    for size, chips in PAPER_CHIPS.items():
+        flops = paper_flops(size)
+        reached = flops / (chips * PAPER_DAYS * 86400) / 1e12
+        show.remarks(
+            [
+                f"BERT-{size.title()} as published: {flops:.2e} FLOPs, {PAPER_DAYS} days on "
+                f"{chips} TPU chips ({reached:.1f} TFLOP/s each); "
+                f"{clock(flops / found.flops_per_second)} at this speed."
+            ]
+        )
+
+
+@verb(
+    "settings",
+    "bertworks settings pretrain",
+    "bertworks settings finetune tagging --yaml > tagging.yaml\n"
+    "  bertworks finetune tagging --settings tagging.yaml …",
+)
+def settings(
+    of: Annotated[
+        str, typer.Argument(metavar="VERB", help=f"One of {', '.join(VERBS)}.", show_default=False)
+    ],
+    task: Annotated[
+        str | None, typer.Argument(metavar="[TASK]", help="Of finetune: adds the task's settings.")
+    ] = None,
+    yaml: Annotated[
+        bool, typer.Option("--yaml", help="As a YAML file, for --settings or as a recipe.")
+    ] = False,
+) -> None:
+    """List a verb's settings: default, type, allowed values and meaning.
+
+    In the YAML file each setting is a comment; uncomment what you change.
+    """
+    from ..settings_help import commented_yaml, describe, help_text
+
+    schema = schema_of(of, task)
+    typer.echo(commented_yaml(schema).rstrip() if yaml else help_text(describe(schema)))

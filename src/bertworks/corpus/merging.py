@@ -1,0 +1,92 @@
+"""Parts of a prepared corpus, put together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import files
+from ..errors import DataError
+from ..locks import claim
+from ..parts import in_order
+from ..text.files import write_definition
+from .manifest import EXCLUDED, MANIFEST, TOKENIZER, Manifest
+from .shards import Corpus, open_shard
+
+_SUMMED = ("documents", "sentences", "tokens", "unknown_tokens", "spans", "empty_sentences")
+_READ = ("text", "duplicate_documents", "excluded_documents", "left_out_documents", "skipped")
+
+
+def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
+    """Put all parts of a corpus together: the bytes are those that one `prepare` writes.
+
+    Every shard's checksum is compared. Shards are linked where the file system can do that, and
+    copied elsewhere.
+
+    Args:
+        parts: directories that `prepare --part` wrote, in any order.
+        out: the directory to write, new or empty.
+
+    Raises:
+        DataError: a part is missing, unfinished, there twice, or does not belong to the others; or
+            the corpus holds no text.
+        CheckpointError: a part is damaged.
+        OutputError: `out` cannot be written.
+    """
+    found = {path: Manifest.read(path) for path in parts}
+    paths = in_order((path, found[path].job.part) for path in parts)
+    first = found[paths[0]]
+    for path in paths[1:]:
+        part = found[path]
+        difference = first.job.first_difference(
+            part.job.model_copy(update={"part": first.job.part})
+        )
+        if difference or any(getattr(part, name) != getattr(first, name) for name in _READ):
+            raise DataError(
+                f"does not belong to {paths[0]}: {difference or 'the text has changed'}",
+                where=str(path),
+                fix="Prepare this part again, into another directory.",
+            )
+    manifests = [found[path] for path in paths]
+    shards = sorted(
+        (shard for manifest in manifests for shard in manifest.shards), key=lambda shard: shard.file
+    )
+    # Documents may be empty as they are read, which every part counts, and of tokens.
+    read_empty = first.empty_documents - sum(shard.empty_documents for shard in first.shards)
+    whole = first.model_copy(
+        update={
+            **{name: sum(getattr(one, name) for one in manifests) for name in _SUMMED},
+            "empty_documents": read_empty + sum(shard.empty_documents for shard in shards),
+            "text": None,
+            "job": first.job.model_copy(update={"part": None}),
+            "shards": tuple(shards),
+        }
+    )
+    if not whole.tokens:
+        raise DataError("nothing is left of the corpus: it holds no text that gives tokens")
+    with claim(out, paths, kind="whole directory"):
+        if out.exists() and not files.is_empty(out):
+            raise DataError("is not empty", where=str(out), fix="Choose another --out.")
+        tokenizer = Corpus(paths[0], first, []).load_tokenizer()  # checked: that of the shards
+        with files.new_directory(out, last=MANIFEST) as new:
+            (new / TOKENIZER).mkdir()
+            # Not copied: what is damaged in a file beside tokenizer.json is not seen on loading.
+            write_definition(tokenizer.definition, new / TOKENIZER)
+            if first.job.exclude is not None:
+                shutil.copyfile(paths[0] / EXCLUDED, new / EXCLUDED)
+            for path in paths:
+                for shard in found[path].shards:
+                    open_shard(path, shard, first, verify=True)
+                    _link(path / shard.file, new / shard.file)
+            whole.write(new)
+    return whole
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file that is never changed a second name, or copy it."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)

@@ -1,0 +1,30 @@
+"""The explorer: what a model does with a text, as JSON that a page shows.
+
+    text ─► reading (tokens, words) ─► activations of the network ─► a view, as JSON ─► the page
+
+Each view is a function of a `Model`; the server has a route for each, and `explain` computes all of
+them in advance.
+"""
+
+from .comparing import claim, contexts, minimal_pair
+from .explaining import describe, explain
+from .filling import checkpoints, fill
+from .needs import NoHeadError
+from .views import attention, heads, occlusion, pieces, predict, steps
+
+__all__ = [
+    "NoHeadError",
+    "attention",
+    "checkpoints",
+    "claim",
+    "contexts",
+    "describe",
+    "explain",
+    "fill",
+    "heads",
+    "minimal_pair",
+    "occlusion",
+    "pieces",
+    "predict",
+    "steps",
+]

@@ -1,0 +1,270 @@
+"""Views of several texts: a minimal pair, a word in contexts, a claim about heads."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..api import Model
+from ..errors import DataError, brief, nearest
+from .reading import Reading, read, rounded
+from .target import Target, target_of
+from .views import TargetChoice
+
+SENTENCES = 64
+"""The most texts of a view, and the most places of a word in them."""
+
+Claim = Literal["previous", "next", "first", "same-word", "links"]
+
+
+def minimal_pair(
+    model: Model,
+    text: str,
+    other: str,
+    pair: str | None = None,
+    *,
+    target: TargetChoice = None,
+) -> dict[str, Any]:
+    """What changes from a text to another: the prediction, vectors and attention.
+
+    Args:
+        model: any.
+        text, other: the texts; their pieces are aligned, equal ones and as many for as many.
+        pair: the second text of both.
+        target: what is watched in the first; the same is watched in the other.
+
+    Raises:
+        DataError: a text or the target is not there, or the texts have nothing in common.
+    """
+    one, two = (read(model, given, pair) for given in (text, other))
+    aligned, changed = _aligned(one, two)
+    if not aligned:
+        raise DataError("the texts have no piece in common", where="other")
+    rows, columns = (list(side) for side in zip(*aligned, strict=True))
+    has_heads = model.encoder.config.has_heads
+    kept = [reading.activations(attention=has_heads) for reading in (one, two)]
+    states = [torch.stack(one.states)[:, 0].float().cpu() for one in kept]
+    vectors = torch.cosine_similarity(states[0][:, rows], states[1][:, columns], -1)
+    distances = torch.zeros(0, model.encoder.config.num_attention_heads, len(rows))
+    if kept[0].attention:
+        weights = [torch.stack(one.attention)[:, 0].float().cpu() for one in kept]
+        parts = weights[0][..., rows, :][..., rows], weights[1][..., columns, :][..., columns]
+        distances = (parts[0] - parts[1]).abs().sum(-1) / 2
+    first = target_of(one) if target is None else Target(one, target)
+    second = None if first is None else _same(first, two, dict(aligned))
+    return {
+        "pieces": one.pieces,
+        "other_pieces": two.pieces,
+        "aligned": [list(places) for places in aligned],
+        "changed": changed,
+        "prediction": None if first is None else first.prediction(),
+        "other_prediction": None if second is None else second.prediction(),
+        "vectors": rounded(vectors),
+        "attention": rounded(distances.mean(-1)),
+        "attention_pieces": rounded(distances.mean(1)),
+    }
+
+
+def _aligned(one: Reading, two: Reading) -> tuple[list[tuple[int, int]], list[bool]]:
+    """The places of pieces that belong together, and whether they differ."""
+    first, second = one.input_ids.tolist(), two.input_ids.tolist()
+    matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
+    found = [
+        (at, place, kind == "replace")
+        for kind, start, end, other_start, other_end in matcher.get_opcodes()
+        if end - start == other_end - other_start
+        for at, place in zip(range(start, end), range(other_start, other_end), strict=True)
+    ]
+    return [(at, place) for at, place, _ in found], [differs for *_, differs in found]
+
+
+def _same(target: Target, reading: Reading, places: dict[int, int]) -> Target | None:
+    """The target in another text; None where what it is of is not there."""
+    choice = target.described
+    if target.kind == "blank" and choice["blank"] >= len(reading.blanks):
+        return None
+    if target.kind in ("tag", "answer", "replaced"):
+        if not set(target.positions) <= places.keys():
+            return None
+        moved = [places[at] for at in target.positions]
+        word = reading.tokens[moved[0]]["word"]
+        choice |= {"start": moved[0], "end": moved[-1], "position": moved[0], "word": word}
+    return Target(reading, choice)
+
+
+def contexts(model: Model, word: str, texts: Sequence[str]) -> dict[str, Any]:
+    """A word's vectors in several texts: cosines by layer, and a map of two dimensions.
+
+    A vector is the mean of those of the word's pieces; the map is of the principal components. The
+    static embedding, of the table alone, is the same everywhere.
+
+    Args:
+        model: any.
+        word: found whole, in upper or lower case.
+        texts: each holds the word once at least.
+
+    Raises:
+        DataError: a text does not hold it, or they are too many.
+    """
+    _check_texts(texts)
+    if not word.strip():
+        raise DataError("must not be empty", where="word")
+    pattern = re.compile(rf"(?<!\w){re.escape(word.strip())}(?!\w)", re.IGNORECASE)
+    points: list[dict[str, Any]] = []
+    vectors, static = [], []
+    table = model.encoder.embeddings.word_embeddings.weight.detach()
+    for number, text in enumerate(texts):
+        matches = list(pattern.finditer(text))
+        if not matches:
+            raise DataError(f"does not hold {brief(word)}", where=f"texts[{number}]")
+        reading = read(model, text, where=f"texts[{number}]")
+        states = torch.stack(reading.activations().states)[:, 0].float().cpu()
+        for match in matches:
+            start, end = match.span()
+            tokens = [
+                at
+                for at, token in enumerate(reading.tokens)
+                if token["of"] and token["start"] < end and token["end"] > start
+            ]
+            if not tokens:
+                raise DataError(f"{brief(word)} has no pieces", where=f"texts[{number}]")
+            shown = {"text": number, "start": start, "end": end, "shown": match.group()}
+            points.append({**shown, "tokens": tokens})
+            vectors.append(states[:, tokens].mean(1))
+            static.append(table[reading.input_ids[tokens]].float().cpu().mean(0))
+    if len(points) > SENTENCES:
+        raise DataError(f"{len(points)} places, but at most {SENTENCES}", where="texts")
+    layers = torch.stack(vectors, 1)
+    maps, explained = zip(*map(_map, layers), strict=True)
+    return {
+        "word": word,
+        "points": points,
+        "similarity": rounded(_cosines(layers)),
+        "map": rounded(torch.stack(maps)),
+        "explained": rounded(torch.stack(explained)),
+        "static": rounded(_cosines(torch.stack(static))),
+    }
+
+
+def _cosines(vectors: Float[Tensor, "*layers points width"]) -> Tensor:
+    unit = torch.nn.functional.normalize(vectors, dim=-1)
+    return unit @ unit.transpose(-1, -2)
+
+
+def _map(vectors: Float[Tensor, "points width"]) -> tuple[Tensor, Tensor]:
+    """`[points, 2]`: the first two principal components; and their shares of the variance."""
+    centred = (vectors - vectors.mean(0)).double()
+    left, values, _ = torch.linalg.svd(centred, full_matrices=False)
+    found, shares = torch.zeros(len(vectors), 2).double(), torch.zeros(2).double()
+    most = min(2, len(values))
+    found[:, :most] = left[:, :most] * values[:most]
+    shares[:most] = values[:most].square() / values.square().sum().clamp_min(1e-30)
+    return found, shares
+
+
+def claim(
+    model: Model,
+    texts: Sequence[str],
+    claim: Claim = "previous",
+    *,
+    links: Sequence[Sequence[Sequence[int]]] = (),
+) -> dict[str, Any]:
+    """How often each head's strongest word is the claimed one, beside the best fixed offset.
+
+    Attention to a word is the sum over its pieces, attention of a word the mean over its pieces;
+    special tokens and the word itself are left out. Source: Clark et al. (2019), §4.2.
+
+    Args:
+        model: any with layers.
+        texts: sentences.
+        claim: which word it should be: the previous, the next, the first of the sentence, another
+            occurrence of the same word, or what `links` say.
+        links: for each text, numbers of words: (from, to).
+
+    Raises:
+        DataError: a text cannot be tokenised, there are too many, or the claim is about no word.
+        NoHeadError: the model has no layers.
+    """
+    _check_texts(texts)
+    if claim not in get_args(Claim):
+        raise DataError(f"no claim is called {brief(claim)}", fix=nearest(claim, get_args(Claim)))
+    if claim == "links" and len(links) != len(texts):
+        raise DataError("there must be a list for each text", where="links")
+    counted = 0
+    right: Any = 0
+    by_offset: dict[int, int] = {}
+    for number, text in enumerate(texts):
+        reading = read(model, text, where=f"texts[{number}]")
+        weights = _of_words(reading)
+        goals = _claimed(reading, claim, links[number] if claim == "links" else ())
+        tested = np.flatnonzero(goals.any(1))
+        if not len(tested):
+            continue
+        counted += len(tested)
+        strongest = weights[:, :, tested].argmax(-1)
+        right = right + goals[tested, strongest].sum(-1)
+        for at, goal in zip(*np.nonzero(goals), strict=True):
+            by_offset[int(goal - at)] = by_offset.get(int(goal - at), 0) + 1
+    if not counted:
+        raise DataError(f"the claim {claim!r} is about no word of the texts", where="texts")
+    scores = right / counted
+    offset, hits = max(by_offset.items(), key=lambda item: (item[1], -abs(item[0])))
+    order = np.argsort(-scores, axis=None, kind="stable")[:10]
+    places = zip(*np.unravel_index(order, scores.shape), strict=True)
+    return {
+        "claim": claim,
+        "words": counted,
+        "scores": rounded(scores),
+        "baseline": {"offset": offset, "share": hits / counted},
+        "ranked": [
+            {"layer": int(layer), "head": int(head), "score": float(scores[layer, head])}
+            for layer, head in places
+        ],
+        "beats": int((scores > hits / counted).sum()),
+    }
+
+
+def _of_words(reading: Reading) -> Float[np.ndarray, "layers heads words words"]:
+    """Attention from words to other words."""
+    member = np.zeros((len(reading), len(reading.words)), np.float32)
+    for word in reading.words:
+        member[word["tokens"], word["number"]] = 1
+    found: np.ndarray = member.T / member.sum(0)[:, None] @ reading.attention() @ member
+    np.einsum("lhww->lhw", found)[:] = -1.0
+    return found
+
+
+def _claimed(
+    reading: Reading, claim: Claim, links: Sequence[Sequence[int]]
+) -> Bool[np.ndarray, "words words"]:
+    """Which words are claimed for each word."""
+    count = len(reading.words)
+    goals = np.zeros((count, count), np.bool_)
+    if claim == "links":
+        for start, goal in links:
+            if not (0 <= start < count and 0 <= goal < count) or start == goal:
+                raise DataError(f"no two words are {start} and {goal}", where="links")
+            goals[start, goal] = True
+        return goals
+    if claim in ("previous", "next"):
+        return np.eye(count, k=-1 if claim == "previous" else 1, dtype=np.bool_)
+    if claim == "first":
+        goals[1:, :1] = True
+        return goals
+    words = [word["text"].casefold() for word in reading.words]
+    for one, two in itertools.permutations(range(count), 2):
+        goals[one, two] = words[one] == words[two]
+    return goals
+
+
+def _check_texts(texts: Sequence[str]) -> None:
+    if not 1 <= len(texts) <= SENTENCES:
+        raise DataError(f"from 1 to {SENTENCES} texts, not {len(texts)}", where="texts")

@@ -1,0 +1,100 @@
+"""What a model can be asked, and all views of one text at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..api import Model
+from .comparing import SENTENCES
+from .filling import checkpoints, fill
+from .needs import NEEDS, is_causal_lm, is_masked_lm, missing
+from .reading import TOKENS, read
+from .target import target_of
+from .views import attention, heads, occlusion, pieces, predict, steps
+
+FORMAT = 1
+"""Of what `explain` returns; a page is of the same release as its data."""
+
+LIMITS = {"tokens": TOKENS, "sentences": SENTENCES}
+
+_FREE = ("pieces", "pair", "contexts", "steps", "similarity", "search")
+VIEWS = (*_FREE, *(view for view in NEEDS if view != "mask"))
+"""The page's views."""
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """What a model is, and which views it has, as JSON."""
+    config, task = model.encoder.config, model.task
+    mask = model.tokenizer.id_of("mask") if is_masked_lm(model) else None
+    return {
+        "source": model.source,
+        "task": None if task is None else task.name,
+        "family": config.family,
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "hidden_size": config.hidden_size,
+        "vocab_size": model.tokenizer.vocab_size,
+        "parameters": sum(weight.numel() for weight in model.network.parameters()),
+        "causal": config.attention == "causal",
+        "mask": None if mask is None else model.tokenizer.id_to_token(mask),
+        "labels": list(model.labels),
+        "checkpoints": list(checkpoints(model)),
+        "views": {
+            view: None if (error := missing(model, view)) is None else str(error) for view in VIEWS
+        },
+    }
+
+
+def explain(
+    model: Model, text: str, pair: str | None = None, *, name: str | None = None
+) -> dict[str, Any]:
+    """All that a page shows of one text, computed in advance, as JSON.
+
+    Of a model that predicts masked pieces, each word is masked once.
+
+    Args:
+        model: any.
+        text, pair: of 128 tokens at most.
+        name: what the page calls the model; its source, if left out.
+
+    Raises:
+        DataError: a text cannot be tokenised, or is too long.
+    """
+    reading = read(model, text, pair)
+    is_watched = target_of(reading) is not None
+    is_filled = is_causal_lm(model) or bool(reading.blanks)
+    both = (model, text, pair)
+    masks = None
+    if is_masked_lm(model):
+        masks = [
+            {"word": word["number"], "blanks": blanks}
+            for word in reading.words
+            if not set(word["tokens"]) & set(reading.blanks)
+            for blanks in [_of_word(fill(*both, words=[word["number"]], top_k=5), word["number"])]
+        ]
+    return {
+        "format": FORMAT,
+        "model": {"name": name or _name(model), "default": True, "loaded": True} | describe(model),
+        "text": text,
+        "pair": pair,
+        **pieces(*both),
+        "attention": None if missing(model, "attention") else attention(*both),
+        "steps": steps(*both),
+        "prediction": predict(*both)["prediction"] if is_watched else None,
+        "heads": heads(*both) if is_watched and not missing(model, "heads") else None,
+        "occlusion": occlusion(*both) if is_watched else None,
+        "fill": fill(*both) if is_filled else None,
+        "masks": masks,
+    }
+
+
+def _name(model: Model) -> str:
+    """The last part of a model's path, or its whole name on the hub."""
+    source = Path(model.source or "model")
+    return source.resolve().name if source.exists() else str(source)
+
+
+def _of_word(filled: dict[str, Any], word: int) -> list[dict[str, Any]]:
+    """The blanks of a word, without those that were typed."""
+    return [blank for blank in filled["blanks"] if blank["word"] == word]

@@ -1,0 +1,155 @@
+"""The explorer's page: as files that a server sends, and as one file that holds its data.
+
+Both show the same views (`static/`, plain JavaScript modules). Nothing is asked of another host: a
+content security policy forbids it, in a header of the server's and in the file itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..training.report import page as html
+
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+_IMPORT = re.compile(r'(?<=from ")(\.{1,2}/[^"]+)(?=";)')
+_STYLE = '<link rel="stylesheet" href="./explore/static/style.css">'
+_SCRIPT = '<script type="module" src="./explore/static/app.js"></script>'
+_NOSCRIPT = re.compile(r"<noscript>.*?</noscript>", re.DOTALL)
+_FILE_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The content security policy of the page that a server sends."""
+
+
+@cache
+def assets() -> Mapping[str, tuple[bytes, str]]:
+    """The page's files: content and media type, by their path in `static/`."""
+    return {
+        path.relative_to(_STATIC).as_posix(): (path.read_bytes(), _TYPES[path.suffix])
+        for path in sorted(_STATIC.rglob("*.*"))
+    }
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """One self-contained HTML file about a text.
+
+    Args:
+        data: what `explain` computed; the views read it instead of asking a server.
+    """
+    files = {name: content.decode() for name, (content, _) in assets().items()}
+    modules = {
+        f"explorer/{name}": _data_url(_absolute_imports(name, text))
+        for name, text in files.items()
+        if name.endswith(".js")
+    }
+    script = (
+        f'<script type="importmap">{json.dumps({"imports": modules})}</script>\n'
+        '<script type="module">import "explorer/app.js";</script>'
+    )
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{_FILE_POLICY}">'
+    embedded = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    tables = "\n".join(_tables(data))
+    text = files["index.html"]
+    text = text.replace(_STYLE, f"{policy}\n<style>\n{files['style.css']}</style>")
+    text = _NOSCRIPT.sub(lambda _: f"<noscript>\n{tables}\n</noscript>", text)
+    text = text.replace(_SCRIPT, script)
+    embedded = f'<script type="application/json" id="data">{embedded}</script>'
+    return text.replace("</body>", f"{embedded}\n</body>")
+
+
+def _absolute_imports(name: str, text: str) -> str:
+    """A module whose imports are those of the import map."""
+    folder = posixpath.join("explorer", posixpath.dirname(name))
+    return _IMPORT.sub(lambda found: posixpath.normpath(posixpath.join(folder, found[0])), text)
+
+
+def _data_url(text: str) -> str:
+    return f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def _tables(data: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader without JavaScript sees: the main numbers as tables."""
+    words = [word["text"] for word in data["pieces"]["words"]]
+    prediction = data["prediction"]
+    blanks = (data["fill"] or {"blanks": ()})["blanks"]
+    hidden = [(one["word"], blank) for one in data["masks"] or () for blank in one["blanks"]]
+    changes = (data["occlusion"] or {"words": ()})["words"]
+    heads = (data["heads"] or {"ranked": ()})["ranked"][:10]
+    yield f"<h1>{escape(' · '.join(filter(None, [data['text'], data['pair']])))}</h1>"
+    yield html.paragraph(f"As the model {data['model']['name']} reads it.")
+    yield _section(
+        "Pieces",
+        ("Piece", "Id", "Position", "Segment"),
+        [
+            (one["token"], one["id"], one["position"], one["segment"])
+            for one in data["pieces"]["tokens"]
+        ],
+        numbers=3,
+    )
+    yield _section(
+        "Prediction",
+        ("", "Probability"),
+        [] if prediction is None else _predicted(prediction),
+        numbers=1,
+    )
+    yield _section(
+        "Blanks",
+        ("Blank", "Likeliest"),
+        [(at, _likeliest(blank["both"] or blank["left"])) for at, blank in enumerate(blanks, 1)],
+    )
+    yield _section(
+        "Each word hidden",
+        ("Word", "Its piece", "Likeliest"),
+        [
+            (words[word], _original(blank["both"]), _likeliest(blank["both"]))
+            for word, blank in hidden
+        ],
+    )
+    yield _section(
+        "Which words decided",
+        ("Word left out", "Change of the probability"),
+        [(words[one["word"]], f"{one['change']:+.4f}") for one in changes],
+        numbers=1,
+    )
+    yield _section(
+        "Heads by their effect",
+        ("Layer", "Head switched off", "Change of the probability"),
+        [(one["layer"] + 1, one["head"] + 1, f"{one['change']:+.4f}") for one in heads],
+        numbers=1,
+    )
+
+
+def _section(
+    heading: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], numbers: int = 0
+) -> str:
+    """A table under its heading; nothing without rows."""
+    return html.section(heading, html.table(columns, rows, numbers=numbers) if rows else "")
+
+
+def _predicted(prediction: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = [(one["name"], f"{one['probability']:.2%}") for one in prediction["distribution"]]
+    return found or [(prediction["target"]["name"], f"{prediction['probability']:.4g}")]
+
+
+def _original(answer: Mapping[str, Any]) -> str:
+    """The piece that was hidden, and its probability."""
+    return f"{answer['original']['token']} {answer['original']['probability']:.2%}"
+
+
+def _likeliest(answer: Mapping[str, Any]) -> str:
+    return ", ".join(f"{one['token']} {one['probability']:.1%}" for one in answer["top"][:3])

@@ -1,0 +1,267 @@
+"""A text as a model sees it: its tokens, its words, and sequences that differ from it a little."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..api import Model
+from ..errors import DataError, LengthError
+from ..inference.activations import Activations, activations
+from ..packed import Packed
+from ..tasks.tagging.task import TaggingTask
+from ..tasks.tagging.words import split_words
+from ..text.encoding import Segment
+from ..text.tokenizer import Tokenizer
+from .needs import check, is_causal_lm, is_masked_lm
+
+TOKENS = 128
+"""The most tokens of a sequence whose activations are shown: attention grows with their square."""
+
+_AT_ONCE = 1024  # tokens that are computed at a time
+
+Ids = NDArray[np.int64]
+Heads = Sequence[Sequence[int]]
+"""Heads by their layer and their number in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A text, or a pair of texts, as tokens.
+
+    Attributes:
+        model: whose tokens they are.
+        texts: themselves.
+        input_ids, token_type_ids: `[tokens]`.
+        tokens, words: as JSON; a word has the numbers of its tokens.
+        hidden_ids: by place, the ids of the pieces that were masked by their words' numbers.
+    """
+
+    model: Model
+    texts: Sequence[str]
+    input_ids: Ids
+    token_type_ids: Ids
+    tokens: list[dict[str, Any]]
+    words: list[dict[str, Any]]
+    hidden_ids: dict[int, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def pieces(self) -> dict[str, Any]:
+        """The tokens and words, as JSON."""
+        return {"tokens": self.tokens, "words": self.words}
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether there are two texts."""
+        return len(self.texts) == 2
+
+    @property
+    def blanks(self) -> list[int]:
+        """The places of mask tokens."""
+        if not is_masked_lm(self.model):
+            return []
+        return np.flatnonzero(self.input_ids == self.model.tokenizer.mask_id).tolist()
+
+    def pack(self, rows: Sequence[Ids] | None = None) -> Packed:
+        """The sequence, or sequences that differ from it in their ids, as one pack."""
+        rows = [self.input_ids] if rows is None else rows
+        return Packed.from_arrays(rows, [self.token_type_ids] * len(rows))
+
+    def activations(
+        self,
+        off: Heads = (),
+        *,
+        attention: bool = False,
+        targets: dict[str, Any] | None = None,
+    ) -> Activations:
+        """What the network computes of the sequence, with heads switched off."""
+        switched = heads_off(self.model, [off])
+        return activations(
+            self.model.network, self.pack(), targets, attention=attention, off=switched
+        )
+
+    def attention(self, off: Heads = ()) -> NDArray[np.float32]:
+        """The attention weights `[layers, heads, queries, keys]`.
+
+        Raises:
+            NoHeadError: the model has no layers.
+        """
+        check(self.model, "attention")
+        found = self.activations(off, attention=True).attention
+        return torch.stack(found)[:, 0].float().cpu().numpy()
+
+    def fold(self, size: int) -> int:
+        """How many sequences of so many tokens are computed at a time."""
+        return max(1, _AT_ONCE // size)
+
+
+def read(
+    model: Model,
+    text: str,
+    pair: str | None = None,
+    *,
+    words: Sequence[int] = (),
+    most: int | None = TOKENS,
+    where: str = "text",
+) -> Reading:
+    """Tokenise a text, or a pair, as the model's task does.
+
+    Args:
+        model: whose tokenizer and task.
+        text, pair: the texts. A typed mask token is one where masked pieces are predicted.
+        words: numbers of words whose pieces are all masked.
+        most: the most tokens; None: as many as the model takes.
+        where: what an error calls the text.
+
+    Raises:
+        LengthError: there are more tokens.
+        DataError: a text cannot be tokenised, or there is no such word.
+        NoHeadError: words are to be masked, and the model predicts no masked pieces.
+    """
+    tokenizer = model.tokenizer
+    texts = (text,) if pair is None else (text, pair)
+    segments = _segments(model, texts, where)
+    if is_causal_lm(model):  # as `generate` reads: nothing is put around a text
+        ids, types = segments[0].input_ids, np.zeros(len(segments[0]), np.int8)
+        special = np.zeros(len(ids), np.bool_)
+    else:
+        framed = tokenizer.frame(*segments)
+        ids, types, special = framed.input_ids, framed.token_type_ids, framed.special_tokens_mask
+    limit = model.encoder.config.max_seqlen
+    task_limit = getattr(getattr(model.task, "settings", None), "max_seq_length", None)
+    limit = min(limit, task_limit or limit, most or limit)
+    if len(ids) > limit:
+        raise LengthError(
+            f"{len(ids)} tokens, but at most {limit} are shown", where=where, fix="Shorten it."
+        )
+    if not len(ids):
+        raise DataError("the text has no tokens", where=where, fix="Give a word.")
+    tokens, found = _described(tokenizer, ids, types, special, segments, texts)
+    input_ids: Ids = ids.astype(np.int64)
+    hidden: dict[int, int] = {}
+    if len(words):
+        check(model, "mask")
+        for number in words:
+            if not 0 <= number < len(found):
+                raise DataError(f"there is no word {number}", where="words", fix="Count from 0.")
+            for at in found[number]["tokens"]:
+                hidden[at], input_ids[at] = int(input_ids[at]), tokenizer.mask_id
+                mask = {"token": tokenizer.id_to_token(tokenizer.mask_id), "id": tokenizer.mask_id}
+                tokens[at] = {**tokens[at], **mask, "unknown": False}
+    return Reading(model, texts, input_ids, types.astype(np.int64), tokens, found, hidden)
+
+
+def _segments(model: Model, texts: Sequence[str], where: str) -> list[Segment]:
+    tokenizer = model.tokenizer
+    is_tagger = isinstance(model.task, TaggingTask)
+    if len(texts) > 1 and (is_tagger or is_causal_lm(model)):
+        raise DataError("the model takes single texts", where="pair", fix="Leave it out.")
+    if is_tagger:
+        places = split_words(texts[0])
+        words = [texts[0][start:end] for start, end in places]
+        (segment,) = tokenizer.segments([words], where=[where])
+        starts = np.array([start for start, _ in places], np.int32)
+        segment.offsets[:] += starts[segment.word_ids][:, None]
+        return [segment]
+    names = [where, "pair"][: len(texts)]
+    return tokenizer.segments(texts, typed_mask=is_masked_lm(model), where=names)
+
+
+def _described(
+    tokenizer: Tokenizer,
+    ids: NDArray[Any],
+    types: NDArray[Any],
+    special: NDArray[np.bool_],
+    segments: Sequence[Segment],
+    texts: Sequence[str],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Tokens and words, as JSON."""
+    unknown = tokenizer.id_of("unk")
+    tokens: list[dict[str, Any]] = [
+        {
+            "token": tokenizer.id_to_token(number),
+            "id": number,
+            "segment": segment,
+            "position": place,
+            "of": None,
+            "start": 0,
+            "end": 0,
+            "special": is_special,
+            "unknown": number == unknown,
+            "word": None,
+        }
+        for place, (number, segment, is_special) in enumerate(
+            zip(ids.tolist(), types.tolist(), special.tolist(), strict=True)
+        )
+    ]
+    words: list[dict[str, Any]] = []
+    places = iter(np.flatnonzero(~special).tolist())
+    for name, segment, text in zip(("text", "pair"), segments, texts, strict=False):
+        last = None
+        for number, (start, end) in zip(
+            segment.word_ids.tolist(), segment.offsets.tolist(), strict=True
+        ):
+            if number != last:
+                words.append({"number": len(words), "of": name, "start": start, "tokens": []})
+            last, place, word = number, next(places), words[-1]
+            word["tokens"].append(place)
+            word["end"] = end
+            word["text"] = text[word["start"] : end]
+            tokens[place] |= {"of": name, "start": start, "end": end, "word": word["number"]}
+    return tokens, words
+
+
+def heads_off(model: Model, rows: Sequence[Heads]) -> Bool[Tensor, "layers sequences heads"] | None:
+    """Which heads are off for each of some sequences; None if none are.
+
+    Raises:
+        DataError: there is no such head.
+    """
+    config = model.encoder.config
+    if not any(rows):
+        return None
+    count = config.num_attention_heads if config.has_heads else 0
+    off = torch.zeros(config.num_hidden_layers, len(rows), count, dtype=torch.bool)
+    for row, heads in enumerate(rows):
+        for layer, head in heads:
+            if not (0 <= layer < off.shape[0] and 0 <= head < off.shape[2]):
+                raise DataError(
+                    f"there is no head {head} in a layer {layer}",
+                    where="off",
+                    fix=f"There are {off.shape[0]} layers of {off.shape[2]} heads, from 0.",
+                )
+            off[layer, row, head] = True
+    return off
+
+
+def rounded(values: Any) -> Any:
+    """Numbers of any nesting as lists of floats of five digits."""
+    if isinstance(values, Tensor):
+        values = values.float().cpu().numpy()
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if isinstance(values, list):
+        return [rounded(value) for value in values]
+    return float(f"{values:.5g}")
+
+
+def as_bytes(shares: NDArray[np.float32]) -> dict[str, Any]:
+    """Numbers from 0 to 1 as bytes in base64."""
+    coded = np.rint(shares * 255).astype(np.uint8)
+    return {
+        "shape": list(coded.shape),
+        "dtype": "uint8",
+        "scale": 255,
+        "base64": base64.b64encode(coded.tobytes()).decode(),
+    }

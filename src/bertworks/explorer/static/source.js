@@ -1,0 +1,65 @@
+// Where answers come from: a server, or the data that lies in the page (`bertworks explain`).
+
+export class KeyNeeded extends Error {}
+export class NeedsServer extends Error {}
+
+const KEY = "bertworks-key";
+
+export function server(base = new URL(".", document.baseURI)) {
+  async function call(path, options, signal) {
+    const key = sessionStorage.getItem(KEY);
+    const headers = { accept: "application/json", ...(options.body && { "content-type": "application/json" }), ...(key && { authorization: `Bearer ${key}` }) };
+    let answer;
+    try {
+      answer = await fetch(new URL(path.slice(1), base), { ...options, headers, signal });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Error("The server does not answer. Is it still running?");
+    }
+    if (answer.status === 401) throw new KeyNeeded("The server asks for an API key.");
+    if (answer.ok) return answer.json();
+    const { error } = await answer.json().catch(() => ({}));
+    throw new Error(error ?? `The server answered ${answer.status}.`);
+  }
+  const post = (path, body, signal) => call(path, { method: "POST", body: JSON.stringify(body) }, signal);
+  return {
+    origin: base.href.replace(/\/$/, ""),
+    models: async () => (await call("/explore/models", {})).models,
+    model: async (name) => (await call(`/explore/models?model=${encodeURIComponent(name)}`, {})).models.find((one) => one.name === name),
+    post,
+    ask: (view, body, signal) => post(`/explore/${view}`, body, signal),
+    setKey: (key) => sessionStorage.setItem(KEY, key),
+    hasKey: () => sessionStorage.getItem(KEY) !== null,
+  };
+}
+
+// The same questions, of a page that holds the answers about one text.
+export function file(data) {
+  const answers = {
+    pieces: () => ({ pieces: data.pieces }),
+    attention: ({ words }) => !words?.length && data.attention,
+    steps: () => data.steps,
+    heads: ({ target }) => sameTarget(target) && data.heads,
+    occlusion: ({ target }) => sameTarget(target) && data.occlusion,
+    fill: ({ words = [] }) => {
+      if (!words.length) return data.fill;
+      const found = words.length === 1 && !data.fill && data.masks?.find((one) => one.word === words[0]);
+      return found && { pieces: data.pieces, blanks: found.blanks, checkpoint: null };
+    },
+    predict: ({ off = [], words = [] }) => {
+      if (words.length || !data.prediction) return null;
+      if (!off.length) return { pieces: data.pieces, prediction: data.prediction };
+      const change = off.length === 1 && data.heads?.effects[off[0][0]][off[0][1]];
+      return typeof change === "number" && { pieces: data.pieces, prediction: { ...data.prediction, probability: data.prediction.probability + change, distribution: [] } };
+    },
+  };
+  const sameTarget = (target) => !target || target.name === undefined || target.name === data.prediction?.target.name;
+  const refuse = () => Promise.reject(new NeedsServer("This page holds the answers for one text alone. To ask more, run: bertworks serve MODEL"));
+  return {
+    data,
+    models: async () => [{ ...data.model, default: true, loaded: true }],
+    model: async () => data.model,
+    post: refuse,
+    ask: async (view, body) => answers[view]?.(body) || refuse(),
+  };
+}

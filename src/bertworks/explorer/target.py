@@ -1,0 +1,333 @@
+"""What a model predicts of a text, and the one probability of it that a view watches.
+
+A blank, the next piece, a label, a tag, an answer, a next sentence, a replaced token or a value: by
+the model's task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import DataError, brief, nearest
+from ..inference.activations import activations
+from .needs import check, kinds_of
+from .reading import Heads, Ids, Reading, heads_off
+
+_SHOWN = 10
+
+
+class Target:
+    """What is predicted of a text, and what of it is watched.
+
+    Args:
+        reading: the text.
+        choice: `kind`, and the fields of the kind (see docs/serving.md); where they are left out,
+            the first place and the likeliest prediction.
+
+    Attributes:
+        kind: blank, next, next-sentence, label, value, tag, answer or replaced.
+        positions: of the tokens from whose states it is predicted.
+        base: the probabilities of all that may be predicted.
+        index: which of them is watched.
+
+    Raises:
+        DataError: the text or the model has nothing of the kind.
+        NoHeadError: the model predicts nothing.
+    """
+
+    def __init__(self, reading: Reading, choice: Mapping[str, Any] | None = None) -> None:
+        self.reading, self._choice = reading, dict(choice or {})
+        self._task: Any = reading.model.task
+        self.kind = self._kind()
+        self.positions: list[int] = []
+        self._echo: dict[str, Any] = {}
+        self.index: int | None = None
+        getattr(self, f"_place_{self.kind.replace('-', '_')}", lambda: None)()
+        self.base: Float[Tensor, " names"] = self.chances([reading.input_ids])[0]
+        if self.index is None:
+            self.index = int(self.base.argmax())
+
+    def chances(
+        self, rows: Sequence[Ids] | None = None, off: Sequence[Heads] = ((),)
+    ) -> Float[Tensor, "rows names"]:
+        """The probabilities of all that may be predicted, for each of some sequences.
+
+        Args:
+            rows: sequences that differ from the text's in their ids; the text's, if left out.
+            off: the heads that are switched off for each, or for all.
+        """
+        count = max(len(rows or ()), len(off))
+        given = [self.reading.input_ids] * count if rows is None else rows
+        off = list(off) if len(off) == count else [off[0]] * count
+        model, fold = self.reading.model, self.reading.fold(len(self.reading))
+        found = []
+        for start in range(0, count, fold):
+            part = given[start : start + fold]
+            switched = heads_off(model, off[start : start + fold])
+            layer, hidden = 0, None
+            if rows is None and switched is not None:
+                # Below the first layer with a head off, all is as in the text itself.
+                layer = int(switched.flatten(1).any(1).nonzero()[0])
+                hidden = self._states[layer][0].repeat(len(part), 1)
+            outputs = activations(
+                model.network,
+                self.reading.pack(part),
+                self._targets(len(part)),
+                off=switched,
+                layer=layer,
+                hidden=hidden,
+            ).outputs
+            found.append(self._shares(self._logits(outputs, len(part))).double().cpu())
+        return torch.cat(found)
+
+    @cached_property
+    def _states(self) -> list[Tensor]:
+        """Those of the text itself."""
+        return self.reading.activations().states
+
+    def probability(self, chances: Float[Tensor, "*rows names"]) -> Float[Tensor, "*rows"]:
+        """The one that is watched."""
+        assert self.index is not None
+        return chances[..., self.index]
+
+    def prediction(self, chances: Float[Tensor, " names"] | None = None) -> dict[str, Any]:
+        """What is predicted, as JSON; of the text itself, if nothing else is given."""
+        chances = self.base if chances is None else chances
+        top = chances.topk(min(self._most, len(chances)))
+        return {
+            "target": self.described,
+            "probability": float(self.probability(chances)),
+            "distribution": []
+            if self.kind == "value"
+            else [
+                {"name": self._name(at), "probability": chance}
+                for chance, at in zip(top.values.tolist(), top.indices.tolist(), strict=True)
+            ],
+        }
+
+    def head(self) -> dict[str, Any]:
+        """The logits of the text's prediction and what becomes of them, as JSON."""
+        logits = self._logits(self._outputs(), 1)
+        likely = self.prediction()
+        if self.kind == "answer":
+            shown = dict(zip(("start", "end"), self.positions, strict=True))
+            each = [(name, logits[0, at, row]) for row, (name, at) in enumerate(shown.items())]
+        else:
+            order = logits[0].topk(min(self._most, logits.shape[1]))
+            each = [(self._name(at), logits[0, at]) for at in order.indices.tolist()]
+        return {
+            "shape": list(logits.shape),
+            "logits": [{"name": name, "logit": float(logit)} for name, logit in each],
+            "probabilities": likely["distribution"],
+        }
+
+    @property
+    def _most(self) -> int:
+        """How many names are shown."""
+        return _SHOWN if self.kind in ("blank", "next") else len(self.labels) or 1
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The target with everything that was left out, as JSON."""
+        assert self.index is not None
+        more: dict[str, Any] = {}
+        if self.kind in ("blank", "next"):
+            more = {"token": self._name(self.index), "id": self.index}
+        elif self.kind in ("label", "tag"):
+            more = {self.kind: self._name(self.index)}
+        return {"kind": self.kind, **self._echo, **more, "name": self._name(self.index)}
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The names of what may be predicted, where they are few."""
+        return {
+            "next-sentence": ("next", "random"),
+            "replaced": ("replaced", "original"),
+            "answer": (),
+            "value": ("value",),
+        }.get(self.kind, self.reading.model.labels)
+
+    def _name(self, at: int) -> str:
+        if self.kind in ("blank", "next"):
+            return self.reading.model.tokenizer.id_to_token(at)
+        return self._echo["text"] if self.kind == "answer" else self.labels[at]
+
+    def _kind(self) -> str:
+        model, kind = self.reading.model, self._choice.get("kind")
+        check(model, "predict")
+        kinds = kinds_of(model)
+        if kind is None and "next-sentence" in kinds and self.reading.is_pair:
+            return kinds[0] if self.reading.blanks else kinds[1]
+        if kind not in (None, *kinds):
+            if kind == "next-sentence":
+                check(model, kind)
+            raise DataError(
+                f"the model predicts no {brief(kind)}",
+                where="target.kind",
+                fix=f"It predicts: {', '.join(kinds)}.",
+            )
+        return kind or kinds[0]
+
+    def _number(self, name: str, most: int, default: int = 0) -> int:
+        """A number of the request, below `most`."""
+        found = self._choice.get(name)
+        found = default if found is None else found
+        if not 0 <= found < most:
+            raise DataError(
+                f"must be below {most}" if most else "there is none in the text",
+                where=f"target.{name}",
+            )
+        return int(found)
+
+    # Where it is predicted, and which of its values is watched.
+
+    def _place_blank(self) -> None:
+        blanks = self.reading.blanks
+        if not blanks:
+            mask = self.reading.model.tokenizer.mask_id
+            piece = self.reading.model.tokenizer.id_to_token(mask)
+            raise DataError(
+                f"there is no {piece} in the text", where="text", fix=f"Put {piece} for a word."
+            )
+        number = self._number("blank", len(blanks))
+        self.positions = [blanks[number]]
+        self._echo = {"blank": number, "position": blanks[number]}
+        self._choose_piece()
+
+    def _place_next(self) -> None:
+        self.positions = [len(self.reading) - 1]
+        self._echo = {"position": len(self.reading) - 1}
+        self._choose_piece()
+
+    def _choose_piece(self) -> None:
+        token = self._choice.get("token")
+        if token is not None:
+            self.index = self.reading.model.tokenizer.token_to_id(token)
+            if self.index is None:
+                raise DataError(
+                    f"{brief(token)} is no piece of the vocabulary",
+                    where="target.token",
+                    fix="Take one that /explore/fill shows.",
+                )
+
+    def _place_next_sentence(self) -> None:
+        if not self.reading.is_pair:
+            raise DataError("a next sentence needs two texts", where="pair", fix="Give it.")
+        self.index = 0
+
+    def _place_label(self) -> None:
+        self._choose_label("label")
+
+    def _place_value(self) -> None:
+        self.index = 0
+
+    def _place_tag(self) -> None:
+        words = self.reading.words
+        word = self._choice.get("word")
+        if word is None:  # the first that is something
+            self.positions = [word["tokens"][0] for word in words]
+            each = self._outputs()["logits"].argmax(-1).tolist()
+            outside = self.labels.index("O") if "O" in self.labels else -1
+            self._choice["word"] = next((at for at, tag in enumerate(each) if tag != outside), 0)
+        number = self._number("word", len(words))
+        tokens = words[number]["tokens"]
+        which = self._task.settings.labelled_piece
+        self.positions = {"first": tokens[:1], "last": tokens[-1:], "all": tokens}[which]
+        self._echo = {"word": number}
+        self._choose_label("tag")
+
+    def _choose_label(self, name: str) -> None:
+        label = self._choice.get(name)
+        if label is not None:
+            if label not in self.labels:
+                raise DataError(
+                    f"the model has no {name} {brief(label)}",
+                    where=f"target.{name}",
+                    fix=f"{nearest(label, self.labels)}.",
+                )
+            self.index = self.labels.index(label)
+
+    def _place_answer(self) -> None:
+        passage = [at for at, token in enumerate(self.reading.tokens) if token["of"] == "pair"]
+        if not passage:
+            raise DataError("an answer needs a passage", where="pair", fix="Give it.")
+        if self._choice.get("start") is None:
+            start, end = self._outputs()["logits"][passage].float().unbind(-1)
+            scores = (start[:, None] + end[None, :]).cpu()
+            near = torch.ones_like(scores).triu().tril(self._task.settings.max_answer_tokens - 1)
+            best = int(scores.masked_fill(near == 0, -torch.inf).argmax())
+            first, last = (passage[at] for at in divmod(best, len(passage)))
+        else:
+            first = self._number("start", len(self.reading))
+            last = self._number("end", len(self.reading), first)
+            if not (first in passage and last in passage and first <= last):
+                raise DataError("no tokens of the passage", where="target.start")
+        self.positions = [first, last]
+        tokens = self.reading.tokens
+        text = self.reading.texts[1][tokens[first]["start"] : tokens[last]["end"]]
+        self._echo = {"start": first, "end": last, "text": text}
+        self.index = 0
+
+    def _place_replaced(self) -> None:
+        places = [at for at, token in enumerate(self.reading.tokens) if not token["special"]]
+        chances = self._outputs()["rtd_logits"].float().cpu()
+        default = places[int(chances[places].argmax())] if places else 0
+        position = self._number("position", len(self.reading), default)
+        self.positions, self._echo, self.index = [position], {"position": position}, 0
+
+    # What the network computes for it.
+
+    def _outputs(self) -> dict[str, Tensor]:
+        """Of the text itself, at `positions`."""
+        return self.reading.activations(targets=self._targets(1)).outputs
+
+    def _targets(self, count: int) -> dict[str, Any]:
+        size = len(self.reading)
+        places = (np.arange(count)[:, None] * size + np.array(self.positions, np.int64)).ravel()
+        return {"masked_positions": places.astype(np.int64), "positions": places.astype(np.int64)}
+
+    def _logits(self, outputs: Mapping[str, Tensor], count: int) -> Tensor:
+        """`[rows, names]`; of an answer `[rows, tokens, 2]`."""
+        if self.kind in ("blank", "next"):  # embeddings may have rows that no piece has
+            return outputs["mlm_logits"].float()[:, : self.reading.model.tokenizer.vocab_size]
+        if self.kind == "next-sentence":
+            return outputs["nsp_logits"].float()
+        if self.kind == "value":
+            return outputs["values"].float()[:, None]
+        if self.kind == "replaced":
+            logits = outputs["rtd_logits"].view(count, -1)[:, self.positions[0]].float()
+            return torch.stack([logits, -logits], -1)
+        logits = outputs["logits"].float()
+        if self.kind == "tag":
+            return logits.view(count, len(self.positions), -1).mean(1)
+        return logits.view(count, -1, 2) if self.kind == "answer" else logits
+
+    def _shares(self, logits: Tensor) -> Float[Tensor, "rows names"]:
+        """The probabilities of logits."""
+        if self.kind == "value":
+            return logits
+        if self.kind == "replaced" or (self.kind == "label" and self._task.settings.multi_label):
+            return torch.sigmoid(logits)
+        shares = torch.softmax(logits, 1)
+        if self.kind == "answer":
+            first, last = self.positions
+            return (shares[:, first, 0] * shares[:, last, 1])[:, None]
+        return shares
+
+
+def target_of(reading: Reading) -> Target | None:
+    """What a model predicts of a text; None where there is nothing."""
+    has = {
+        "blank": bool(reading.blanks),
+        "tag": bool(reading.words),
+        **dict.fromkeys(("next-sentence", "answer"), reading.is_pair),
+    }
+    kinds = [kind for kind in kinds_of(reading.model) if has.get(kind, True)]
+    return Target(reading, {"kind": kinds[0]}) if kinds else None

@@ -1,0 +1,146 @@
+"""Models as other tools want them: ONNX, and the layout of the original TensorFlow release.
+
+ONNX is for engines that know neither packs nor PyTorch. A padded batch goes in, as everywhere
+outside this package; what comes out is named as Hugging Face's models name it.
+
+    model.onnx           input_ids, attention_mask (and token_type_ids) [rows, length], any of both
+    config.json, tokenizer.json and what else belongs to the tokenizer
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from . import files
+from .api import BareEncoder, Model
+from .checkpoints.bundle import write_bundle
+from .checkpoints.families import family_of
+from .checkpoints.saving import check_empty
+from .checkpoints.store import keys_of, own_tensors
+from .checkpoints.tensorflow import CHECKPOINT, CONFIG, original_tensors
+from .errors import CheckpointError, need
+from .locks import claim
+from .model.config import EncoderConfig
+from .packed import Padded
+from .tasks.task import Network, encoder_outputs
+from .text.tokenizer import Tokenizer
+
+
+class PaddedNetwork(nn.Module):
+    """A network on padded batches."""
+
+    def __init__(self, network: Network | BareEncoder) -> None:
+        super().__init__()
+        self.network = network
+
+    def named(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """What the network puts out for `[rows, length]` tensors, by name."""
+        padded = Padded.of(input_ids, attention_mask, token_type_ids)
+        if isinstance(self.network, Network):
+            return self.network.padded(padded)
+        return encoder_outputs(self.network.encoder, padded)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The same without the names."""
+        return tuple(self.named(input_ids, attention_mask, token_type_ids).values())
+
+
+def write_onnx(model: Model, directory: str | Path) -> Path:
+    """Write a model as ONNX, with its configuration and tokenizer beside it.
+
+    Args:
+        model: of any task, or a bare encoder. Of pairs that are read in both orders, each is a row,
+            and so is each window of a long text: pooling their logits is left to the caller.
+
+    Raises:
+        CheckpointError: the directory is not empty, or the model has LSTMs or is two-way.
+        OutputError: the directory cannot be written, or is being written by another process.
+        BertworksError: a package that is needed is not installed.
+    """
+    need("onnxscript", "onnx", "The ONNX format")
+    config, directory = model.encoder.config, Path(directory)
+    if not config.has_heads:
+        raise CheckpointError(
+            f"a model with mixer={config.mixer} and attention={config.attention} cannot be written "
+            "as ONNX"
+        )
+    network = PaddedNetwork(model.network).eval()
+    shape = (2, min(7, model.encoder.config.max_seqlen))
+    inputs = {
+        "input_ids": torch.ones(shape, dtype=torch.int64),
+        "attention_mask": torch.ones(shape, dtype=torch.int64),
+    }
+    if model.encoder.config.type_vocab_size > 1:
+        inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.int64)
+    with torch.no_grad():
+        names = list(network.named(**inputs))
+    rows, length = (torch.export.Dim(name) for name in ("rows", "length"))
+    with claim(directory, kind="whole directory"):
+        check_empty(directory)
+        with files.new_directory(directory, last="config.json") as new:
+            model.save(new)
+            for name in ("model.safetensors", "bertworks.json"):
+                (new / name).unlink(missing_ok=True)
+            with warnings.catch_warnings():
+                # The exporter's, about itself and about packages that nobody asked for.
+                warnings.simplefilter("ignore")
+                logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+                torch.onnx.export(
+                    network,
+                    kwargs=inputs,
+                    f=new / "model.onnx",
+                    input_names=list(inputs),
+                    output_names=names,
+                    dynamic_shapes={name: {0: rows, 1: length} for name in inputs},
+                    dynamo=True,
+                    external_data=False,
+                    verbose=False,
+                )
+    return directory
+
+
+_ACTIVATIONS = {"gelu_new": "gelu"}  # the original has one name, and today means the tanh form
+
+
+def write_tensorflow(
+    directory: str | Path, *, network: nn.Module, config: EncoderConfig, tokenizer: Tokenizer
+) -> Path:
+    """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
+
+    Args:
+        network: BERT, with heads of pre-training or a classifier's, or without.
+
+    Raises:
+        CheckpointError: the model is no BERT, or the directory is not empty.
+        OutputError: the directory cannot be written, or is being written by another process.
+        BertworksError: the package that computes the checksums is not installed.
+    """
+    directory = Path(directory)
+    if config.family != "bert":
+        raise CheckpointError(f"the original release's layout has no {config.family} models")
+    if not family_of(config).pools_as_published(config):
+        raise CheckpointError(
+            "the original release's classifiers use the first token alone, not "
+            f"classifier_pooling={config.classifier_pooling}"
+        )
+    family = family_of(config)
+    tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))
+    raw = family.write_config(config)
+    kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
+    kept["hidden_act"] = _ACTIVATIONS.get(kept["hidden_act"], kept["hidden_act"])
+    with claim(directory, kind="whole directory"):
+        check_empty(directory)
+        with files.new_directory(directory, last=CONFIG) as new:
+            files.write_json(new / CONFIG, kept)
+            write_bundle(new / CHECKPOINT, tensors)
+            files.write(new / "vocab.txt", "".join(f"{piece}\n" for piece in tokenizer.pieces))
+    return directory

@@ -1,0 +1,135 @@
+"""Parts that several machines made, put together: of a corpus, of vectors, of predictions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from .. import files
+from ..corpus.manifest import Manifest
+from ..corpus.merging import merge_corpora
+from ..errors import DataError
+from ..locks import claim
+from ..parts import in_order
+from .notes import Note, checksum_of, note_file
+from .vector_files import Layout, TokenParquet, append, layout_of
+from .vectors import WrittenVectors
+
+
+def merge(
+    parts: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]
+) -> Manifest | WrittenVectors | int:
+    """Put all parts of a corpus, or of a file of vectors or predictions, together.
+
+    The bytes are those that one machine writes by itself, whatever the number of parts.
+
+    Args:
+        parts: what `prepare`, `embed_to`, `features_to` or `predict_to` wrote with `part="I/N"`, in
+            any order.
+        out: where to; for a corpus a directory, else a file with the parts' ending.
+
+    Returns:
+        The corpus's manifest, or what is in the file; of predictions, how many rows.
+
+    Raises:
+        DataError: a part is missing, unfinished, damaged, there twice, or does not belong to the
+            others; or there is something at `out` already.
+        CheckpointError: a part of a corpus is damaged.
+        OutputError: `out` cannot be written.
+    """
+    paths = [Path(part) for part in parts]
+    if any(path.is_dir() for path in paths):
+        return merge_corpora(paths, Path(out))
+    return _merge_files(paths, Path(out))
+
+
+def _merge_files(parts: Sequence[Path], out: Path) -> WrittenVectors | int:
+    found = {path: _finished(path) for path in parts}
+    paths = in_order((path, found[path].part) for path in parts)
+    first = found[paths[0]]
+    layout = _layout(out, first) if first.width else None
+    header = str(first.made_with.get("header", "")).encode()
+    head = header if layout is None else layout.head()
+    note = Note(first.made_with, first.width, size=len(head), complete=True)
+    for path in paths:
+        part = found[path]
+        if path.suffix != out.suffix:
+            raise DataError(
+                f"the name does not end in {out.suffix}, as {out} does", where=str(path)
+            )
+        if difference := _difference(first, part, note):
+            raise _stranger(path, paths[0], difference)
+        note = replace(
+            note,
+            rows=note.rows + part.rows,
+            size=note.size + part.size - len(head),
+            cut=note.cut + part.cut,
+            texts=part.texts,
+        )
+    if (note.rows, note.texts) != (first.total, first.whole or note.texts):
+        raise _stranger(paths[-1], paths[0], "of other texts")
+    with claim(out, paths), files.writing(out):
+        if out.exists():
+            raise DataError("is there already", where=str(out), fix="Give another name.")
+        if layout is None:
+            append(paths, out, head)
+            return note.rows
+        with files.atomic(out) as new:
+            layout.join(paths, new, note.rows)
+            # Before the file, since it says nothing as long as that is not there.
+            replace(note, checksum=checksum_of(new)).write(note_file(out))
+    return WrittenVectors(note.rows, note.width, 0, note.cut)
+
+
+def _finished(path: Path) -> Note:
+    """The note of a finished file.
+
+    Raises:
+        DataError: there is none, or the file was cut.
+    """
+    try:
+        note = Note.read(note_file(path))
+    except (OSError, ValueError):
+        raise DataError(
+            "is no part with its note beside it",
+            where=str(path),
+            fix=f"Name a file that was made with --part I/N, with {path.name}.json beside it.",
+        ) from None
+    if not (note.complete and path.exists()):
+        raise DataError(
+            "is not finished", where=str(path), fix="Run its command again, which resumes."
+        )
+    size = path.stat().st_size
+    if path.suffix != ".parquet" and size != note.size:
+        what = f"has {size:,} bytes, and had {note.size:,} when it was finished"
+        raise DataError(what, where=str(path), fix="Remove it, and make it again.")
+    if note.checksum and checksum_of(path) != note.checksum:
+        what = "is damaged: its checksum is wrong"
+        raise DataError(what, where=str(path), fix=f"Remove {path.name}*, and make it again.")
+    return note
+
+
+def _stranger(path: Path, first: Path, difference: str) -> DataError:
+    return DataError(
+        f"does not belong to {first}: {difference}",
+        where=str(path),
+        fix="Make this part again, under another name.",
+    )
+
+
+def _difference(first: Note, part: Note, before: Note) -> str | None:
+    """What a part has that does not fit to the first one and to the sum of those before it."""
+    for name, value in first.made_with.items():
+        if (other := part.made_with.get(name)) != value:
+            return "of another model" if name == "model" else f"{name}={other!r}, not {value!r}"
+    if (part.total, part.first, part.before) != (first.total, before.rows, before.texts):
+        return "of other texts"
+    return None
+
+
+def _layout(out: Path, note: Note) -> Layout:
+    if "of" in note.made_with:
+        return TokenParquet(note.width, str(note.made_with["of"]))
+    return layout_of(out, note.width)

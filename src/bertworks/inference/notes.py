@@ -1,0 +1,110 @@
+"""The note beside a file of vectors, or of a part of predictions: what it holds, and how far.
+
+Each part's note has a digest of all texts before it, and of all up to its end, so that the parts of
+the same texts form one chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from .. import files
+from ..parts import Part
+from .engine import chunks
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Note:
+    """How far a file is; kept beside it."""
+
+    made_with: Mapping[str, Any]  # model and settings
+    width: int = 0  # the numbers of a vector; 0: predictions
+    rows: int = 0  # the texts whose vectors are written
+    size: int = 0  # the bytes of the part that they take
+    cut: int = 0  # the texts among them that were too long, and cut
+    texts: str = ""  # a digest of the texts so far
+    complete: bool = False  # whether these are all
+    format_version: int = FORMAT_VERSION  # of this note
+    # CRC-32 of the windows in the part (`part …`), or of the finished file (`file …`)
+    checksum: str = ""
+    # which part of all texts this is (`I/N`); then `total` is how many these are and `whole` their
+    # digest (earlier releases had none), `first` the number of the part's first, and `before` the
+    # digest of those before it
+    part: str | None = None
+    first: int = 0
+    total: int = 0
+    before: str = ""
+    whole: str = ""
+
+    @classmethod
+    def read(cls, file: Path) -> Note:
+        """Read a note.
+
+        Raises:
+            ValueError: it is none.
+            OSError: it cannot be read.
+        """
+        return TypeAdapter(cls).validate_python(files.parse_json(file.read_bytes()))
+
+    def write(self, beside: Path) -> None:
+        """Write the note, whole or not at all."""
+        of_a_part = () if self.part else ("part", "first", "total", "before", "whole")
+        entries = asdict(self).items()
+        files.write_json(beside, {name: value for name, value in entries if name not in of_a_part})
+
+
+def note_file(out: Path) -> Path:
+    """Where the note about a file lies."""
+    return out.with_name(f"{out.name}.json")
+
+
+def note_of_part(
+    texts: Iterable[tuple[str, str]], begun: Note, part: Part, size: int
+) -> tuple[Note, int]:
+    """What the note of a part of texts begins with, and the number of the text that it ends before.
+
+    Args:
+        texts: places and texts; they are dealt in windows of `size`, in ranges.
+    """
+    ends, found = [(0, "")], ""
+    for window in chunks(texts, size, lambda placed: len(placed[1])):
+        found = reduce(digest, (text for _, text in window), found)
+        ends.append((ends[-1][0] + len(window), found))
+    windows = len(ends) - 1
+    first, found = ends[windows * (part.number - 1) // part.of]
+    end, _ = ends[windows * part.number // part.of]
+    total, whole = ends[-1]
+    begun = replace(begun, part=str(part), first=first, total=total, before=found, texts=found)
+    return replace(begun, whole=whole), end
+
+
+def digest(before: str, text: str) -> str:
+    """A digest of a text and of what was before it."""
+    coded = before.encode() + text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(coded, digest_size=16).hexdigest()
+
+
+def checksum_of(out: Path) -> str:
+    """What the note of a finished file says of its bytes."""
+    return f"file {crc(out):08x}"
+
+
+def crc(file: Path, start: int = 0, end: int | None = None) -> int:
+    """The CRC-32 of a file, or of the bytes from `start` to `end`."""
+    found = 0
+    with file.open("rb") as opened:
+        opened.seek(start)
+        left = (file.stat().st_size if end is None else end) - start
+        while left > 0 and (block := opened.read(min(left, 1 << 20))):
+            found, left = zlib.crc32(block, found), left - len(block)
+    return found

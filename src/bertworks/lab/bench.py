@@ -1,0 +1,206 @@
+"""What experiments are made with: text at hand or given, and ordinary runs, each made once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .. import files
+from ..api import load
+from ..corpus.prepare import prepare
+from ..corpus.readers import read_documents
+from ..demo import texts
+from ..demo.cycle import PRETRAINING, VOCABULARY_SIZE
+from ..errors import DataError, TrainingError
+from ..inference.vectors import fingerprint
+from ..model.device import pick_device
+from ..probing import probe
+from ..tables.reading import read_rows
+from ..text.vocabulary import train_vocabulary
+from ..training.finetune import finetune
+from ..training.pretrain import pretrain
+from ..training.progress import Progress, say
+
+Rows = list[dict[str, Any]]
+Metrics = Mapping[str, float]
+
+STEPS = 500
+"""Of a small pre-training: 20 seconds on a core."""
+
+
+class Lab:
+    """A place for experiments, their material, and what came of them.
+
+    Args:
+        out: a directory for everything; runs that it has are used again.
+        data: a directory with `wiki/` (a corpus) and `glue/sst2/` (labelled texts); the
+            docstrings that Python carries, if left out.
+        model: the pre-trained model that is looked at.
+        device: where to compute.
+        progress: shows how it goes.
+
+    Raises:
+        TrainingError: `out` was begun with another model or other data.
+    """
+
+    def __init__(
+        self,
+        out: str | Path,
+        *,
+        data: str | Path | None = None,
+        model: str = "mini",
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> None:
+        self.out, self.name = Path(out), model
+        self.data = None if data is None else Path(data)
+        self.device, self.progress = pick_device(device), progress
+        self.model = load(model, device=self.device)
+        for part in ("claims", "runs", "images"):
+            files.make_directory(self.out / part)
+        mark = fingerprint(self.model.encoder, self.model.tokenizer)
+        begun = {"model": {model: mark}, "data": str(data or "docstrings of Python")}
+        file = self.out / "lab.json"
+        if not file.exists():
+            files.write_json(file, begun, indent=1)
+        elif (held := json.loads(file.read_bytes())) != begun:
+            key = next(key for key in begun if held.get(key) != begun[key])
+            raise TrainingError(
+                f"the lab was begun with another {key}", where=str(out), fix="Give another --out."
+            )
+
+    @cached_property
+    def _at_hand(self) -> Path:
+        """A directory with what Python carries: `corpus.txt`, `train.jsonl` and `dev.jsonl`."""
+        folder = self.out / "text"
+        if not (folder / "dev.jsonl").exists():  # the last that is written
+            say(self.progress, "collecting text that Python carries")
+            texts.write(folder)
+        return folder
+
+    @property
+    def corpus(self) -> Path:
+        """The text, as files."""
+        return self._at_hand / "corpus.txt" if self.data is None else self._given("wiki")
+
+    @cached_property
+    def paragraphs(self) -> list[str]:
+        """Some of the text: 6,000 paragraphs."""
+        found: list[str] = []
+        for document in read_documents(self.corpus):
+            found += document.paragraphs
+            if len(found) >= 6000:
+                break
+        return found[:6000]
+
+    def prepared(self, *, by_model: bool = False) -> Path:
+        """The text as token ids, of a vocabulary trained on it or of the model's."""
+        out = self.out / ("prepared-by-model" if by_model else "prepared")
+        if not (out / "manifest.json").exists():
+            say(self.progress, "preparing the text")
+            fresh = not by_model and train_vocabulary(self.paragraphs, size=VOCABULARY_SIZE)
+            prepare([self.corpus], tokenizer=fresh or self.model.tokenizer, out=out)
+        return out
+
+    @cached_property
+    def labelled(self) -> tuple[Rows, Rows]:
+        """Texts with labels: those to learn from, and those to measure on."""
+        at_hand = self.data is None
+        folder = self._at_hand if at_hand else self._given("glue/sst2")
+        kind = "jsonl" if at_hand else "tsv"
+        train, dev = (
+            [dict(row.values) for row in read_rows(folder / f"{part}.{kind}")]
+            for part in ("train", "dev")
+        )
+        return train, dev
+
+    def _given(self, path: str) -> Path:
+        assert self.data is not None
+        if not (self.data / path).exists():
+            raise DataError(f"there is no {path}", where=str(self.data))
+        return self.data / path
+
+    def sample(self, count: int, seed: int) -> Rows:
+        """Some of the rows to learn from, at random."""
+        rows = self.labelled[0]
+        return random.Random(f"rows {seed}").sample(rows, min(count, len(rows)))
+
+    def once(
+        self, kind: str, settings: Mapping[str, Any], make: Callable[[Path], Metrics]
+    ) -> tuple[Path, Metrics]:
+        """A run of some settings, made now or before: its directory, and its metrics."""
+        words = json.dumps(settings, sort_keys=True, default=str)
+        run = self.out / "runs" / f"{kind}-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+        file = run / "result.json"
+        if not file.exists():
+            start = time.process_time()
+            say(self.progress, f"{kind}: {words}")
+            metrics = dict(make(run))
+            for part in ("checkpoints", "best"):  # of no use any more, and large
+                shutil.rmtree(run / part, ignore_errors=True)
+            cost = time.process_time() - start
+            files.make_directory(run)
+            files.write_json(file, {"settings": settings, "metrics": metrics, "seconds": cost})
+        return run, json.loads(file.read_bytes())["metrics"]
+
+    def pretrained(
+        self, seed: int, *, by_model: bool = False, **changes: Any
+    ) -> tuple[Path, Metrics]:
+        """A small pre-training, and its held-out metrics.
+
+        Args:
+            by_model: with the model's vocabulary.
+            changes: settings of `pretrain` that differ from the lab's; groups are completed.
+        """
+        settings: dict[str, Any] = {
+            **{**PRETRAINING, "steps": STEPS, "initial_attention": "neighbours"},
+            **{"tensorboard": False, "log_every": 100, "keep_checkpoints": 1},
+            "held_out": {"documents": 0.05, "sequences": 300, "seed": 0},
+        }
+        for key, value in changes.items():
+            is_group = isinstance(value, Mapping) and isinstance(settings.get(key), Mapping)
+            settings[key] = {**settings[key], **value} if is_group else value
+        settings = {key: value for key, value in settings.items() if value is not None}
+        every = settings["steps"]
+        settings |= {"seed": seed, "eval_every": every, "checkpoint_every": every}
+
+        def make(run: Path) -> Metrics:
+            data = str(self.prepared(by_model=by_model))
+            how = {"device": self.device, "progress": self.progress, **settings}
+            return pretrain(data=data, out=run, **how).metrics
+
+        return self.once("pretrain", {**settings, "by_model": by_model}, make)
+
+    def finetuned(
+        self, model: str | Path, seed: int, *, rows: int = 1000, **settings: Any
+    ) -> float:
+        """Accuracy on dev of a model fine-tuned on so many labelled texts."""
+        usual = {"batch_size": 16, "learning_rate": 1e-3, "max_seq_length": 64, "epochs": 4}
+        more = {"classifier_pooling": "mean", "tensorboard": False, "reinitialize": False}
+        settings = {**usual, **more, **settings, "seed": seed}
+
+        def make(run: Path) -> Metrics:
+            train, dev = self.sample(rows, seed), self.labelled[1]
+            how = {"device": self.device, "progress": self.progress, **settings}
+            return finetune(str(model), train=train, dev=dev, out=run, **how).metrics
+
+        asked = {"model": Path(model).name, "rows": rows, **settings}
+        return self.once("finetune", asked, make)[1]["accuracy"]
+
+    def probed(self, model: str | Path, seed: int, **settings: Any) -> float:
+        """Accuracy on dev of logistic regression on frozen vectors of 1,000 labelled texts."""
+
+        def make(_: Path) -> Metrics:
+            held = self.model if model == self.name else load(model, device=self.device)
+            train, dev = self.sample(1000, seed), self.labelled[1]
+            return probe(held, train=train, dev=dev, **settings).metrics
+
+        asked = {"model": Path(model).name, "seed": seed, **settings}
+        return self.once("probe", asked, make)[1]["accuracy"]

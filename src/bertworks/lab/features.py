@@ -1,0 +1,340 @@
+"""Claims of the paper, shown again on the user's own model and data.
+
+Features or fine-tuning (paper §5.3 and table 7): a frozen encoder's hidden states are computed
+once; for each of six choices of layers a BiLSTM is trained on them. Beside them the encoder is
+fine-tuned.
+
+out/
+  settings.yaml            as resolved; data.json: what the tables look like
+  states.npy               the hidden states, removed when all probes are measured
+  rows/last-seed0/         a run directory for each choice and seed; result.json when it is done
+  rows/fine-tuned-seed0/   the fine-tuned model's
+  table.md, results.json   what came out, written anew after each row
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self, Unpack
+
+import torch
+from pydantic import Field, NonNegativeInt, model_validator
+
+from .. import files
+from ..api import Model, load
+from ..checkpoints.locate import local_directory
+from ..inference.settings import EngineSettings
+from ..inference.vectors import fingerprint
+from ..keywords import AblationKeywords
+from ..literals import Precision
+from ..model.device import pick_device
+from ..tables.reading import Table, replayable
+from ..tasks.labelled import check_length
+from ..tasks.tagging.task import TaggingOptions, TaggingTask
+from ..tasks.tagging.words import TaggingExample
+from ..training.finetune import finetune
+from ..training.journal import RunDirectory
+from ..training.labelled_data import LabelledData
+from ..training.machine import settled_precision
+from ..training.progress import Progress, say
+from ..training.settings import FinetuneSettings, settings_of
+from ..training.tagging_probe import (
+    FrozenStates,
+    LayerChoice,
+    ProbeTask,
+    TaggingProbeSettings,
+    frozen_states,
+    train_probe,
+)
+from ..wording import markdown
+
+TITLE = "Features of a frozen encoder, and fine-tuning"
+PAPER = "CoNLL-2003"
+FINE_TUNED = "fine-tuned"
+
+
+class FeatureAblationSettings(TaggingOptions):
+    """The rows of the table."""
+
+    seeds: tuple[NonNegativeInt, ...] = Field(
+        (0,), min_length=1, description="each row is their mean"
+    )
+    precision: Precision = Field("auto", description="what the frozen encoder computes in")
+    probe: TaggingProbeSettings = TaggingProbeSettings()
+    finetune: FinetuneSettings | None = Field(
+        FinetuneSettings(), description="of the last row; null leaves it out"
+    )
+
+    @model_validator(mode="after")
+    def _seeds_are_said_once(self) -> Self:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds={list(self.seeds)}: one is given twice")
+        if self.finetune is not None and self.finetune.seed != FinetuneSettings().seed:
+            raise ValueError(f"finetune.seed={self.finetune.seed}: give seeds=[…] instead")
+        return self
+
+    def in_precision_of(self, out: str | Path, device: torch.device) -> Self:
+        """The same, with `precision=auto` settled, as in the run that a directory may hold."""
+        found: dict[str, Any] = {"precision": settled_precision(self.precision, out, device)}
+        if (tuning := self.finetune) is not None:
+            how = settled_precision(tuning.precision, out, device, "finetune")
+            found["finetune"] = tuning.model_copy(update={"precision": how})
+        return self.model_copy(update=found)
+
+    def finetuning(self, seed: int = 0) -> FinetuneSettings:
+        """The settings of the last row, in which is all that is said of the task."""
+        task = self.model_dump(include=set(TaggingOptions.model_fields))
+        how = {} if self.finetune is None else self.finetune.model_dump()
+        return settings_of(TaggingTask).parse({**how, **task, "seed": seed})
+
+
+class Choice(NamedTuple):
+    """A row of the paper's table: its name, the layers, and the F1 there (dev, in percent)."""
+
+    name: str
+    layers: LayerChoice
+    paper: float
+
+
+def choices(count: int) -> list[Choice]:
+    """The paper's six choices for an encoder of so many layers.
+
+    "The last four" are all, where there are fewer; what would be the same as a row above it is left
+    out.
+    """
+    four = tuple(range(max(1, count - 3), count + 1))
+    name = f"last {len(four)}"
+    rows = [
+        Choice("embeddings", LayerChoice((0,)), 91.0),
+        Choice("second-to-last", LayerChoice((count - 1,)), 95.6),
+        Choice("last", LayerChoice((count,)), 94.9),
+        Choice(f"weighted sum, {name}", LayerChoice(four, mixed=True), 95.9),
+        Choice(f"concatenated, {name}", LayerChoice(four), 96.1),
+        Choice("weighted sum, all", LayerChoice(tuple(range(1, count + 1)), mixed=True), 95.5),
+    ]
+    found: dict[LayerChoice, Choice] = {}
+    for row in rows:
+        layers, mixed = row.layers
+        found.setdefault(LayerChoice(layers, mixed and len(layers) > 1), row)
+    return list(found.values())
+
+
+def ablate_features(
+    model: str | Path | Model,
+    *,
+    train: Table,
+    dev: Table,
+    out: str | Path,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    **settings: Unpack[AblationKeywords],
+) -> Results:
+    """Measure probes of six choices of layers, and fine-tuning; called again, it resumes.
+
+    Args:
+        model: a `Model`, a directory, or a name on the hub. Its weights are left as they are.
+        train: the rows to learn from: tagged words, as `finetune` takes them for tagging.
+        dev: the rows to measure on.
+        out: a directory for everything.
+        device: where to compute.
+        progress: shows how it goes.
+        settings: those of `FeatureAblationSettings`.
+
+    Raises:
+        DataError: a table or a row of it is not what it should be.
+        SettingsError: a setting is unknown or impossible.
+        TrainingError: `out` was begun with another model, other data or settings.
+        OutputError: `out` cannot be written, another process is at it, or it is, contains or lies
+            in an input.
+        BertworksError: the disk has no room for the hidden states.
+    """
+    resolved = FeatureAblationSettings.parse(settings)
+    held = model if isinstance(model, Model) else load(model, device=device)
+    resolved = resolved.in_precision_of(out, pick_device(device))
+    train, dev = replayable(train), replayable(dev)
+    check_length(resolved.max_seq_length, held.encoder.config)
+    tuning = resolved.finetuning()
+    data = LabelledData.read(TaggingTask, held.tokenizer, train, dev, tuning, pick_device(device))
+    read: tuple[Any, Any, Any] = (data.task, data.train, data.dev)
+    work = _Work(held, *read, resolved, Path(out), device, progress)
+    description = {
+        "model": fingerprint(held.encoder, held.tokenizer),
+        **resolved.model_dump(mode="json"),
+    }
+    may_change = {"seeds"}
+    if not any(Path(out).glob(f"rows/{FINE_TUNED}-seed*/result.json")):
+        may_change.add("finetune")  # whose mistakes show when the probes are measured already
+    inputs = [train, dev, None if isinstance(model, Model) else local_directory(model)]
+    with RunDirectory.open(
+        out,
+        description,
+        may_change=frozenset(may_change),
+        schema=FeatureAblationSettings,
+        inputs=inputs,
+    ) as run:
+        data.note_in(run)
+        for line in data.lines():
+            say(progress, line)
+        results = Results(run.path, TITLE, data.task.best_metric, PAPER)
+        for choice in choices(held.encoder.config.num_hidden_layers):
+            results.add(work.row(choice.name, choice.paper, partial(work.probe, choice.layers)))
+        work.states_file.unlink(missing_ok=True)
+        if resolved.finetune is not None:
+            results.add(work.row(FINE_TUNED, 96.4, partial(work.fine_tune, train, dev)))
+        return results
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Makes the table's rows, each seed of them once."""
+
+    model: Model
+    task: TaggingTask
+    train: list[TaggingExample]
+    dev: list[TaggingExample]
+    settings: FeatureAblationSettings
+    out: Path
+    device: torch.device | str
+    progress: Progress | None
+
+    @property
+    def states_file(self) -> Path:
+        return self.out / "states.npy"
+
+    def row(self, name: str, paper: float, measure: Callable[[int, Path], Outcome]) -> ResultRow:
+        """A row of the table: what is measured with each seed, or was by an earlier run."""
+        outcomes = {}
+        for seed in self.settings.seeds:
+            directory = self.out / "rows" / f"{re.sub(r'[ ,]+', '-', name)}-seed{seed}"
+            file = directory / "result.json"
+            if not file.exists():
+                say(self.progress, f"{name}, seed {seed}")
+                found = measure(seed, directory)
+                files.write_json(file, found, indent=1)
+                for part in ("checkpoints", "best"):  # of no use any more, and large
+                    shutil.rmtree(directory / part)
+            outcomes[seed] = json.loads(file.read_bytes())
+        return ResultRow(name, paper, outcomes)
+
+    def probe(self, layers: LayerChoice, seed: int, out: Path) -> Outcome:
+        """Measure a BiLSTM on some layers."""
+        task = ProbeTask(self.task, self.states, layers, self.settings.probe)
+        where = {"out": out, "device": self.device, "progress": self.progress}
+        how: dict[str, Any] = {**where, "settings": self.settings.probe, "seed": seed}
+        config = self.model.encoder.config
+        result = train_probe(task, config, self.train, self.dev, **how)
+        shares = dict(zip(map(str, layers.layers), result.shares, strict=False))
+        return {"layers": layers.layers, "metrics": dict(result.metrics), "shares": shares}
+
+    def fine_tune(self, train: Table, dev: Table, seed: int, out: Path) -> Outcome:
+        """Measure the encoder once it is fine-tuned."""
+        how: dict[str, Any] = {"out": out, "device": self.device, "progress": self.progress}
+        settings = self.settings.finetuning(seed).model_dump()
+        result = finetune(self.model, self.task.name, train=train, dev=dev, **how, **settings)
+        return {"metrics": dict(result.metrics)}
+
+    @cached_property
+    def states(self) -> FrozenStates:
+        """The frozen encoder's, made when the first probe needs them."""
+        return frozen_states(
+            self.states_file,
+            self.model.network,
+            self.task,
+            [*self.train, *self.dev],
+            EngineSettings(precision=self.settings.precision),
+            partial(say, self.progress),
+        )
+
+
+Outcome = dict[str, Any]
+"""What was measured with one seed: `metrics` by name, and whatever else is worth keeping."""
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """A row of the table.
+
+    Attributes:
+        name: what was tried.
+        paper: the paper's figure for it, in percent.
+        outcomes: by seed.
+    """
+
+    name: str
+    paper: float
+    outcomes: Mapping[int, Outcome]
+
+    def scores(self, metric: str) -> list[float]:
+        """The metric with each seed, in percent."""
+        return [100 * outcome["metrics"][metric] for outcome in self.outcomes.values()]
+
+
+@dataclass
+class Results:
+    """The rows so far, and their files.
+
+    Attributes:
+        path: the directory of `table.md` and `results.json`.
+        title: over the table.
+        metric: the one in the table.
+        paper_data: what the paper measured on.
+        rows: in order.
+    """
+
+    path: Path
+    title: str
+    metric: str
+    paper_data: str
+    rows: list[ResultRow] = field(default_factory=list)
+
+    @property
+    def table_file(self) -> Path:
+        return self.path / "table.md"
+
+    @property
+    def json_file(self) -> Path:
+        return self.path / "results.json"
+
+    def add(self, row: ResultRow) -> None:
+        """Add a row, and write the files anew."""
+        self.rows.append(row)
+        files.write(self.table_file, self.markdown())
+        files.write_json(self.json_file, self.to_dict(), indent=1)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The headings and the cells, all as text; with several seeds their standard deviation."""
+        seeds = max((len(row.outcomes) for row in self.rows), default=1)
+        headings = ["", f"paper, {self.paper_data}", f"dev {self.metric}"]
+        cells = []
+        for row in self.rows:
+            scores = row.scores(self.metric)
+            cells.append([row.name, f"{row.paper:.1f}", f"{statistics.fmean(scores):.1f}"])
+            if seeds > 1:
+                cells[-1].append(f"{statistics.stdev(scores):.1f}")
+        return headings + [f"± ({seeds} seeds)"] * (seeds > 1), cells
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        headings, cells = self.table()
+        lines = markdown(headings, cells, numbers=len(headings) - 1)
+        return "\n".join([f"# {self.title}", "", *lines, ""])
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that was measured, as JSON can hold it; scores are shares of 1."""
+        rows = [
+            {
+                "name": row.name,
+                "paper": row.paper / 100,
+                self.metric: statistics.fmean(row.scores(self.metric)) / 100,
+                "seeds": {str(seed): outcome for seed, outcome in row.outcomes.items()},
+            }
+            for row in self.rows
+        ]
+        return {"title": self.title, "metric": self.metric, "rows": rows}

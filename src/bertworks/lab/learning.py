@@ -1,0 +1,90 @@
+"""Claims about learning from labels: fine-tuning and probes of the pre-trained model."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from .bench import Lab
+from .claims import compared
+
+Number = Callable[[Lab, int], float]
+
+
+def tuned(rows: int = 1000, **settings: Any) -> Number:
+    """Accuracy of the model, fine-tuned on so many labelled texts."""
+    return lambda lab, seed: lab.finetuned(lab.name, seed, rows=rows, **settings)
+
+
+def frozen(pooling: str, *layers: int) -> Number:
+    """Accuracy of logistic regression on the model's vectors of 1,000 labelled texts."""
+
+    def measure(lab: Lab, seed: int) -> float:
+        count = lab.model.encoder.config.num_hidden_layers
+        there = [n for n in layers if -n <= count] or [0]
+        given: dict[str, Any] = {"layers": there} if layers else {}
+        return lab.probed(lab.name, seed, pooling=pooling, **given)
+
+    return measure
+
+
+def _part_frozen(parts: int) -> Number:
+    """Of the model, of whose layers so many quarters are frozen, and the embeddings."""
+    return lambda lab, seed: tuned(
+        freeze_layers=lab.model.encoder.config.num_hidden_layers * parts // 4
+    )(lab, seed)
+
+
+def _over_rates(rows: int) -> Number:
+    """The standard deviation of accuracy over three learning rates."""
+    rates = [tuned(rows, learning_rate=rate) for rate in (5e-4, 1e-3, 2e-3)]
+    return lambda lab, seed: statistics.stdev(number(lab, seed) for number in rates)
+
+
+compared(
+    "saves-labels",
+    {
+        f"{name}, {rows} rows": tuned(rows, reinitialize=fresh)
+        for rows in (100, 300, 1000)
+        for name, fresh in (("pre-trained", False), ("random", True))
+    },
+)
+compared(
+    "large-data-settings", {f"over rates, {rows} rows": _over_rates(rows) for rows in (100, 1000)}
+)
+compared(
+    "cls-enough",
+    {
+        "frozen, [CLS]": frozen("cls"),
+        "frozen, mean": frozen("mean"),
+        "fine-tuned, [CLS]": tuned(classifier_pooling="cls"),
+        "fine-tuned, mean": tuned(),
+    },
+)
+compared(
+    "last-four",
+    {
+        "last four": frozen("mean", -1, -2, -3, -4),
+        "last": frozen("mean", -1),
+        "second-to-last": frozen("mean", -2),
+        "embeddings": frozen("mean", 0),
+    },
+)
+compared(
+    "features-near-fine-tuning",
+    {"frozen vectors": frozen("mean", -1, -2, -3, -4), "fine-tuned": tuned()},
+)
+compared(
+    "none-frozen",
+    {f"{name} frozen": _part_frozen(n) for name, n in (("none", 0), ("half", 2), ("all", 4))},
+)
+compared(
+    "ulmfit-process",
+    {
+        "ULMFiT's process": tuned(
+            300, layer_decay=0.385, schedule="slanted-triangular", unfreeze_epochs=0.5
+        ),
+        "one rate for all": tuned(300),
+    },
+)

@@ -1,0 +1,206 @@
+"""Claims that are looked at in a trained model: vectors, attention, blanks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from importlib import resources
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..api import BareEncoder, Model
+from ..explorer.comparing import contexts
+from ..explorer.reading import Reading, read
+from ..packed import Packed
+from ..tasks.pretraining.task import PretrainingNetwork
+from ..word_vectors import WordVectors
+from .bench import Lab
+from .claims import Arms, measures
+
+_ROWS = resources.files(__package__ or "").joinpath("senses.tsv").read_text("utf-8").splitlines()
+SENSES = {word: texts for word, *texts in (row.split("\t") for row in _ROWS)}
+"""For each word, four texts of one sense and four of another."""
+
+# A text, the word that is looked from, the word that tells its sense, and another in its place.
+TELLING = (
+    ("i arrived at the bank after crossing the river.", "bank", "river", "street"),
+    ("he lost the money in the bank.", "bank", "money", "letter"),
+    ("she hit the drum with a wooden stick.", "stick", "drum", "table"),
+    ("the band released a new record in 1997.", "record", "band", "town"),
+    ("the animal did not cross the street because it was tired.", "it", "animal", "day"),
+    ("the king said that he would fight.", "he", "king", "town"),
+    ("the queen said that she would leave.", "she", "queen", "town"),
+    ("the team lost the last match of the season.", "match", "team", "town"),
+)
+
+# A text whose middle is hidden, and texts with another left or right side.
+SIDES = (
+    ("the band released its debut [MASK] in 1997.", "the army released its debut", "for children."),
+    ("he was born in new [MASK] in 1950.", "she had bought a new", "of wood."),
+    ("the river flows into the [MASK] near the city.", "he put the book on the", "of france."),
+    ("the team won the [MASK] in the final.", "the author wrote the", "by the army."),
+    ("it is one of the largest [MASK] in the united states.", "he was the best", "of his life."),
+)
+
+
+def _arms(names: Sequence[str], measured: Mapping[str, Sequence[float]]) -> Mapping[str, Arms]:
+    return {case: dict(zip(names, values, strict=True)) for case, values in measured.items()}
+
+
+def _cosines(lab: Lab, word: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Cosines between a word's vectors in its eight sentences: the last layer's, the table's."""
+    found = contexts(lab.model, word, SENSES[word])
+    return np.array(found["similarity"][-1]), np.array(found["static"])
+
+
+@measures
+def context_differs(lab: Lab, seed: int) -> Mapping[str, Arms]:
+    def apart(cosines: NDArray[np.float64]) -> float:
+        return max(0.0, 1 - float(cosines[np.triu_indices(8, 1)].mean()))
+
+    found = {word: [apart(part) for part in _cosines(lab, word)] for word in SENSES}
+    return _arms(("apart, in context", "apart, static"), found)
+
+
+@measures
+def senses(lab: Lab, seed: int) -> Mapping[str, Arms]:
+    found = {}
+    for word in SENSES:
+        cosines = _cosines(lab, word)[0]
+        same = [cosines[i, j] for i, j in itertools.combinations(range(8), 2) if i // 4 == j // 4]
+        found[word] = [float(np.mean(same)), float(cosines[:4, 4:].mean())]
+    return _arms(("same sense", "other sense"), found)
+
+
+def _word(reading: Reading, text: str) -> list[int]:
+    """The tokens of a word of a reading."""
+    start = f" {reading.texts[0]}".index(f" {text}")
+    return next(word["tokens"] for word in reading.words if word["start"] == start)
+
+
+@measures
+def river(lab: Lab, seed: int) -> Mapping[str, Arms]:
+    found: dict[str, dict[str, float]] = {}
+    for text, word, telling, other in TELLING:
+        arms = found.setdefault(text, {})
+        for name, there in (("the telling", telling), ("another", other)):
+            reading = read(lab.model, text.replace(f" {telling}", f" {there}"))
+            heads = reading.attention()[:, :, _word(reading, word)][..., _word(reading, there)]
+            heads = heads.mean((2, 3))
+            arms[f"to {name} word"] = float(heads.mean())
+            arms[f"to {name} word, one head"] = float(heads.max())
+    return found
+
+
+@measures
+def heads_differ(lab: Lab, seed: int) -> Mapping[str, Arms]:
+    fresh = Model.fresh(lab.model.encoder.config, lab.model.tokenizer, seed=seed)
+    found = {}
+    for text, *_ in TELLING:
+        apart = []
+        for model in (lab.model, fresh):
+            weights = read(model, text).attention()
+            pairs = itertools.combinations(range(weights.shape[1]), 2)
+            parts = [np.abs(weights[:, i] - weights[:, j]).sum(-1).mean() / 2 for i, j in pairs]
+            apart.append(float(np.mean(parts)))
+        found[text] = apart
+    return _arms(("pre-trained heads", "random heads"), found)
+
+
+def _with(model: Model, **changes: str) -> Model:
+    """A model's encoder with settings that its weights are not for; what has no place is left."""
+    config = model.encoder.config.with_values(**changes)
+    bare = BareEncoder(config, pooler=False)
+    weights = {f"encoder.{key}": part for key, part in model.encoder.state_dict().items()}
+    bare.load_state_dict(weights, strict=False)
+    return Model(model.tokenizer, None, bare.eval())
+
+
+@measures
+def order(lab: Lab, seed: int) -> Mapping[str, Arms]:
+    without = _with(lab.model, positions="none", family="bertworks")
+    found = {}
+    for text, *_ in TELLING:
+        words = text.removesuffix(".").split()
+        turned = [*words[::2], *words[1::2]]
+        both = [" ".join(words), " ".join(turned)]
+        apart = [1 - float(model.similarity(*both)[0, 0]) for model in (lab.model, without)]
+        found[text] = [*(max(0.0, one) for one in apart), 1e-6]
+    return _arms(("with positions", "without positions", "one in a million"), found)
+
+
+@measures
+def both_sides(lab: Lab, seed: int) -> Mapping[str, Arms]:
+    causal = lab.model.encoder.config.with_values(attention="causal")
+    twin = PretrainingNetwork(causal, next_sentence=False).eval()
+    twin.load_state_dict(lab.model.network.state_dict(), strict=False)
+    one_sided = Model(lab.model.tokenizer, lab.model.task, twin)
+
+    def moved(model: Model, text: str, other: str) -> float:
+        return float((_at_blank(model, text) - _at_blank(model, other)).abs().sum() / 2)
+
+    found = {}
+    for text, left, right in SIDES:
+        before, _, after = text.partition("[MASK]")
+        others = f"{left} [MASK]{after}", f"{before}[MASK] {right}"
+        measured = [moved(lab.model, text, other) for other in others]
+        found[text] = [*measured, round(moved(one_sided, text, others[1]), 6), 1e-5]
+    names = "words before changed", "words after changed", "words after changed, causal", "nothing"
+    return _arms(names, found)
+
+
+@torch.inference_mode()
+def _at_blank(model: Model, text: str) -> torch.Tensor:
+    """The probability of each piece at the blank of a text."""
+    tokenizer = model.tokenizer
+    (one,) = tokenizer.encode_batch([text], max_length=128, typed_mask=True)
+    packed = Packed.from_arrays([one.input_ids]).to(next(model.network.parameters()).device)
+    logits: torch.Tensor = model.network.mlm_head(model.encoder(packed))  # type: ignore[operator]
+    return logits[int((packed.input_ids == tokenizer.mask_id).nonzero()[0, 0])].softmax(-1)
+
+
+@measures
+def cart_or_pair(lab: Lab, seed: int) -> Mapping[str, Arms]:
+    blanks = (
+        ("the woman went to the store and bought a [MASK] of shoes.", "pair", "cart"),
+        ("the child came home from [MASK].", "school", "paper"),
+        ("he was born in new [MASK] in 1950.", "york", "war"),
+        ("it is one of the largest cities in the [MASK] states.", "united", "small"),
+        ("the first world [MASK] began in 1914.", "war", "book"),
+        ("my dog is cute. he likes [MASK].", "playing", "national"),
+    )
+    found = {}
+    for text, *words in blanks:
+        chances = _at_blank(lab.model, text)
+        numbers = [lab.model.tokenizer.token_to_id(word) for word in words]
+        found[text] = [float(chances[n]) if n is not None else 0.0 for n in numbers]
+    return _arms(("the wanted word", "the other word"), found)
+
+
+# Pairs of one relation each; the first two words are to each other as the others are.
+RELATIONS = {
+    "had and has": "had has, was is, were are, did does, won wins",
+    "one and many": "city cities, country countries, year years, river rivers, player players, "
+    "book books, member members, song songs",
+    "man and woman": "man woman, king queen, he she, his her, son daughter, father mother, "
+    "brother sister, husband wife, men women",
+    "country and people": "france french, germany german, italy italian, spain spanish, "
+    "russia russian, china chinese, japan japanese, india indian",
+}
+
+
+@measures
+def analogies(lab: Lab, seed: int) -> Mapping[str, Arms]:
+    static = WordVectors.of_model(lab.model)
+    found = {}
+    for name, pairs in RELATIONS.items():
+        split = [pair.split() for pair in pairs.split(", ")]
+        known = [pair for pair in split if set(pair) <= set(static.words)]
+        right = []
+        for (a, b), (c, d) in itertools.permutations(known, 2):
+            nearest = (static.neighbours((b, c), (a,), top_k=1), static.neighbours((c,), top_k=1))
+            right.append([words[0][0] == d for words in nearest])
+        found[name] = np.mean(right, axis=0).tolist()
+    return _arms(("with the offset", "nearest word alone"), found)

@@ -1,0 +1,208 @@
+"""Claims about pre-training: small runs that differ in a setting, half a minute each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..api import load
+from ..corpus.shards import Corpus
+from ..inference.engine import outputs_of
+from ..inference.settings import EngineSettings
+from ..tasks.pretraining.masking import MaskingSettings
+from ..tasks.pretraining.pairs import InstanceSettings
+from ..tasks.pretraining.source import PretrainingSource, split_held_out
+from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from .bench import STEPS, Lab
+from .claims import compared
+from .learning import Number, tuned
+
+Changes = Mapping[str, Any]
+
+_ONLY: Changes = {"masking": {"mask_ratio": 1.0, "random_ratio": 0.0}}
+_RANDOM: Changes = {"masking": {"mask_ratio": 0.8, "random_ratio": 0.2}}
+_KEPT: Changes = {"masking": {"mask_ratio": 0.8, "random_ratio": 0.0}}
+_EVERY: Changes = {"masking": {"mlm_probability": 1.0, "mask_ratio": 0.0, "random_ratio": 0.0}}
+_FILLED: Changes = {"instances": {"format": "full-sentences", "next_sentence_balance": "original"}}
+_CAUSAL: Changes = {**_FILLED, "objective": "causal", "masking": None}
+_LEFT: Changes = {**_CAUSAL, "model": {"attention": "causal"}}
+_BESIDE: Changes = {  # as wide as two of `_LEFT`
+    **_CAUSAL,
+    "model": {"attention": "two-way", "family": "bertworks", "hidden_size": 256}
+    | {"num_attention_heads": 16, "intermediate_size": 1024},
+}
+_LEAK: Changes = {**_CAUSAL, "model": {"attention": "bidirectional"}, "allow_leak": True}
+_PLAIN: Changes = {"initial_attention": "random"}
+_FEW = STEPS // 4
+_SMALL: Changes = {"hidden_size": 32, "intermediate_size": 128, "num_attention_heads": 4}
+_ADAPT: Changes = {
+    **{"by_model": True, "steps": _FEW, "learning_rate": 5e-4},
+    **{"initial_attention": None, "model": None},
+}
+
+
+def after(what: str, *parts: Changes, **changes: Any) -> Number:
+    """What is measured after a small pre-training.
+
+    Args:
+        what: a held-out metric; `frozen` or `frozen [CLS]`, logistic regression on vectors of 1,000
+            texts; `fine-tuned`, on 1,000 texts; or one of `_places`.
+        parts, changes: the settings that differ from the lab's.
+    """
+    asked = {key: value for part in (*parts, changes) for key, value in part.items()}
+
+    def measure(lab: Lab, seed: int) -> float:
+        run, metrics = lab.pretrained(seed, **asked)
+        if what.startswith("frozen"):
+            return lab.probed(run, seed, pooling="cls" if "[CLS]" in what else "mean")
+        if what == "fine-tuned":
+            return lab.finetuned(run, seed)
+        return metrics[what] if what in metrics else _places(lab, run)[what]
+
+    return measure
+
+
+def _places(lab: Lab, run: Path) -> Mapping[str, float]:
+    """Mean probabilities at held-out places of three kinds: masked, random and kept tokens.
+
+    `seen at random` is of the token that stands there, `right at random` of the one before.
+    """
+
+    def make(_: Path) -> Mapping[str, float]:
+        corpus, model = Corpus.open(lab.prepared()), load(run, device="cpu")
+        assert isinstance(model.network, PretrainingNetwork)
+        settings = InstanceSettings(max_seq_length=48)
+        held = split_held_out(corpus, 0.05, seed=0)[1]
+        source = PretrainingSource(corpus, held, model.tokenizer, settings, seed=0)
+        thirds = MaskingSettings(mask_ratio=1 / 3, random_ratio=1 / 3)
+        task = PretrainingTask(model.tokenizer, settings, thirds)
+        found: dict[str, list[float]] = {}
+        examples = list(source.examples(limit=1000))
+        for outputs, batch in outputs_of(model.network, task, examples, EngineSettings()):
+            chances = outputs["mlm_logits"].float().softmax(-1)
+            right = batch.targets["masked_labels"]
+            seen = batch.packed.input_ids[batch.targets["masked_positions"]]
+            masked, kept = seen == model.tokenizer.mask_id, seen == right
+            kinds = {"masked": masked, "random": ~(masked | kept), "kept": kept}
+            for what, pieces in (("right", right), ("seen", seen)):
+                values = chances.gather(1, pieces[:, None])[:, 0]
+                for kind, places in kinds.items():
+                    found.setdefault(f"{what} at {kind}", []).extend(values[places].tolist())
+        return {name: float(torch.tensor(values).mean()) for name, values in found.items()}
+
+    return lab.once("places", {"run": run.name}, make)[1]
+
+
+compared(
+    "mask-only", {"80/10/10": after("right at kept"), "[MASK] alone": after("right at kept", _ONLY)}
+)
+compared(
+    "mask-and-random",
+    {"80/10/10": after("seen at kept"), "no kept words": after("seen at kept", _RANDOM)},
+)
+compared(
+    "mask-and-kept",
+    {"no random words": after("seen at random", _KEPT), "80/10/10": after("seen at random")},
+)
+compared(
+    "mask-ratios",
+    {
+        "frozen, 80/10/10": after("frozen"),
+        "frozen, [MASK] alone": after("frozen", _ONLY),
+        "fine-tuned, 80/10/10": after("fine-tuned"),
+        "fine-tuned, [MASK] alone": after("fine-tuned", _ONLY),
+    },
+)
+compared(
+    "predict-every-word",
+    {
+        "predicted, none masked": after("mlm_accuracy", _EVERY),
+        "predicted, masked": after("mlm_accuracy"),
+        "99 in a hundred": lambda *_: 0.99,
+        "frozen, none masked": after("frozen", _EVERY),
+        "frozen, masked": after("frozen"),
+    },
+)
+compared(
+    "cheating",
+    {"both sides": after("lm_accuracy", _LEAK), "left side": after("lm_accuracy", _LEFT)},
+)
+_NETWORKS = {"bidirectional": _FILLED, "left-to-right": _LEFT, "side by side": _BESIDE}
+compared(
+    "deeply-bidirectional", {name: after("fine-tuned", how) for name, how in _NETWORKS.items()}
+)
+compared(
+    "slower-at-first",
+    {
+        f"{name}, {when}": after("fine-tuned", how, _PLAIN, steps=steps)
+        for name, how in (("left-to-right", _LEFT), ("masked", _FILLED))
+        for when, steps in (("early", _FEW), ("late", STEPS))
+    },
+)
+compared(
+    "more-steps",
+    {
+        f"{name}, {when}": after(what, steps=steps)
+        for name, what in (("predicted", "mlm_accuracy"), ("fine-tuned", "fine-tuned"))
+        for when, steps in (("early", _FEW), ("late", STEPS))
+    },
+)
+compared(
+    "size-matters",
+    {
+        f"{name}, {width} wide": after(what, model=changes)
+        for name, what in (("predicted", "mlm_accuracy"), ("fine-tuned", "fine-tuned"))
+        for width, changes in ((32, _SMALL), (128, {}))
+    },
+)
+compared(
+    "next-sentence-learned",
+    {"next sentence": after("nsp_accuracy"), "commoner answer": after("nsp_majority")},
+)
+compared(
+    "segments-needed",
+    {
+        "two segments": after("nsp_accuracy"),
+        "one segment": after("nsp_accuracy", model={"type_vocab_size": 1}),
+    },
+)
+compared(
+    "cls-filled",
+    {"with next sentences": after("frozen [CLS]"), "without": after("frozen [CLS]", _FILLED)},
+)
+compared(
+    "positions-needed",
+    {
+        name: after("mlm_accuracy", _PLAIN, model={"family": "bertworks", "positions": kind})
+        for name, kind in (
+            ("learned positions", "learned"),
+            ("sinusoids", "sinusoidal"),
+            ("no positions", "none"),
+        )
+    },
+)
+
+
+def _adapted(lab: Lab, seed: int) -> float:
+    """Of the model pre-trained further on the lab's text, fine-tuned on 300 texts."""
+    run, _ = lab.pretrained(seed, **_ADAPT, init_checkpoint=lab.name)
+    return lab.finetuned(run, seed, rows=300)
+
+
+compared("text-of-the-field", {"text of the field": _adapted, "as it is": tuned(300)})
+
+
+def _student(lab: Lab, seed: int) -> float:
+    """Of a student with half of the layers, fine-tuned on 1,000 texts."""
+    config = lab.model.encoder.config
+    half = config.model_dump(exclude={"vocab_size"}, exclude_defaults=True)
+    half["num_hidden_layers"] = max(1, config.num_hidden_layers // 2)
+    how: Changes = {"objective": "distillation", "distillation": {"teacher": lab.name}}
+    run, _ = lab.pretrained(seed, **{**_ADAPT, **how, "model": half})
+    return lab.finetuned(run, seed)
+
+
+compared("student", {"student": _student, "teacher": tuned()})

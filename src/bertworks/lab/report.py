@@ -1,0 +1,212 @@
+"""What came of claims: records on disk, a page in Markdown, and a picture of each."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import files
+from ..training.machine import describe
+from ..training.progress import say
+from ..training.report import charts
+from ..wording import duration, markdown
+from .bench import Lab
+from .claims import SPREADS, Claim, Finding, Verdict, find_claims, overall
+
+
+@dataclass(frozen=True)
+class Record:
+    """A claim and what was measured.
+
+    Attributes:
+        claim: the claim.
+        seeds: for each seed: `cases`, numbers by case and arm, and the `seconds` of a core.
+    """
+
+    claim: Claim
+    seeds: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def cases(self) -> list[Mapping[str, float]]:
+        """The cases of all seeds."""
+        return [arms for seed in self.seeds.values() for arms in seed["cases"].values()]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return self.claim.decide(self.cases)
+
+    @property
+    def verdict(self) -> Verdict:
+        return overall(self.findings)
+
+    @property
+    def seconds(self) -> float:
+        """What it took."""
+        return sum(float(seed["seconds"]) for seed in self.seeds.values())
+
+    @property
+    def arms(self) -> dict[str, list[float]]:
+        """For each arm, its number in each case."""
+        return {arm: [case[arm] for case in self.cases] for arm in self.cases[0]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON can hold it."""
+        one = self.claim
+        said = {"claim": one.name, "says": one.says, "source": one.source, "how": one.how}
+        found = [{**f._asdict(), "expected": str(f.expected)} for f in self.findings]
+        return {**said, "verdict": self.verdict, "findings": found, "seeds": dict(self.seeds)}
+
+
+def measure(lab: Lab, claim: Claim, seeds: Sequence[int]) -> Record:
+    """Measure a claim with the seeds that it was not measured with before.
+
+    Raises:
+        BertworksError: a run failed.
+    """
+    known = _known(lab, claim)
+    for seed in claim.seeds(seeds):
+        if str(seed) in known:
+            continue
+        say(lab.progress, f"{claim.name}, seed {seed}" if claim.seeded else claim.name)
+        start = time.process_time()
+        cases = claim.measure(lab, seed)
+        known[str(seed)] = {"cases": cases, "seconds": time.process_time() - start}
+        files.write_json(_file(lab, claim), Record(claim, known).to_dict(), indent=1)
+    return Record(claim, {str(seed): known[str(seed)] for seed in claim.seeds(seeds)})
+
+
+def _file(lab: Lab, claim: Claim) -> Path:
+    return lab.out / "claims" / f"{claim.name}.json"
+
+
+def _known(lab: Lab, claim: Claim) -> dict[str, Any]:
+    """What was measured before, by seed."""
+    file = _file(lab, claim)
+    found: dict[str, Any] = json.loads(file.read_bytes())["seeds"] if file.exists() else {}
+    return found
+
+
+def measure_all(
+    lab: Lab, claims: Sequence[Claim], seeds: Sequence[int], budget: float | None = None
+) -> tuple[list[Record], list[str]]:
+    """Measure claims, as long as there is time.
+
+    Args:
+        budget: minutes; a claim whose missing seeds would cost more than is left is not begun. No
+            limit, if left out.
+
+    Returns:
+        The records, and the names of the claims that were left out.
+    """
+    end = None if budget is None else time.monotonic() + 60 * budget
+    records, skipped = [], []
+    for claim in claims:
+        missing = {str(seed) for seed in claim.seeds(seeds)} - _known(lab, claim).keys()
+        cost = 60 * claim.minutes * len(missing)
+        if end is not None and missing and time.monotonic() + cost > end:
+            skipped.append(claim.name)
+            continue
+        records.append(measure(lab, claim, seeds))
+    return records, skipped
+
+
+def write_page(lab: Lab) -> Path:
+    """Write `results.json`, `lab.md` and a picture under `images` of each claim measured so far."""
+    records = [Record(claim, known) for claim in find_claims() if (known := _known(lab, claim))]
+    files.write_json(lab.out / "results.json", [one.to_dict() for one in records], indent=1)
+    files.write(lab.out / "lab.md", page(lab, records))
+    if charts.can_draw():
+        for record in records:
+            files.write(lab.out / _picture(record), charts.picture(partial(_bars, record.arms)))
+    return lab.out / "lab.md"
+
+
+def _picture(record: Record) -> str:
+    return f"images/lab-{record.claim.name}.svg"
+
+
+def page(lab: Lab, records: Sequence[Record]) -> str:
+    """The verdicts as a table, then each claim with what was measured."""
+    machine = describe(lab.device)
+    spent = duration(sum(record.seconds for record in records))
+    threads = torch.get_num_threads()
+    cores = "one thread" if threads == 1 else f"{threads} threads"
+    rows = [
+        [f"[{r.claim.name}](#{r.claim.name})", f"“{r.claim.says}”", r.verdict, str(len(r.seeds))]
+        for r in records
+    ]
+    lines = [
+        "# What is said of BERT, tried here",
+        "",
+        f"Written by `bertworks lab all`. Text: {lab.data or 'docstrings that Python carries'}. "
+        f"Model: {lab.name}. Machine: {machine['cpu']}, {cores}, {machine['device']}; {spent} of "
+        "processor time in all.",
+        "",
+        f"An effect is *shown* if it is more than {SPREADS:g} times its spread, *contradicted* if "
+        "it is that far on the other side of zero, else *not shown* at this size. The spread is "
+        "the standard deviation over seeds; without chance, the standard error over the items.",
+        "",
+        *markdown(["claim", "it says", "verdict", "seeds"], rows, numbers=1),
+    ]
+    known = {record.claim.name for record in records}
+    if left := [claim.name for claim in find_claims() if claim.name not in known]:
+        lines += ["", f"Not measured yet: {', '.join(left)}."]
+    for record in records:
+        lines += ["", *_section(record)]
+    return "\n".join([*lines, ""])
+
+
+def _section(record: Record) -> list[str]:
+    claim = record.claim
+    arms = [
+        [arm, number(statistics.fmean(values)), _deviation(values), str(len(values))]
+        for arm, values in record.arms.items()
+    ]
+    findings = [
+        [str(f.expected), number(f.effect), number(f.spread), f.verdict] for f in record.findings
+    ]
+    picture = [f"![{claim.name}]({_picture(record)})", ""] if charts.can_draw() else []
+    return [
+        f"## {claim.name}",
+        "",
+        f"> “{claim.says}” ({claim.source})",
+        "",
+        f"{claim.how} **{record.verdict.capitalize()}** ({duration(record.seconds)}).",
+        "",
+        *markdown(["measured", "mean", "±", "cases"], arms, numbers=3),
+        "",
+        *markdown(["expected", "effect", "spread", "verdict"], findings, numbers=3),
+        "",
+        *picture,
+    ][: -1 if picture else None]
+
+
+def _deviation(values: Sequence[float]) -> str:
+    return number(statistics.stdev(values) if len(values) > 1 else None)
+
+
+def number(value: float | None) -> str:
+    """A number of a table, in four digits."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def _bars(arms: Mapping[str, Sequence[float]], axes: Any) -> None:
+    """A bar for each arm's mean, from top to bottom, and a dot for each case."""
+    places = range(len(arms), 0, -1)
+    means = [statistics.fmean(values) for values in arms.values()]
+    axes.barh(places, means, 0.6, color=charts.COLOURS["faint"])
+    for place, values in zip(places, arms.values(), strict=True):
+        dots = {"color": charts.COLOURS["second"], "markersize": 3.5}
+        axes.plot(values, [place] * len(values), "o", **dots)
+    axes.set_yticks(list(places), list(arms))
+    axes.grid(axis="y", visible=False)

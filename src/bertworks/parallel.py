@@ -1,0 +1,258 @@
+"""A function applied to parts of a work: here, in processes of this machine, or on Ray.
+
+Results come in the order of the parts, wherever and however often a part was done, so that what is
+made of them does not depend on that. Few parts are on their way at a time, so that memory is
+bounded: parts are drawn as results are taken.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from .errors import BertworksError, SettingsError, need
+
+PartT = TypeVar("PartT")
+ResultT = TypeVar("ResultT")
+
+
+def map(
+    function: Callable[[PartT], ResultT],
+    parts: Iterable[PartT],
+    *,
+    workers: int | None = 1,
+    on: str | None = None,
+    gpus: int = 0,
+) -> Generator[ResultT]:
+    """Apply a function to parts; the results, in the order of the parts.
+
+    Function, parts and results are pickled, but with one worker of this machine. A worker gets the
+    function once, whatever it holds (a model), and none is started before there is a part.
+    Close the generator where not all results are taken, so that no worker is left.
+
+    Args:
+        function: what is applied.
+        parts: of any number; at most twice as many as there are workers are on their way.
+        workers: processes; 1 works in this one. On Ray: tasks at a time; None: as many as the
+            cluster has cores.
+        on: "ray" (the cluster that `RAY_ADDRESS` names or that runs here, or else a new one on this
+            machine) or `ray://HOST:PORT`; None: this machine.
+        gpus: of a task on Ray.
+
+    Raises:
+        SettingsError: there is no such place.
+        BertworksError: a worker died; Ray is not installed, cannot be reached, or gave up a task.
+        Exception: what the function raised, with the worker's traceback as a note.
+    """
+    if on is not None:
+        yield from _on_ray(function, parts, on, workers, gpus)
+        return
+    workers = workers or os.cpu_count() or 1
+    if workers == 1:
+        for part in parts:
+            yield function(part)
+        return
+    with closing(_Workers(workers, function)) as pool:
+        yield from pool.map(parts)
+
+
+class _Workers(Generic[PartT, ResultT]):
+    """Processes with one pipe each, and one part at a time in each.
+
+    A pool of the standard library would wait for ever, or leave workers behind, when one side is
+    killed. Here a worker whose parent is gone ends at once, and a worker that dies is an error.
+    """
+
+    def __init__(self, count: int, function: Callable[[PartT], ResultT]) -> None:
+        self._count, self._function = count, function
+        self._processes: dict[Connection[Any, Any], SpawnProcess] = {}
+
+    def map(self, parts: Iterable[PartT]) -> Iterator[ResultT]:
+        """Results in the order of the parts."""
+        idle: list[Connection[Any, Any]] = []
+        busy: dict[Connection[Any, Any], int] = {}
+        results: dict[int, ResultT] = {}
+        taken = 0
+
+        def receive() -> Iterator[ResultT]:
+            nonlocal taken
+            for connection in wait(list(busy)):
+                assert isinstance(connection, Connection)
+                results[busy.pop(connection)] = self._receive(connection)
+                idle.append(connection)
+            while taken in results:
+                yield results.pop(taken)
+                taken += 1
+
+        for number, part in enumerate(parts):  # the next is drawn while all are busy
+            if not idle and len(self._processes) < self._count:
+                idle.append(self._start())
+            while not idle or number - taken >= 2 * self._count:
+                yield from receive()
+            connection = idle.pop()
+            try:
+                connection.send(part)
+            except OSError:
+                raise self._death(connection) from None
+            busy[connection] = number
+        while busy:
+            yield from receive()
+
+    def _start(self) -> Connection[Any, Any]:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        with without_main():
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            process.start()
+        theirs.close()
+        self._processes[ours] = process
+        # Not an argument of the process: its start would wait for ever for one that was killed
+        # before it has read more than a pipe holds, since it has the pipe's other end open too.
+        try:
+            ours.send(self._function)
+        except OSError:
+            raise self._death(ours) from None
+        return ours
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        for connection, process in self._processes.items():
+            connection.close()
+            process.terminate()
+            process.join()
+
+    def _receive(self, connection: Connection[Any, Any]) -> ResultT:
+        try:
+            answer = connection.recv()
+        except (EOFError, OSError):
+            raise self._death(connection) from None
+        value: ResultT = _value(answer)
+        return value
+
+    def _death(self, connection: Connection[Any, Any]) -> BertworksError:
+        process = self._processes[connection]
+        process.join(timeout=10)
+        code = process.exitcode
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+        return BertworksError(
+            f"a worker process died ({how})", fix="If memory was short, use fewer workers."
+        )
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Hide the program's main module from processes that start now.
+
+    They would run it again, for things that it may define and these workers do not need: so a
+    script must not be written with care (`if __name__ == "__main__":`) to use workers.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def end_with_parent() -> None:
+    """Wait for the parent to end, and end too: one that is killed ends no worker. For a thread."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _work(connection: Connection[Any, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    with suppress(EOFError):
+        function = connection.recv()
+        while True:
+            connection.send(_answer(function, connection.recv()))
+
+
+def _answer(function: Callable[[Any], Any], part: Any) -> tuple[bool, Any]:
+    """Whether a function has a value for a part, and the value, or what it raised."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+    try:
+        return True, function(part)
+    except Exception as error:  # not hidden: `_value` raises it
+        if not isinstance(error, BertworksError):
+            error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+        return False, error
+
+
+def _value(answer: tuple[bool, Any]) -> Any:
+    is_value, value = answer
+    if not is_value:
+        raise value
+    return value
+
+
+def _on_ray(
+    function: Callable[[PartT], ResultT],
+    parts: Iterable[PartT],
+    on: str,
+    workers: int | None,
+    gpus: int,
+) -> Iterator[ResultT]:
+    """Placement, retries of what was lost with a node, and the cluster's size are Ray's."""
+    if on != "ray" and not on.startswith("ray://"):
+        raise SettingsError(f"on={on!r} is no place", fix="Give ray, or ray://HOST:PORT.")
+    ray: Any = need("ray", "ray", f"on={on}")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
+    try:
+        if not ray.is_initialized():
+            address = None if on == "ray" else on
+            ray.init(address=address, log_to_driver=False, logging_level="warning")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise BertworksError(
+            f"Ray cannot be reached ({str(error).splitlines()[0]})", where=on
+        ) from None
+    shared = [ray.put(function)]  # a list, so that a worker fetches it once, not for every part
+    call = ray.remote(_call).options(num_cpus=1, num_gpus=gpus)
+    pending: deque[Any] = deque()
+
+    def result() -> ResultT:
+        try:
+            value: ResultT = _value(ray.get(pending.popleft()))
+        except ray.exceptions.RayError as error:
+            what = f"Ray gave up a task ({str(error).splitlines()[0]})"
+            raise BertworksError(what, where=on, fix="Run the same command again.") from None
+        return value
+
+    try:
+        for part in parts:
+            while len(pending) >= 2 * (workers or int(ray.cluster_resources().get("CPU", 1))):
+                yield result()
+            pending.append(call.remote(shared, part))
+        while pending:
+            yield result()
+    finally:
+        for one in pending:
+            ray.cancel(one)
+
+
+_fetched: dict[str, Callable[[Any], Any]] = {}
+
+
+def _call(shared: list[Any], part: Any) -> tuple[bool, Any]:
+    """What a worker of Ray does for a part; it keeps the last function."""
+    import ray
+
+    (reference,) = shared
+    if reference.hex() not in _fetched:
+        _fetched.clear()
+        _fetched[reference.hex()] = ray.get(reference)
+    return _answer(_fetched[reference.hex()], part)

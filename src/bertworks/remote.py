@@ -1,0 +1,173 @@
+"""Files of other file systems: paths with a scheme, such as `s3://bucket/corpus`.
+
+Corpora and tables are read from there as a stream, models and prepared corpora are copied to a
+cache of this machine first, vectors are written here and put there when they are whole. The file
+systems are those of `pyarrow.fs` (S3, GCS, HDFS) and any that fsspec knows. S3's keys and region
+are found as Amazon's tools find them; `AWS_ENDPOINT_URL` names another server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from .errors import DataError, OutputError
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/")  # a `Path` keeps one slash of two
+
+
+def is_remote(path: object) -> bool:
+    """Whether a path is on another file system: whether it has a scheme."""
+    return isinstance(path, str | os.PathLike) and bool(_SCHEME.match(os.fspath(path)))
+
+
+def remote_files(url: str) -> list[str]:
+    """A file, or all files below a folder but hidden ones, in order; none if nothing is there.
+
+    Raises:
+        DataError: the file system cannot be reached, or refuses.
+    """
+    from pyarrow.fs import FileSelector, FileType
+
+    with _reading(url):
+        system, path = _opened(url)
+        info = system.get_file_info(path)
+        if info.type == FileType.File:
+            return [url]
+        below = FileSelector(path, recursive=True, allow_not_found=True)
+        start, top = url.rstrip("/"), path.rstrip("/")
+        names = (
+            found.path[len(top) :]
+            for found in system.get_file_info(below)
+            if found.type == FileType.File
+        )
+        return sorted(start + name for name in names if "/." not in name)
+
+
+def size_of(path: str) -> int:
+    """The size of a file in bytes, here or elsewhere.
+
+    Raises:
+        OSError: there is none.
+    """
+    if not is_remote(path):
+        return os.path.getsize(path)
+    system, name = _opened(path)
+    return int(system.get_file_info(name).size or 0)
+
+
+def open_raw(path: str) -> Any:
+    """A file, here or elsewhere, to be read as bytes without a buffer.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    if not is_remote(path):
+        return open(path, "rb", buffering=0)
+    system, name = _opened(path)
+    return system.open_input_file(name)
+
+
+def fetched(url: str) -> Path:
+    """A copy of a folder in the cache; made once, and again when a file there has changed.
+
+    Raises:
+        DataError: nothing is there, or the file system cannot be reached.
+    """
+    from pyarrow.fs import LocalFileSystem, copy_files
+
+    url = url.rstrip("/")
+    names = remote_files(url)
+    if not names or names == [url]:
+        raise DataError("no such folder", where=url)
+    with _reading(url):
+        system, top = _opened(url)
+        infos = system.get_file_info([_opened(name)[1] for name in names])
+        state = [(info.path, info.size, info.mtime_ns) for info in infos]
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertworks"
+        copy = cache / hashlib.sha256(repr((url, state)).encode()).hexdigest()[:32]
+        sizes = {info.path[len(top) + 1 :]: info.size for info in infos}
+        if all(_size_here(copy / name) == size for name, size in sizes.items()):
+            return copy
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as new:
+            made, here = os.path.join(new, "copy"), LocalFileSystem()
+            copy_files(top, made, source_filesystem=system, destination_filesystem=here)
+            shutil.rmtree(copy, ignore_errors=True)
+            try:
+                os.replace(made, copy)
+            except OSError:
+                if not copy.is_dir():  # else another process has been faster
+                    raise
+    return copy
+
+
+@contextmanager
+def written_here(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give the file to write; if that is to be elsewhere, it is put there when the block ends.
+
+    Files that were written beside it go there first. Object stores show a file whole or not at all.
+    Nothing is locked there, and what is there already is not touched.
+
+    Raises:
+        OutputError: it is there already, or cannot be written.
+        DataError: the file system cannot be reached.
+    """
+    if not is_remote(path):
+        yield Path(path)
+        return
+    url = os.fspath(path)
+    folder, _, name = url.rpartition("/")
+    if remote_files(url):
+        raise OutputError("is there already", where=url, fix="Give another place, or delete it.")
+    with tempfile.TemporaryDirectory() as here:
+        file = Path(here, name)
+        yield file
+        for made in sorted(Path(here).iterdir(), key=lambda made: made == file):
+            try:
+                _put(made, f"{folder}/{made.name}")
+            except OSError as error:
+                what = f"cannot be written ({str(error).splitlines()[0]})"
+                raise OutputError(what, where=url) from None
+
+
+def _put(file: Path, url: str) -> None:
+    system, name = _opened(url)
+    with file.open("rb") as source, system.open_output_stream(name) as target:
+        shutil.copyfileobj(source, target, 1 << 22)
+
+
+def _size_here(file: Path) -> int:
+    with suppress(OSError):
+        return file.stat().st_size
+    return -1
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The file system of a path, and what the path is called there."""
+    from pyarrow import ArrowInvalid
+    from pyarrow.fs import FileSystem, S3FileSystem
+
+    if url.startswith("s3://") and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
+        return S3FileSystem(endpoint_override=endpoint), url.removeprefix("s3://")
+    try:
+        system, path = FileSystem.from_uri(url)
+    except ArrowInvalid:  # none of Arrow's own
+        system, path = FileSystem.from_uri(f"fsspec+{url}")
+    return system, path
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ImportError, ValueError) as error:
+        what = str(error).splitlines()[0]
+        raise DataError(f"cannot be read ({what})", where=url) from None

@@ -1,0 +1,197 @@
+"""The OpenAPI description, and the page at `/docs`: each route with an example that runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from html import escape
+from typing import Any
+
+from fastapi import FastAPI
+
+from ..training.report import page as html
+from .models import Models, Served
+from .schemas import OpenAIError, TEIError
+
+ERRORS = {
+    400: "A value is impossible, or the body is no JSON.",
+    401: "No valid API key.",
+    403: "The request names another host.",
+    404: "No such model.",
+    408: "The deadline passed.",
+    413: "Too many texts, or too long.",
+    422: "A value of a wrong type, or a text that cannot be tokenised.",
+    424: "The model was not trained for it, or its output is not finite.",
+    429: "The server is busy; see Retry-After.",
+    503: "The server stops.",
+}
+"""What each status means, for the description."""
+
+TEXT = "What is deep learning?"
+EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "/v1/embeddings": ("embed", {"input": ["A first text.", "And a second one."]}),
+    "/embeddings": ("embed", {"input": TEXT}),
+    "/v1/rerank": (
+        "rerank",
+        {"query": TEXT, "documents": ["It learns layers of features.", "A river is deep."]},
+    ),
+    "/embed": ("embed", {"inputs": ["A first text.", "And a second one."]}),
+    "/embed_all": ("embed", {"inputs": TEXT}),
+    "/predict": ("classify", {"inputs": [["A fine film."], ["A dull one."]]}),
+    "/rerank": ("rerank", {"query": TEXT, "texts": ["It learns features.", "A river is deep."]}),
+    "/similarity": (
+        "embed",
+        {"inputs": {"source_sentence": TEXT, "sentences": ["What is learning?", "A river."]}},
+    ),
+    "/tokenize": ("embed", {"inputs": "Unaffable words are split."}),
+    "/decode": ("embed", {"ids": [[5, 6, 7]]}),
+    "/encode": (
+        "embed",
+        {"id": 1, "texts": ["hello world", "good day"], "pooling": "mean", "layers": [-1]},
+    ),
+    "/fill-mask": ("fill-mask", {"inputs": "The door was {mask}.", "top_k": 3}),
+    "/classify": ("classify", {"inputs": ["A fine film.", "A dull one."]}),
+    "/tag": ("tag", {"inputs": ["Ada Lovelace was born in London."]}),
+    "/answer": (
+        "answer",
+        {
+            "inputs": {
+                "question": "Where was she born?",
+                "context": "Ada Lovelace was born in London.",
+            }
+        },
+    ),
+    "/next-sentence": (
+        "next-sentence",
+        {"inputs": [["She opened the door.", "It was cold outside."]]},
+    ),
+    "/generate": ("generate", {"inputs": "once upon a time", "max_new_tokens": 8}),
+    "/explore/pieces": ("embed", {"text": "Unaffable words are split."}),
+    "/explore/fill": ("fill-mask", {"text": "The door was {mask}.", "top_k": 3}),
+    "/explore/attention": ("embed", {"text": "She opened the door."}),
+    "/explore/predict": ("fill-mask", {"text": "The door was {mask}.", "off": [[0, 0]]}),
+    "/explore/heads": ("fill-mask", {"text": "The door was {mask}."}),
+    "/explore/occlusion": ("fill-mask", {"text": "The door was {mask}."}),
+    "/explore/steps": ("embed", {"text": "She opened the door."}),
+    "/explore/pair": ("embed", {"text": "She opened the door.", "other": "She opened a door."}),
+    "/explore/contexts": (
+        "embed",
+        {"word": "bank", "texts": ["The bank of the river.", "The bank lends money."]},
+    ),
+    "/explore/claim": ("embed", {"texts": ["She opened the door."], "claim": "previous"}),
+    "/predict-rows": ("predict-rows", {"rows": [{"text": "A fine film."}]}),
+}
+"""The verb that a model must have, and the request, by route."""
+
+
+def runnable(models: Models, path: str) -> dict[str, Any] | None:
+    """The example of a route, with a model that can answer it; None if no loaded model can.
+
+    Models that are not loaded yet may be able to: as long as there are such, there is an example.
+    """
+    if path not in EXAMPLES:
+        return None if path != "/embed_sparse" else {"inputs": TEXT}
+    verb, body = EXAMPLES[path]
+    loaded = models.all_loaded()
+    served = next((one for one in loaded if verb in one.verbs), None)
+    if served is None:
+        return None if len(loaded) == len(models.sources) else {**body, "model": models.default}
+    return {"model": served.name, **_of_model(dict(body), path, served)}
+
+
+def _of_model(body: dict[str, Any], path: str, served: Served) -> dict[str, Any]:
+    """An example in the model's words: its mask, its columns, pairs if it takes these alone."""
+    tokenizer = served.model.tokenizer
+    for field in ("inputs", "text"):
+        if "{mask}" in body.get(field, ""):
+            body[field] = body[field].format(mask=tokenizer.id_to_token(tokenizer.mask_id))
+    settings = getattr(served.task, "settings", None)
+    columns = getattr(settings, "columns", None)
+    if path in ("/predict", "/classify") and getattr(columns, "pair", None) is not None:
+        body["inputs"] = [[TEXT, "It learns layers of features."]]
+    if path == "/predict-rows" and served.task is not None:
+        body["rows"] = [dict.fromkeys(served.task.column_names, TEXT)]
+    return body
+
+
+def described(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[], dict[str, Any]]:
+    """The OpenAPI description, made when it is first asked for and models are loaded."""
+    usual = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        description = copy.deepcopy(usual())
+        schemas = description["components"]["schemas"]
+        for model in (TEIError, OpenAIError):
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= schema.pop("$defs", {})
+            schemas[model.__name__] = schema
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        for path, verbs in tuple(description["paths"].items()):
+            for operation in verbs.values():
+                _describe(operation, path, with_keys=with_keys)
+            if "post" in verbs:
+                example = runnable(models, path)
+                if example is None:
+                    del description["paths"][path]
+                    continue
+                content = verbs["post"]["requestBody"]["content"]["application/json"]
+                content["example"] = example
+        if with_keys:
+            description["components"]["securitySchemes"] = {
+                "key": {"type": "http", "scheme": "bearer"}
+            }
+        return description
+
+    return openapi
+
+
+def _describe(operation: dict[str, Any], path: str, *, with_keys: bool) -> None:
+    """Say what errors look like, and which routes need a key."""
+    kind = "OpenAIError" if path.startswith("/v1/") else "TEIError"
+    schema = {"schema": {"$ref": f"#/components/schemas/{kind}"}}
+    for code in map(str, ERRORS):
+        if code != "401" or kind == "OpenAIError":
+            content = {"application/json": schema}
+            operation["responses"][code] = {"description": ERRORS[int(code)], "content": content}
+    if with_keys and path not in ("/health", "/ready"):
+        operation["security"] = [{"key": []}]
+
+
+def docs_page(described: Mapping[str, Any], base: str, model: str) -> str:
+    """The routes of an OpenAPI description as a page.
+
+    Args:
+        described: the description.
+        base: the server's address, such as http://127.0.0.1:8080/.
+        model: the name of one that is served, for paths that hold one.
+    """
+    sections: dict[str, list[str]] = {}
+    for path, verbs in described["paths"].items():
+        for verb, operation in verbs.items():
+            tag = operation.get("tags", ["others"])[0]
+            sections.setdefault(tag, []).extend(
+                _route(path.format(name=model), verb, operation, base)
+            )
+    info = described["info"]
+    return html.page(
+        "Routes",
+        [info["description"], f"bertworks {info['version']}"],
+        [html.section(tag, *parts) for tag, parts in sections.items()],
+        "The whole description, with the schema of every field: /openapi.json.",
+    )
+
+
+def _route(path: str, verb: str, operation: Mapping[str, Any], base: str) -> Iterator[str]:
+    yield html.subheading(f"{verb.upper()} {path}")
+    yield html.paragraph(" ".join(operation.get("description", "").split("\n\n")[0].split()))
+    words = ["curl", "-s", base.rstrip("/") + path]
+    if operation.get("security"):
+        words += ["-H", "authorization: Bearer KEY"]
+    if verb == "post":
+        example = operation["requestBody"]["content"]["application/json"]["example"]
+        body = json.dumps(example, ensure_ascii=False)
+        words += ["-H", "content-type: application/json", "-d", body]
+    yield f'<pre tabindex="0">{escape(shlex.join(words))}</pre>'

@@ -1,0 +1,438 @@
+"""The formats of tables: lines to records and rows, each with its place, and a format's signs.
+
+TSV and CSV. Python's own `csv` module cannot say where a quote that is never closed was opened, and
+reads on to the end of the file in search of its partner; here a quote that ends in the wrong place
+is an error at once, and names the line in which it opened.
+
+CoNLL, a word a line, as rows of lists. Columns of CoNLL are called by their numbers, since the file
+names none; those of CoNLL-U by the names of its definition. Another, `document`, holds the number
+of the sentence's document; a file that marks no documents is one.
+
+    EU      B-ORG           a blank line ends a sentence; `-DOCSTART-` begins a document
+    rejects O
+
+    1  EU  EU  PROPN …      CoNLL-U: ten columns, separated by tabs; lines with # are comments;
+                            `# newdoc` begins a document
+
+One JSON document: an array of objects, also as {"data": …}, or SQuAD's questions, of which a row is
+one question, its passage and its answers:
+
+    [{"text": …, "label": …}, …]
+    {"data": [{"title": …, "paragraphs": [{"context": …, "qas": [
+        {"id": …, "question": …, "answers": [{"text": …, "answer_start": …}], "is_impossible": …}
+    ]}]}]}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from ..corpus.lines import MAX_LINE_BYTES
+from ..errors import DataError, brief
+from ..files import parse_json
+from ..literals import TableFormat
+from .rows import PlacedRow
+
+LINE_SIZE = 64
+"""What a line of a record counts for at least: in memory a short one takes more than its text."""
+_LONGEST_FIELD = 1 << 24  # characters of a quoted field, beyond which a quote was left open
+
+Record = tuple[int, list[str]]
+"""The number of the line a record begins in, and its fields."""
+
+
+def split_tsv(lines: Iterable[tuple[int, str]]) -> Iterator[Record]:
+    """Fields parted by tabs. A quote is a character like any other; there is no escaping."""
+    for number, line in lines:
+        yield number, _without_end(line).split("\t")
+
+
+def split_csv(
+    lines: Iterable[tuple[int, str]], name: str, limit: int = MAX_LINE_BYTES
+) -> Iterator[Record]:
+    """Fields parted by commas, by the rules of RFC 4180.
+
+    A field that begins with a quote ends at the next single quote and may hold commas and line
+    ends; two quotes in it stand for one. In other fields a quote is a character like any other, as
+    spreadsheet programs have it.
+
+    Args:
+        lines: the file's lines with their numbers, their line ends still on.
+        name: the file, for errors.
+        limit: the most characters of a record, a line counting as 64 at least.
+
+    Raises:
+        DataError: a quote is not closed, or there is something between it and the next comma; or a
+            record is too long.
+    """
+    stream = iter(lines)
+    for number, line in stream:
+        text = _without_end(line)
+        if '"' in text:
+            yield number, list(_quoted_fields(number, line, stream, name, limit))
+        else:
+            yield number, text.split(",")
+
+
+def _quoted_fields(
+    number: int, line: str, stream: Iterator[tuple[int, str]], name: str, limit: int
+) -> Iterator[str]:
+    """The fields of a record that has quotes; takes further lines from the stream as needed."""
+    start, first, total = 0, number, len(line)
+    while True:
+        text = _without_end(line)
+        if not text.startswith('"', start):
+            end = text.find(",", start)
+            yield text[start:] if end < 0 else text[start:end]
+        else:
+            opened, parts, end = number, [], start + 1
+            size = 0
+            while (close := _closing_quote(line, end)) < 0:
+                parts.append(line[end:])
+                size += len(line) - end
+                following = next(stream, None) if size < _LONGEST_FIELD else None
+                if following is None:
+                    raise DataError(
+                        "a quote is opened here and never closed", where=f"{name}:{opened}"
+                    )
+                (number, line), end = following, 0
+                total += max(len(line), LINE_SIZE)
+                if total > limit:
+                    raise too_long("record", limit, f"{name}:{first}")
+            parts.append(line[end:close])
+            yield "".join(parts).replace('""', '"')
+            text = _without_end(line)
+            end = close + 1
+            if end >= len(text):
+                return
+            if text[end] != ",":
+                raise DataError(
+                    f"the quote that is opened here ends in line {number} before "
+                    f"{text[end : end + 10]!r}, which is no comma",
+                    where=f"{name}:{opened}",
+                    fix='A quote inside a quoted field is written "".',
+                )
+        if end < 0:
+            return
+        start = end + 1
+
+
+def _closing_quote(line: str, start: int) -> int:
+    """Where the quoted field that runs on from `start` ends; -1 if not in this line."""
+    while (at := line.find('"', start)) >= 0:
+        if not line.startswith('"', at + 1):
+            return at
+        start = at + 2
+    return -1
+
+
+def _without_end(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def too_long(what: str, limit: int, where: str) -> DataError:
+    """The error of something that takes several lines, and would take all memory."""
+    return DataError(
+        f"the {what} that begins here is longer than {limit:,} characters",
+        where=where,
+        fix="If it has to be, allow more: --max-line-bytes N (max_line_bytes=N).",
+    )
+
+
+DOCUMENT = "document"
+"""The column of a sentence's document."""
+
+CONLLU_COLUMNS = (
+    *("id", "form", "lemma", "upos", "xpos"),
+    *("feats", "head", "deprel", "deps", "misc"),
+)
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # a token of several words, or an empty node
+_NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
+
+
+def read_conll(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iterator[PlacedRow]:
+    """The sentences of a CoNLL file, its fields separated by tabs, or else by spaces.
+
+    Args:
+        limit: the most characters of a sentence, a word counting as 64 at least.
+
+    Raises:
+        DataError: a line has not as many fields as the first, or a sentence is too long.
+    """
+    width: int | None = None
+    document = 0
+    for first, sentence in _sentences(lines, name, limit):
+        columns: list[list[str]] = []
+        for number, line in sentence:
+            fields = conll_fields(line)
+            if fields[0] == "-DOCSTART-":
+                document += 1
+                continue
+            if width is None:
+                width = len(fields)
+            if len(fields) != width:
+                raise DataError(
+                    f"{len(fields)} field(s), where the first line has {width}",
+                    where=f"{name}:{number}",
+                )
+            columns = columns or [[] for _ in fields]
+            for column, field in zip(columns, fields, strict=True):
+                column.append(field)
+        if columns:
+            values = {str(at): column for at, column in enumerate(columns, 1)}
+            yield PlacedRow(f"{name}:{first}", {**values, DOCUMENT: document})
+
+
+def conll_fields(line: str) -> list[str]:
+    """The fields of a word's line. Blanks such as a no-break space are characters of a word."""
+    return line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
+
+
+def read_conllu(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iterator[PlacedRow]:
+    """The sentences of a CoNLL-U file: syntactic words only, no multi-word tokens or empty nodes.
+
+    Args:
+        lines, name, limit: as `read_conll` takes them.
+
+    Raises:
+        DataError: a line has not ten fields, or an id that CoNLL-U does not know; or a sentence is
+            too long.
+    """
+    document = 0
+    for first, sentence in _sentences(lines, name, limit):
+        words = []
+        for number, line in sentence:
+            if line.startswith("#"):
+                document += bool(_NEW_DOCUMENT.match(line))
+                continue
+            fields = line.split("\t")
+            if len(fields) != len(CONLLU_COLUMNS):
+                raise DataError(
+                    f"{len(fields)} field(s), where CoNLL-U has {len(CONLLU_COLUMNS)}",
+                    where=f"{name}:{number}",
+                )
+            if fields[0].isdecimal():
+                words.append(fields)
+            elif not _NO_WORD.fullmatch(fields[0]):
+                raise DataError(f"the id {brief(fields[0])} is no word's", where=f"{name}:{number}")
+        if words:
+            columns = map(list, zip(*words, strict=True))
+            values = dict(zip(CONLLU_COLUMNS, columns, strict=True))
+            yield PlacedRow(f"{name}:{first}", {**values, DOCUMENT: document})
+
+
+def _sentences(
+    lines: Iterable[tuple[int, str]], name: str, limit: int
+) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+    """Runs of lines that are not blank, each with the number of its first."""
+    sentence: list[tuple[int, str]] = []
+    size = 0
+    for number, raw in lines:
+        line = raw.rstrip("\r\n")
+        if line.strip(" \t"):
+            sentence.append((number, line))
+            size += max(len(line), LINE_SIZE)
+            if size > limit:
+                raise too_long("sentence", limit, f"{name}:{sentence[0][0]}")
+        elif sentence:
+            yield sentence[0][0], sentence
+            sentence, size = [], 0
+    if sentence:
+        yield sentence[0][0], sentence
+
+
+TITLE = "title"
+"""The column of a question's article."""
+
+
+def holds_one_document(lines: Iterable[tuple[int, str]]) -> bool:
+    """Whether a JSON file is one document over all of its lines, rather than one a line."""
+    first = list(islice((line for _, line in lines if line.strip()), 2))
+    if len(first) == 1:
+        head = first[0].lstrip()[:1000]
+        return head.startswith("[") or '"data"' in head or '"paragraphs"' in head
+    try:
+        return bool(first) and not isinstance(json.loads(first[0]), dict)
+    except (ValueError, RecursionError):
+        return True
+
+
+def read_document(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iterator[PlacedRow]:
+    """The rows of a file that is one JSON document.
+
+    Args:
+        limit: the most characters of the document, which is held in memory.
+
+    Raises:
+        DataError: the file is no JSON, or not of one of the two forms; or it is too long.
+    """
+    parts, size = [], 0
+    for _, line in lines:
+        parts.append(line)
+        size += len(line)
+        if size > limit:
+            raise too_long("document", limit, name)
+    try:
+        document = parse_json("".join(parts))
+    except json.JSONDecodeError as error:
+        raise DataError(f"no JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
+    except ValueError as error:
+        raise DataError(f"no JSON that can be read: {error}", where=name) from None
+    rows = document.get("data") if isinstance(document, dict) else document
+    if isinstance(rows, list) and not _is_squad(rows):
+        for number, row in enumerate(rows, 1):
+            where = f"{name}, row {number}"
+            if not isinstance(row, dict):
+                raise DataError(f"a JSON {type(row).__name__}, not an object", where=where)
+            yield PlacedRow(where, row)
+        return
+    yield from _questions(document, name)
+
+
+def _is_squad(articles: list[Any]) -> bool:
+    return any(isinstance(article, dict) and "paragraphs" in article for article in articles[:1])
+
+
+def _questions(document: Any, name: str) -> Iterator[PlacedRow]:
+    """The questions of a file of SQuAD, version 1.1 or 2.0.
+
+    Each row has `id`, `title`, `context`, `question` and `answers`, a mapping of the lists `text`
+    and `answer_start`; without an answer, these are empty.
+    """
+    for number, article in enumerate(_list(document, "data", name), 1):
+        place = f"{name}, article {number}"
+        for at, paragraph in enumerate(_list(article, "paragraphs", place), 1):
+            where = f"{place}, paragraph {at}"
+            context = _text(paragraph, "context", where)
+            for question in _list(paragraph, "qas", where):
+                identity = str(question.get("id", "")) if isinstance(question, dict) else ""
+                place_of = f"{name}, question {brief(identity)}" if identity else where
+                yield PlacedRow(
+                    place_of,
+                    {
+                        "id": identity,
+                        TITLE: article.get("title"),
+                        "context": context,
+                        "question": _text(question, "question", place_of),
+                        "answers": _answers(question, place_of),
+                    },
+                )
+
+
+def _answers(question: Mapping[str, Any], where: str) -> dict[str, list[Any]] | None:
+    """A question's answers; None where nothing is said of any, as in a file of test questions."""
+    is_impossible = question.get("is_impossible")
+    if is_impossible not in (True, False, None):
+        raise DataError(
+            f"is_impossible={brief(is_impossible)} is neither true nor false", where=where
+        )
+    if is_impossible:
+        return {"text": [], "answer_start": []}
+    if "answers" not in question:
+        return None
+    answers = _list(question, "answers", where)
+    return {
+        "text": [_text(answer, "text", where) for answer in answers],
+        "answer_start": [answer.get("answer_start") for answer in answers],
+    }
+
+
+def _list(of: Any, key: str, where: str) -> list[Any]:
+    found = of.get(key) if isinstance(of, dict) else None
+    if not isinstance(found, list):
+        raise DataError(f"there is no list {key!r}, as SQuAD's files have", where=where)
+    return found
+
+
+def _text(of: Any, key: str, where: str) -> str:
+    found = of.get(key) if isinstance(of, dict) else None
+    if not isinstance(found, str):
+        raise DataError(f"there is no text {key!r}, as SQuAD's files have", where=where)
+    return found
+
+
+_LINES = 400
+_CHARACTERS = 1 << 20
+_TAG = re.compile(r"O|[BIESLUM]-\S+")
+_PREFIX = "__label__"
+"""What fastText writes before a label."""
+
+
+def first_lines(lines: Iterable[tuple[int, str]]) -> list[str]:
+    """Some lines, without their ends; few where they are long."""
+    found: list[str] = []
+    size = 0
+    for _, line in islice(lines, _LINES):
+        found.append(line.rstrip("\r\n"))
+        size += len(line)
+        if size > _CHARACTERS:
+            break
+    return found
+
+
+def format_of_lines(lines: Sequence[str]) -> TableFormat | None:
+    """The format that a file's first lines show; None if they show none for certain."""
+    filled = [line for line in lines if line.strip()]
+    if not filled:
+        return None
+    if found := _json_format(filled):
+        return found
+    if _is_conllu(filled):
+        return "conllu"
+    if is_conll(lines):
+        return "conll"
+    if all(line.startswith(_PREFIX) for line in filled):
+        return "label-text"
+    widths = {line.count("\t") for line in filled}
+    return "tsv" if len(widths) == 1 and widths != {0} else None
+
+
+def is_conll(lines: Sequence[str]) -> bool:
+    """Whether lines are words with their tags: as many fields in each, sentences between blanks."""
+    starts = sum(line.startswith("-DOCSTART-") for line in lines)
+    words = [
+        conll_fields(line)
+        for line in lines
+        if line.strip(" \t") and not line.startswith("-DOCSTART-")
+    ]
+    if len(words) < 2 or len(words[0]) < 2 or any(len(word) != len(words[0]) for word in words):
+        return False
+    if any(" " in field for word in words for field in word):
+        return False  # of a table, whose fields are texts
+    columns = [set(column) for column in zip(*words, strict=True)]
+    if starts or any("O" in tags and all(map(_TAG.fullmatch, tags)) for tags in columns):
+        return True
+    # Without tags of spans: sentences of some length, which no table has.
+    ends = sum(not line.strip() for line in lines[1:-1])
+    return 0 < 3 * ends <= len(words) and len(words) >= 10
+
+
+def are_separated_by_tabs(lines: Sequence[str]) -> bool:
+    """Whether the lines of a file that should have commas have tabs instead."""
+    tabs = {line.count("\t") for line in lines if line}
+    commas = {line.count(",") for line in lines if line}
+    return len(lines) > 1 and len(tabs) == 1 and tabs != {0} and (len(commas) > 1 or commas == {0})
+
+
+def _json_format(filled: Sequence[str]) -> TableFormat | None:
+    """JSON Lines if the first line is an object; a document if it begins one."""
+    first = filled[0].strip()
+    if first in ("[", "{") or first.startswith("[{"):
+        return "json"
+    try:
+        is_object = first.startswith("{") and isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return None
+    return ("jsonl" if len(filled) > 1 else "json") if is_object else None
+
+
+def _is_conllu(filled: Sequence[str]) -> bool:
+    words = [line.split("\t") for line in filled if not line.startswith("#")]
+    return bool(words) and all(
+        len(fields) == len(CONLLU_COLUMNS) and re.fullmatch(r"\d+([-.]\d+)?", fields[0])
+        for fields in words
+    )

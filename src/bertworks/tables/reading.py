@@ -1,0 +1,436 @@
+"""Labelled tables as rows: TSV, CSV, JSON, Parquet, CoNLL, SQuAD, Hugging Face data sets.
+
+Each row knows its place (`file:line`, or `file, row 12` where there are no lines), so that an error
+found later can name it. See `tables.formats` for the formats, and `tables.schema` for how a header
+is distinguished from a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pydantic import Field, field_validator
+
+from ..corpus.lines import (
+    MAX_LINE_BYTES,
+    ReadCounts,
+    Reading,
+    decode_lines,
+    read_head,
+    read_lines,
+    reason,
+    text_encoding,
+)
+from ..corpus.sources import CorpusSource
+from ..corpus.tables import open_dataset, open_parquet, read_batches
+from ..errors import BertworksWarning, DataError, brief, check_name, some_of
+from ..literals import TableFormat
+from ..remote import is_remote, remote_files
+from ..settings import Settings
+from .formats import (
+    Record,
+    are_separated_by_tabs,
+    first_lines,
+    format_of_lines,
+    holds_one_document,
+    read_conll,
+    read_conllu,
+    read_document,
+    split_csv,
+    split_tsv,
+)
+from .rows import (
+    NAME,
+    PlacedRow,
+    Replay,
+    Rows,
+    check_distinct,
+    paired,
+    row_of,
+    sample,
+    sample_of,
+    unframed,
+)
+from .schema import (
+    LABEL_TEXT_FIX,
+    are_labelled_texts,
+    check_parted,
+    looks_like_header,
+    may_be_header,
+)
+
+
+class TableOptions(Settings):
+    """The format of tables, where it is not to be detected."""
+
+    header: bool | None = Field(None, description="whether files begin with column names")
+    format: TableFormat = Field("auto", description="of files whose name does not say it")
+    encoding: str = Field("utf-8", description="of text, such as latin-1")
+    max_line_bytes: int = Field(MAX_LINE_BYTES, ge=1, description="a longer line is an error")
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        try:
+            return text_encoding(value)
+        except DataError as error:
+            raise ValueError(f"{error.what}. {error.fix}") from None
+
+    @classmethod
+    def split(cls, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The options among settings, and the other settings."""
+        options = {name: value for name, value in settings.items() if name in cls.model_fields}
+        return options, {name: value for name, value in settings.items() if name not in options}
+
+    def table_options(self) -> dict[str, Any]:
+        """These alone, where they are among others."""
+        return {name: getattr(self, name) for name in TableOptions.model_fields}
+
+
+Lines: TypeAlias = Iterable[tuple[int, str]]
+Table: TypeAlias = str | os.PathLike[str] | Iterable[Any]
+"""A table as people give it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows
+in memory: a list of mappings or of `(text, label)`, a tuple `(texts, labels)`, a
+`datasets.Dataset`, or a table of pandas, Arrow or polars (see `tables.rows`)."""
+
+_SUFFIXES: dict[str, TableFormat] = {
+    ".tsv": "tsv",
+    ".txt": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".conll": "conll",
+    ".bio": "conll",
+    ".iob": "conll",
+    ".conllu": "conllu",
+}
+_COMPRESSED = (".gz", ".zst", ".zstd")
+# What CoNLL's files are called as well, and files of anything.
+_BY_CONTENT = (".tsv", ".txt", ".jsonl", ".ndjson", "")
+
+
+def read_rows(table: Table | Rows, *, columns: Sequence[str] = (), **options: Any) -> Rows:
+    """Open a table; its rows are read when they are iterated over.
+
+    Args:
+        columns: names that are looked for: a first line that holds one of them is a header.
+        options: those of `TableOptions`: `header`, `format`, `encoding`, `max_line_bytes`.
+
+    Raises:
+        DataError: there is no such file, or it is empty or not of its format. Bad rows raise it
+            when they are reached: a wrong number of fields, a quote left open, a line that is too
+            long or not of the encoding, broken JSON.
+        SettingsError: an option is unknown or impossible.
+    """
+    said = TableOptions.parse(options)
+    if isinstance(table, Rows):
+        return table
+    if not isinstance(table, str | os.PathLike):
+        return _rows_in_memory(paired(unframed(table)))
+    path = os.fspath(table)
+    if path == "-":
+        return _open_stdin(columns, said)
+    source = CorpusSource(path)
+    if source.is_dataset:
+        return _rows_in_memory(open_dataset(source), path)
+    return _open_file(path, columns, said)
+
+
+def replayable(table: Table) -> Table:
+    """A table that can be read again and again: what can be read once is taken into memory."""
+    return list(table) if isinstance(table, Iterator) else table
+
+
+def _open_file(path: str, columns: Sequence[str], options: TableOptions) -> Rows:
+    if not (remote_files(path) == [path] if is_remote(path) else Path(path).is_file()):
+        problem = "a folder, not a table" if Path(path).is_dir() else "no such file"
+        if Path(path).is_fifo():
+            problem = "a pipe, and a table is read more than once: write it to a file"
+        raise DataError(problem, where=path)
+    format = options.format if options.format != "auto" else _format_of_name(path)
+    if format == "parquet" or (format is None and read_head(path).startswith(b"PAR1")):
+        _check_no_header(path, options, "parquet")
+        return _open_parquet(path, options.max_line_bytes)
+
+    def read() -> Iterator[tuple[int, str]]:
+        return read_lines(path, _reading(options))
+
+    return _open_lines(path, read, columns, options, format)
+
+
+def _check_no_header(path: str, options: TableOptions, format: str | None) -> None:
+    """See that nothing is said of a header where the format has none."""
+    if options.header is not None:
+        given = f"header={str(options.header).lower()}"
+        raise DataError(
+            f"{given} is for tsv and csv; {format} has no line of names",
+            where=path,
+            fix="Leave it out.",
+        )
+
+
+def _reading(options: TableOptions) -> Reading:
+    return Reading(ReadCounts(), encoding=options.encoding, max_line_bytes=options.max_line_bytes)
+
+
+def _suffix_of(path: str) -> str:
+    return [part for part in ["", *Path(path).suffixes] if part not in _COMPRESSED][-1]
+
+
+def _format_of_name(path: str) -> TableFormat | None:
+    """The format that a file's name says; None if it says none."""
+    return _SUFFIXES.get(_suffix_of(path))
+
+
+def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | None) -> TableFormat:
+    """The format of a file by its first lines, where its name does not settle it."""
+    suffix = _suffix_of(path)
+    found = format_of_lines(lines) if named is None or suffix in _BY_CONTENT else named
+    if named == "jsonl":  # whose name does not say whether it is one document
+        found = found if found == "json" else named
+    if found is not None or named is not None or not suffix:
+        return found or named or "tsv"
+    filled = [line for line in lines if line.strip()]
+    if are_labelled_texts(filled):
+        fix = LABEL_TEXT_FIX
+    else:
+        formats = ", ".join(dict.fromkeys(_SUFFIXES.values()))
+        fix = f"Say which it is: --format F (format=F), F one of {formats}, label-text, text."
+    seen = f"; its first line is {brief(filled[0])}" if filled else ""
+    raise DataError(
+        f"neither its suffix {suffix!r} nor its content shows its format{seen}", where=path, fix=fix
+    )
+
+
+def _open_lines(
+    path: str,
+    read: Callable[[], Iterator[tuple[int, str]]],
+    named: Sequence[str],
+    options: TableOptions,
+    format: TableFormat | None,
+) -> Rows:
+    assert format != "parquet", "Parquet has no lines"
+    header, limit = options.header, options.max_line_bytes
+    if options.format == "auto" and (header is None or format is None):
+        format = _format_of_content(path, first_lines(read()), format)
+    if format == "json" and not holds_one_document(read()):
+        format = "jsonl"
+    if format in _STREAMS:
+        _check_no_header(path, options, format)
+        return _open_stream(path, lambda: _STREAMS[format](read(), path, limit))
+    if format == "csv" and are_separated_by_tabs(first_lines(read())):
+        raise DataError(
+            "its fields are separated by tabs, not by commas",
+            where=path,
+            fix='--format tsv (format="tsv") reads them.',
+        )
+
+    def records() -> Iterator[Record]:
+        return split_csv(read(), path, limit) if format == "csv" else split_tsv(read())
+
+    first_records = sample(records(), lambda record: record[1])
+    some = [fields for _, fields in first_records]
+    if not some:
+        raise DataError("the file is empty", where=path)
+    check_parted(path, some, named, format or "tsv")
+    has_header = looks_like_header(some[0], some[1:], named) if header is None else header
+    if header is None and not has_header and may_be_header(some[0], some[1:]):
+        warnings.warn(
+            f"{path}:1: {some_of(some[0])} are taken for data. If they name the "
+            "columns, say so: header=true, or --header",
+            BertworksWarning,
+            stacklevel=2,
+        )
+    columns = _column_names(path, some[0], has_header)
+
+    def rows() -> Iterator[PlacedRow]:
+        for number, fields in _without_blank_end(islice(records(), int(has_header), None), columns):
+            if len(fields) != len(columns):
+                raise _wrong_number(
+                    f"{path}:{number}", fields, columns, has_header, format or "tsv"
+                )
+            yield PlacedRow(f"{path}:{number}", dict(zip(columns, fields, strict=True)))
+
+    return Rows(path, columns, has_header, sample_of(rows), rows)
+
+
+def _column_names(path: str, first: Sequence[str], has_header: bool) -> tuple[str, ...]:
+    numbers = [str(at) for at in range(1, len(first) + 1)]
+    if not has_header:
+        return tuple(numbers)
+    names = [name.strip() or number for name, number in zip(first, numbers, strict=True)]
+    check_distinct(names, f"{path}:1")
+    return tuple(names)
+
+
+def _without_blank_end(records: Iterable[Record], columns: Sequence[str]) -> Iterator[Record]:
+    """Leave out blank lines at the end of a table of several columns (of one, they are rows)."""
+    blank: list[Record] = []
+    for record in records:
+        if record[1] == [""] and len(columns) > 1:
+            blank.append(record)
+            continue
+        yield from blank
+        blank.clear()
+        yield record
+
+
+def _wrong_number(
+    where: str, fields: Sequence[str], columns: Sequence[str], has_header: bool, format: str
+) -> DataError:
+    of = "header" if has_header else "first line"
+    fix = None
+    if len(columns) == 1 or len(fields) == 1:
+        fix = f"Are the fields separated by {'commas' if format == 'csv' else 'tabs'}?"
+    return DataError(
+        f"{len(fields)} field(s), where the {of} has {len(columns)}", where=where, fix=fix
+    )
+
+
+def _open_stream(path: str, rows: Callable[[], Iterator[PlacedRow]]) -> Rows:
+    """A table whose rows name their columns themselves."""
+    sample = sample_of(rows)
+    if not sample:
+        raise DataError("the file is empty", where=path)
+    return Rows(path, tuple(dict.fromkeys(chain(*sample))), None, sample, rows)
+
+
+def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
+    for number, line in lines:
+        if line.strip():
+            where = f"{name}:{number}"
+            yield PlacedRow(where, _json_object(line, where))
+
+
+def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
+    """A label, a space and a text on each line; labels may be written as fastText does."""
+    for number, line in lines:
+        label, _, text = line.strip().partition(" ")
+        if not label:
+            continue
+        if not text.strip():
+            where = f"{name}:{number}"
+            raise DataError(f"there is no text after the label {brief(label)}", where=where)
+        labels = [label]
+        while text.startswith("__label__"):
+            label, _, text = text.partition(" ")
+            labels.append(label)
+        names = [one.removeprefix("__label__") for one in labels]
+        values = {"label": names[0] if len(names) == 1 else names, "text": text.strip()}
+        yield PlacedRow(f"{name}:{number}", values)
+
+
+def _read_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
+    for number, line in lines:
+        yield PlacedRow(f"{name}:{number}", {"text": line.rstrip("\r\n")})
+
+
+_STREAMS: Mapping[str | None, Callable[[Lines, str, int], Iterator[PlacedRow]]] = {
+    "jsonl": _read_json_lines,
+    "json": read_document,
+    "conll": read_conll,
+    "conllu": read_conllu,
+    "label-text": _read_label_text,
+    "text": _read_text,
+}
+
+
+_ONE_A_LINE = 'Each line must hold one object, like {"text": …, "label": …}.'
+
+
+def _json_object(line: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        what = f"no JSON: {error.msg} (column {error.colno})"
+        raise DataError(what, where=where, fix=_ONE_A_LINE) from None
+    except RecursionError:
+        raise DataError("no JSON that can be read: nested too deeply", where=where) from None
+    except ValueError:  # Python refuses to read more digits than a few thousand
+        raise DataError("no JSON that can be read: a number is too long", where=where) from None
+    if not isinstance(value, dict):
+        raise DataError(
+            f"a JSON {type(value).__name__}, not an object",
+            where=where,
+            fix=_ONE_A_LINE,
+        )
+    return value
+
+
+def _open_parquet(path: str, limit: int) -> Rows:
+    check_name(path)
+    try:
+        with open_parquet(path) as file:
+            columns = tuple(file.schema_arrow.names)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"cannot be read as Parquet ({reason(error)})", where=path) from None
+    check_distinct(columns, path)
+
+    def rows() -> Iterator[PlacedRow]:
+        number = 0
+        try:
+            with open_parquet(path) as file:
+                for batch in read_batches(file, path, limit):
+                    for values in batch.to_pylist():
+                        number += 1
+                        yield PlacedRow(f"{path}, row {number}", values)
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            what = f"cannot be read further ({reason(error)})"
+            raise DataError(what, where=f"{path}, row {number + 1}") from None
+
+    return Rows(path, columns, None, sample_of(rows), rows)
+
+
+def _rows_in_memory(table: Iterable[Any], name: str = NAME) -> Rows:
+    """Rows that Python has already; numbers of a data set's named labels become the names."""
+    features: Mapping[str, Any] = getattr(table, "features", None) or {}
+    kinds = {column: getattr(kind, "feature", kind) for column, kind in features.items()}
+    names = {column: kind.names for column, kind in kinds.items() if hasattr(kind, "names")}
+    passes = Replay(table, name) if isinstance(table, Iterator) else table
+
+    def rows() -> Iterator[PlacedRow]:
+        for number, row in enumerate(passes, 1):
+            where = f"{name}, row {number}"
+            values = row_of(row, where)
+            for column, labels in names.items():
+                at = values.get(column)
+                if isinstance(at, list):
+                    values[column] = [_label_called(each, labels) for each in at]
+                else:
+                    values[column] = _label_called(at, labels)
+            yield PlacedRow(where, values)
+
+    sample = sample_of(rows)
+    if not sample:
+        raise DataError("there are no rows", where=name)
+    if isinstance(passes, Replay):
+        passes.close()
+    return Rows(name, tuple(dict.fromkeys(chain(features, *sample))), None, sample, rows)
+
+
+def _label_called(number: Any, labels: Sequence[str]) -> Any:
+    """A label by its number; -1, and what else is the number of none, stands for "not known"."""
+    if not isinstance(number, int):
+        return number
+    return labels[number] if 0 <= number < len(labels) else None
+
+
+def _open_stdin(named: Sequence[str], options: TableOptions) -> Rows:
+    name = "standard input"
+    if options.format == "parquet":
+        raise DataError("Parquet cannot be read from standard input", fix="Give a file.")
+    lines = Replay(decode_lines(sys.stdin.buffer, name, _reading(options)), name)
+    format = None if options.format == "auto" else options.format
+    rows = _open_lines(name, lines.__iter__, named, options, format)
+    lines.close()
+    return rows

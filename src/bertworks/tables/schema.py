@@ -1,0 +1,431 @@
+"""The columns that a task reads: its roles, what tables call them, and how they are found.
+
+A user names a role's column as `ROLE_column=NAME`, by its name or its number. A role that is not
+named is looked for by the names that public data sets use, then by what the columns hold. Whatever
+is ambiguous is an error that lists the columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import Field, create_model
+
+from ..errors import DataError, brief, closest
+from ..settings import Settings
+from .rows import Rows, listing
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+LABEL_TEXT_FIX = (
+    "Its lines seem to be a label, a space and a text: "
+    '--format label-text (format="label-text") reads them.'
+)
+
+PAIR_NAMES = (
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("premise", "hypothesis"),
+    ("#1 string", "#2 string"),
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+    ("sentence_a", "sentence_b"),
+    ("query", "passage"),
+)
+TEXT_NAMES = ("text", "sentence", "content", "review", "document")
+LABEL_NAMES = ("label", "labels", "quality", "gold_label", "class", "category", "target")
+QUERY_NAMES = ("query", "anchor", "question")
+PREDICTION = "prediction"
+"""The column beside a row that a model has answered; in TSV, `prediction.label` and the like."""
+KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
+_LABEL = re.compile(r"[\w:./+-]+")
+_NAME_LIKE = re.compile(r"#?[^\W\d][\w.#-]{0,24}( [\w.#-]{1,12}){0,2}")
+
+
+class Columns(Settings):
+    """The columns a task reads."""
+
+    text: str  # the text, or the first of a pair
+    pair: str | None = None  # the second of a pair; none where rows are single texts
+    label: str | None = None  # what is to be learned; none where it is unknown
+
+
+def find_columns(
+    columns: Sequence[str],
+    sample: Sequence[Mapping[str, Any]],
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    labelled: bool = True,
+    where: str | None = None,
+) -> Columns:
+    """Settle which columns hold the text, the second text and the label.
+
+    Args:
+        sample: some of its rows, for guessing by content.
+        text: the text's column, by name or by number (counted from 1); guessed if left out.
+        pair: the second text's column; guessed only where `text` is guessed too.
+        label: the label's column; guessed if left out.
+
+    Raises:
+        DataError: a named column is not there, or a column cannot be guessed.
+    """
+    given_label = None if label is None else resolve(columns, label, where)
+    if text is not None:
+        found_text = resolve(columns, text, where)
+        found_pair = None if pair is None else resolve(columns, pair, where)
+    else:
+        if pair is not None:
+            raise DataError("a second text's column is named, but not the first's", where=where)
+        found_text, found_pair = _guess_texts(columns, sample, given_label, where)
+    found_label = given_label or _guess_label(columns, sample, (found_text, found_pair))
+    if labelled and found_label is None:
+        raise DataError(
+            f"cannot tell which column holds the label; {seen_in(columns, sample)}",
+            where=where,
+            fix=_label_fix(columns, sample),
+        )
+    return Columns(text=found_text, pair=found_pair, label=found_label)
+
+
+def resolve(columns: Sequence[str], name: str, where: str | None = None) -> str:
+    """The column that a user calls `name`: by its name, or by its number counted from 1.
+
+    Raises:
+        DataError: there is no such column.
+    """
+    if name in columns:
+        return name
+    if name.isascii() and name.isdigit() and 1 <= int(name) <= len(columns):
+        return columns[int(name) - 1]
+    close = closest(name, columns)
+    raise DataError(
+        f"there is no column {name!r}; {listing(columns)}",
+        where=where,
+        fix=None if close is None else f"The nearest name is {close!r}.",
+    )
+
+
+def seen_in(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str:
+    """The columns, and, where there is one alone, what it holds: it may be read as the wrong
+    format."""
+    if len(columns) != 1 or not sample:
+        return listing(columns)
+    return f"its only column is {columns[0]!r}, and begins {brief(sample[0].get(columns[0]))}"
+
+
+def looks_like_header(
+    first: Sequence[str], sample: Sequence[Sequence[str]], named: Sequence[str] = ()
+) -> bool:
+    """Whether a table's first line names its columns.
+
+    It does if a column that is named or known is in it, or if the column that looks
+    like the label's holds something there that it never holds again. What is named by its number
+    is no name.
+    """
+    names = {name for name in named if not name.isdecimal()}
+    for at, name in enumerate(first):
+        known = name.strip() in names or name.strip().lower() in KNOWN_NAMES
+        known = known or name.startswith(f"{PREDICTION}.")
+        if known and all(at >= len(fields) or fields[at] != name for fields in sample):
+            return True
+    if len(sample) < 10 or any(len(fields) != len(first) for fields in sample):
+        return False
+    columns = [str(at) for at in range(len(first))]
+    rows = [dict(zip(columns, fields, strict=True)) for fields in sample]
+    text = _text_by_content(columns, rows)
+    label = None if text is None else _label_by_content(columns, rows, (text,))
+    if label is None:
+        return False
+    values = [row[label] for row in rows]
+    return first[int(label)] not in values and min(map(values.count, set(values))) > 1
+
+
+def may_be_header(first: Sequence[str], sample: Sequence[Sequence[str]]) -> bool:
+    """Whether a first line that is taken for data could still name the columns.
+
+    It could if all its fields are like names, and the values below in some column are not.
+    """
+    if not all(_NAME_LIKE.fullmatch(name.strip()) for name in first):
+        return False
+    below = [
+        [fields[at] for fields in sample if len(fields) == len(first)] for at in range(len(first))
+    ]
+    return any(
+        2 * sum(_NAME_LIKE.fullmatch(value) is None for value in values) > len(values)
+        for values in below
+    )
+
+
+def check_parted(
+    path: str, sample: Sequence[Sequence[str]], named: Sequence[str], format: str
+) -> None:
+    """See that a table of one column is not one of several, parted by something else.
+
+    Raises:
+        DataError: it looks like that, or its lines end as they did before Unix.
+    """
+    first, *rest = sample
+    if not rest and any("\r" in field for field in first):
+        raise DataError(
+            "its lines end with carriage returns alone",
+            where=path,
+            fix="Save it with Unix or Windows line ends.",
+        )
+    if not rest or any(len(row) != 1 for row in sample):
+        return
+    for sign in ";,\t|":
+        names = first[0].split(sign)
+        same = all(row[0].count(sign) == len(names) - 1 for row in rest)
+        if len(names) > 1 and same and looks_like_header(names, [], named):
+            raise DataError(
+                f"its fields seem to be separated by {sign!r}",
+                where=path,
+                fix=_read_as(sign, format),
+            )
+
+
+def _read_as(sign: str, format: str) -> str:
+    """What to do with fields that are separated by a sign that the format has not."""
+    other = {",": "csv", "\t": "tsv"}.get(sign)
+    if other is not None:
+        return f'--format {other} (format="{other}") reads them.'
+    return f"Separate them by {'commas' if format == 'csv' else 'tabs'}."
+
+
+def _guess_texts(
+    columns: Sequence[str],
+    sample: Sequence[Mapping[str, Any]],
+    label: str | None,
+    where: str | None,
+) -> tuple[str, str | None]:
+    if sample and all(_is_words(v) for name, v in sample[0].items() if name != "document"):
+        raise DataError(
+            f"its rows are no texts but lists of words: {brief(next(iter(sample[0].values())))}",
+            where=where,
+            fix="Tagging reads these. Of another kind of file, say --format F (format=F).",
+        )
+    by_name = {column.strip().lower(): column for column in columns if column != label}
+    for first, second in PAIR_NAMES:
+        if first in by_name and second in by_name:
+            return by_name[first], by_name[second]
+    for name in TEXT_NAMES:
+        if name in by_name:
+            return by_name[name], None
+    if len(columns) == 1:
+        return columns[0], None
+    others = [column for column in columns if column != label]
+    by_content = _text_by_content(others, sample)
+    if by_content is None:
+        raise DataError(
+            f"cannot tell which column holds the text; {listing(columns)}",
+            where=where,
+            fix="Name it with text_column=NAME (and pair_column=NAME for a second text).",
+        )
+    return by_content, None
+
+
+def are_labelled_texts(texts: Sequence[str]) -> bool:
+    """Whether each text begins with a label: a first word that is one of a few."""
+    words = [text.split(" ", 1) for text in texts if text.strip()]
+    if len(words) < 10 or any(len(parts) < 2 for parts in words):
+        return False
+    counts = Counter(word for word, _ in words)
+    is_few = 2 <= len(counts) <= max(2, len(words) // 5)
+    is_few = is_few and max(counts.values()) <= 0.9 * len(words)
+    return is_few and all(_LABEL.fullmatch(word) for word in counts)
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
+
+
+def _label_fix(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str:
+    if len(columns) > 1:
+        return "Name it with label_column=NAME."
+    if are_labelled_texts([str(row.get(columns[0])) for row in sample]):
+        return LABEL_TEXT_FIX
+    return "Are its fields separated by something else? Say what it is: --format F (format=F)."
+
+
+def _guess_label(
+    columns: Sequence[str], sample: Sequence[Mapping[str, Any]], taken: Sequence[str | None]
+) -> str | None:
+    by_name = {column.strip().lower(): column for column in columns if column not in taken}
+    for name in LABEL_NAMES:
+        if name in by_name:
+            return by_name[name]
+    return _label_by_content(columns, sample, taken)
+
+
+def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
+    """The one column of long values that seldom repeat; none if there are more or none."""
+    found = []
+    for column in columns:
+        values = [str(row.get(column, "")) for row in sample]
+        long = sum(map(len, values)) >= 10 * len(values)
+        if values and long and 2 * len(set(values)) > len(values):
+            found.append(column)
+    return found[0] if len(found) == 1 else None
+
+
+def _label_by_content(
+    columns: Sequence[str], sample: Sequence[Mapping[str, Any]], taken: Sequence[str | None]
+) -> str | None:
+    """The one column of a few values that repeat; of several such, the one of small integers."""
+    found, of_integers = [], []
+    for column in columns:
+        if column in taken:
+            continue
+        values = [str(row.get(column, "")).strip() for row in sample]
+        kinds = set(values)
+        if "" in kinds or not 2 <= len(kinds) <= max(2, len(values) // 5):
+            continue
+        found.append(column)
+        if all(kind.isascii() and kind.isdigit() and int(kind) < len(values) for kind in kinds):
+            of_integers.append(column)
+    best = of_integers or found
+    return best[0] if len(best) == 1 else None
+
+
+Column = str | tuple[str, ...] | None
+"""A role's column; several, where a role has them; None where a table has none."""
+
+RoleColumns = dict[str, Column]
+"""The column of each role."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a task reads from one column.
+
+    Attributes:
+        name: what the task calls it.
+        names: what tables call such a column, in lower case, the likeliest first; the role's name,
+            if left out.
+        title: the role for people; its name, if left out.
+        of_label: whether it is needed only where targets are read.
+        optional: whether a table may lack it.
+        many: whether a user may name several columns, with commas between.
+        guess: finds the column, or columns, of a table that names it otherwise, from the columns
+            that are found already.
+        fix: what else to do where it is not found.
+    """
+
+    name: str
+    names: tuple[str, ...] = ()
+    title: str = ""
+    of_label: bool = False
+    optional: bool = False
+    many: bool = False
+    guess: Callable[[Rows, RoleColumns], Column] | None = None
+    fix: str = ""
+
+    @property
+    def option(self) -> str:
+        """The setting by which a user names the column."""
+        return f"{self.name.removesuffix('s')}_columns" if self.many else f"{self.name}_column"
+
+    @property
+    def shown(self) -> str:
+        """The role for people."""
+        return self.title or self.name
+
+    def lacking(self, rows: Rows) -> DataError:
+        """The error of a table in which the role's column is not found."""
+        values = "NAME,NAME,…" if self.many else "NAME"
+        seen = seen_in(rows.columns, rows.sample)
+        return DataError(
+            f"cannot tell which column holds the {self.shown}; {seen}",
+            where=rows.name,
+            fix=f"Name it with {self.option}={values}{self.fix}.",
+        )
+
+    def find(self, rows: Rows, named: str | tuple[str, ...] | None, found: RoleColumns) -> Column:
+        """The role's column in a table; None if it has none.
+
+        Raises:
+            DataError: a column that is named is not there.
+        """
+        if named is not None and not self.many:
+            assert isinstance(named, str), "one column"
+            return resolve(rows.columns, named, rows.name)
+        if named is not None:
+            parts = named.split(",") if isinstance(named, str) else named
+            return tuple(resolve(rows.columns, part.strip(), rows.name) for part in parts if part)
+        by_name = {name.strip().lower(): name for name in rows.columns}
+        known = next((by_name[n] for n in self.names or (self.name,) if n in by_name), None)
+        if known is not None:
+            return (known,) if self.many else known
+        return None if self.guess is None else self.guess(rows, found)
+
+
+class Schema:
+    """The roles of a task's columns.
+
+    Args:
+        roles: in the order in which their columns are looked for.
+    """
+
+    def __init__(self, *roles: Role) -> None:
+        self.roles = roles
+
+    def find(
+        self, rows: Rows, named: Mapping[str, Any] | None = None, *, labelled: bool
+    ) -> RoleColumns:
+        """The columns of a table.
+
+        Args:
+            rows: the table.
+            named: what a user, or the task so far, calls the columns of some roles.
+            labelled: whether the columns of targets must be there.
+
+        Raises:
+            DataError: a column that is named is not there; or one is needed and cannot be found.
+        """
+        found: RoleColumns = {}
+        for role in self.roles:
+            column = role.find(rows, (named or {}).get(role.name), found)
+            if not column and self._is_needed(role, labelled=labelled):
+                raise role.lacking(rows)
+            found[role.name] = column or None
+        return found
+
+    def is_met(self, rows: Rows, columns: RoleColumns, *, labelled: bool) -> bool:
+        """Whether a table has the columns that are needed."""
+        return all(
+            bool(columns[role.name]) and set(names_of(columns[role.name])) <= set(rows.columns)
+            for role in self.roles
+            if self._is_needed(role, labelled=labelled)
+        )
+
+    def text(self, columns: RoleColumns) -> str:
+        """Which column holds what, for people."""
+        names = {role.shown: names_of(columns[role.name]) for role in self.roles}
+        return ", ".join(f"{role} = {', '.join(map(repr, of))}" for role, of in names.items() if of)
+
+    def options(self, name: str, base: type[SettingsT]) -> type[SettingsT]:
+        """A class of settings: those of `base`, and one for the column of each role."""
+        fields: dict[str, Any] = {}
+        for role in self.roles:
+            meaning = f"of the {role.shown}; name or number; guessed if left out"
+            fields[role.option] = (str | None, Field(None, description=meaning))
+        made: type[SettingsT] = create_model(name, __base__=base, **fields)
+        return made
+
+    @staticmethod
+    def _is_needed(role: Role, *, labelled: bool) -> bool:
+        return not role.optional and (labelled or not role.of_label)
+
+
+def names_of(column: Column) -> tuple[str, ...]:
+    """The names of a role's columns."""
+    if column is None:
+        return ()
+    return (column,) if isinstance(column, str) else column

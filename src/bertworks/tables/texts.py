@@ -1,0 +1,144 @@
+"""Texts to be run through a model, one a row: lines of a file, a table's column, or a list."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from ..errors import BertworksWarning, DataError
+from .reading import Table, TableOptions, read_rows
+from .rows import PlacedRow, Rows, listing, text_of, unframed
+from .schema import find_columns
+
+_LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
+_NOTHING = object()
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts, read afresh at each iteration (standard input and iterators: once)."""
+
+    rows: Rows  # where they are read from
+    column: str  # in which column
+    again: bool  # whether they can be read more than once
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Each text's place, and the text."""
+        for row in self.rows:
+            yield row.where, text_of(row.values, self.column, row.where)
+
+    def filled(self) -> Texts:
+        """The same texts but for those that are blank, in which nobody looks for anything."""
+
+        def rows() -> Iterator[PlacedRow]:
+            for row in self.rows:
+                value = row.values.get(self.column)
+                if not isinstance(value, str) or value.strip():
+                    yield row
+
+        return replace(self, rows=replace(self.rows, read=rows))
+
+
+def read_texts(
+    data: Table | Texts | Iterable[str],
+    *,
+    column: str | None = None,
+    called: str = "text",
+    **options: Any,
+) -> Texts:
+    """Open texts; they are read when they are iterated over.
+
+    Args:
+        data: a `.txt` file, each line a text, an empty one too; a table as `read_rows` takes it;
+            texts or rows that are in memory; or what this has opened before.
+        column: the texts' column in a table, by name or number; found out if left out.
+        called: what texts in memory are called in errors, before their number.
+
+    Raises:
+        DataError: there is no such file or column; or it is not plain which column is meant.
+        SettingsError: an option is unknown or impossible.
+    """
+    said = TableOptions.parse(options)
+    if isinstance(data, Texts):
+        return data
+    data = unframed(data)
+    if isinstance(data, str | os.PathLike):
+        path = os.fspath(data)
+        if said.format == "auto" and path.endswith(_LINES):
+            said = said.with_values(format="text")
+        if said.format == "text":
+            _check_no_table(path, column, said.header)
+        table = read_rows(path, columns=(column,) if column else (), **said.model_dump())
+        return _in_table(table, column, path != "-")
+    again = not isinstance(data, Iterator)
+    items: Iterator[Any] = iter(data)
+    first = next(items, _NOTHING)
+    if first is _NOTHING:
+        raise DataError("there are no texts")
+    whole: Iterable[Any] = data if again else chain([first], items)
+    if isinstance(first, Mapping):
+        return _in_table(read_rows(whole), column, again)
+    _check_no_table("the texts given", column, said.header)
+    warn_of_file(first)
+    return Texts(_in_memory(whole, called), "text", again)
+
+
+def as_texts(given: Any) -> Any:
+    """What is given where texts are taken: one text or row as a list, a pandas table as its rows.
+
+    Raises:
+        DataError: it is a path, or no text at all.
+    """
+    if isinstance(given, os.PathLike):
+        raise DataError(
+            "a path, where texts are expected", where=os.fspath(given), fix="Read it with data=."
+        )
+    if not isinstance(given, Iterable):
+        raise DataError(f"expected a text, or several, got {type(given).__name__}")
+    return [given] if isinstance(given, str | Mapping) else unframed(given)
+
+
+def not_empty(items: Iterable[Any]) -> Iterable[Any] | None:
+    """The items, to be read as often as before; None if there are none."""
+    first = next(iter(items), _NOTHING)
+    if first is _NOTHING:
+        return None
+    return chain([first], items) if isinstance(items, Iterator) else items
+
+
+def warn_of_file(text: Any) -> None:
+    """Say how to read a file, if the text is the name of one."""
+    if isinstance(text, str) and os.path.isfile(text):
+        what = f"{text!r} is read as a text; to read the file of that name, give it as data"
+        warnings.warn(f"{what} (--data)", BertworksWarning, stacklevel=3)
+
+
+def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
+    found = find_columns(rows.columns, rows.sample, text=column, labelled=False, where=rows.name)
+    if found.pair is not None:
+        raise DataError(
+            f"cannot tell which column holds the text; {listing(rows.columns)}",
+            where=rows.name,
+            fix="Name it with column=NAME.",
+        )
+    return Texts(rows, found.text, again)
+
+
+def _check_no_table(where: str, column: str | None, header: bool | None) -> None:
+    """See that nothing is said of lines of text that is of tables alone."""
+    if column is not None:
+        raise DataError("lines of text have no columns", where=where, fix="Leave the column out.")
+    if header:
+        raise DataError("lines of text have no header", where=where, fix="Leave header out.")
+
+
+def _in_memory(texts: Iterable[Any], called: str) -> Rows:
+    def rows() -> Iterator[PlacedRow]:
+        for number, text in enumerate(texts, 1):
+            yield PlacedRow(f"{called} {number}", {"text": text})
+
+    return Rows("the texts given", ("text",), None, (), rows)

@@ -1,0 +1,320 @@
+"""Multiple choice: which of several endings, or answers, belongs to a prompt.
+
+    [CLS] prompt [SEP] choice [SEP] ─► encoder ─► pooler on [CLS] ─► dropout ─► w ─► one score
+                                                       softmax over the choices of a prompt ◄─┘
+
+Source: paper §4.4 (SWAG).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from ..checkpoints.heads import CHOICES, Published
+from ..errors import DataError
+from ..model.config import EncoderConfig
+from ..model.encoder import Encoder
+from ..model.heads import ClassificationHead
+from ..packed import Batch, Padded
+from ..tables.rows import Row, Rows, text_of, unpacked
+from ..tables.schema import Column, Role, RoleColumns, Schema
+from ..text.encoding import Truncation
+from .classifying import ClassifyingNetwork
+from .example import LabelledExample, Tokens, by_length, pack
+from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from .labels import label_name
+from .metrics import OneOfSeveralEvaluator
+from .task import Evaluator, Prediction
+
+CHOICE_PREFIXES = ("ending", "choice", "option", "answer")
+
+
+def _numbered(rows: Rows, found: RoleColumns) -> Column:  # noqa: ARG001
+    """The columns that are called choice1, choice2 and the like, in the order of their numbers."""
+    for prefix in CHOICE_PREFIXES:
+        numbers = {name: name.removeprefix(prefix).lstrip("_") for name in rows.columns}
+        matching = [
+            name for name in rows.columns if name.startswith(prefix) and numbers[name].isdecimal()
+        ]
+        if matching:
+            return tuple(sorted(matching, key=lambda name: int(numbers[name])))
+    return None
+
+
+SCHEMA = Schema(
+    Role("choices", ("choices", "endings", "options"), many=True, guess=_numbered),
+    Role("prompt", ("prompt", "startphrase", "context", "premise", "question", "sent1")),
+    Role("label", ("label", "answer", "gold", "correct"), of_label=True),
+)
+
+
+def choice_number(row: Row, column: str, where: str, first: int = 0) -> int:
+    """The right choice, from 0: a table's numbers count from `first`, its letters from A."""
+    name = label_name(row, column, where)
+    if len(name) == 1 and name.isascii() and name.isalpha():
+        return ord(name.upper()) - ord("A")
+    if not name.isdecimal():
+        raise DataError(f"the label {name!r} (column {column!r}) is no number", where=where)
+    return int(name) - first
+
+
+def choices_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
+    """A row's choices.
+
+    Raises:
+        DataError: there are none, or one is no text.
+    """
+    if len(columns) > 1:
+        return [text_of(row, name, where) for name in columns]
+    value = unpacked(row.get(columns[0]), list)
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise DataError(f"the column {columns[0]!r} holds no list of texts", where=where)
+    if not value:
+        raise DataError("there are no choices", where=where)
+    return value
+
+
+def first_number(rows: Rows, label: str, choices: Sequence[str]) -> int:
+    """What a table's numbers count from: 0 if one is 0, 1 if one is too high to count from 0.
+
+    Raises:
+        DataError: no number decides; or a row has no label, or no choices.
+    """
+    counted = False
+    for where, row in rows:
+        name = label_name(row, label, where)
+        if not name.isdecimal():  # letters count from A
+            continue
+        counted = True
+        if int(name) == 0:
+            return 0
+        if int(name) >= len(choices_of(row, choices, where)):
+            return 1
+    if counted:
+        raise DataError(
+            f"cannot tell whether the numbers of choices (column {label!r}) count from 0 or from 1",
+            where=rows.name,
+            fix="Say first_number=0 or first_number=1.",
+        )
+    return 0
+
+
+class ChoiceOptions(TaskOptions):
+    """Columns of multiple choice."""
+
+    prompt_column: str | None = Field(None, description="name or number; guessed if left out")
+    choice_columns: str | None = Field(
+        None, description="names or numbers with commas between, or of one that holds lists"
+    )
+    label_column: str | None = Field(None, description="name or number; guessed if left out")
+    first_number: Literal[0, 1] | None = Field(
+        None, description="the number of the first choice in tables; found out if left out"
+    )
+    truncation: Truncation = Field(
+        "longest_first", description="which text is cut where both are too long, or error"
+    )
+
+
+class ChoiceSettings(TaskSettings):
+    """What multiple choice is, beside its weights."""
+
+    prompt: str = Field("prompt", description="the column of prompts")
+    choices: tuple[str, ...] = Field(
+        ("choices",), min_length=1, description="a column each, or one that holds lists"
+    )
+    label: str | None = Field("label", description="the column of the right choices' numbers")
+    first_number: int = Field(0, description="the number of the first choice in tables")
+    truncation: Truncation = "longest_first"
+
+
+class ChoiceEvaluator(OneOfSeveralEvaluator):
+    """`loss`, `accuracy`, and `majority`: that of always choosing the commonest number."""
+
+    def shown(self, example: LabelledExample, gold: int, predicted: int) -> tuple[str, str, str]:
+        prompt, *choices = example.texts
+        return prompt, choices[gold], choices[predicted]
+
+
+class ChoiceNetwork(ClassifyingNetwork):
+    """An encoder with a head that gives a sequence one score.
+
+    Args:
+        dropout: before the output layer; `config.classifier_dropout`, if left out.
+    """
+
+    loss_name = "choice"
+
+    def __init__(self, config: EncoderConfig, dropout: float | None = None) -> None:
+        super().__init__()
+        # RoBERTa's published head uses a pooler here, unlike its classifier's.
+        kind = "pooler" if config.classifier == "tanh" else config.classifier
+        with_pooler = kind == "pooler" and config.classifier_pooling == "cls"
+        self.encoder = Encoder(config, pooler=with_pooler)
+        self.choice_head = ClassificationHead(config, 1, dropout, kind=kind, bias=True)
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`logits` `[rows, 1]`: the score of each prompt with one of its choices."""
+        return {"logits": self.choice_head(self.encoder, self.encoder(padded), padded)}
+
+    def logits(self, batch: Batch) -> Float[Tensor, "rows choices"]:
+        """As many as a row has choices at most; the lowest finite number where one has fewer."""
+        packed = batch.packed
+        hidden = self.encoder(packed)
+        scores = self.choice_head(self.encoder, hidden, packed).squeeze(-1)
+        rows = batch.targets["row"]
+        shape = (len(batch.examples), batch.targets["most"].shape[0])
+        lowest = torch.finfo(scores.dtype).min
+        logits: Tensor = scores.new_full(shape, lowest)
+        return logits.index_put((rows, packed.sequence_number), scores)
+
+
+class ChoiceTask(LabelledTask[LabelledExample]):
+    """Which of its choices belongs to a prompt."""
+
+    name: ClassVar[str] = "choice"
+    head = CHOICES
+    schema = SCHEMA
+    best_metric = "accuracy"
+    options: ClassVar[type[TaskOptions]] = ChoiceOptions
+    metrics: ClassVar[tuple[str, ...]] = ("loss", "majority", "accuracy")
+    settings_class: ClassVar[type[TaskSettings]] = ChoiceSettings
+    settings: ChoiceSettings
+
+    @classmethod
+    def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:
+        assert isinstance(options, ChoiceOptions)
+        label, choices = columns["label"], columns["choices"]
+        assert isinstance(label, str), "labels were asked for"
+        assert isinstance(choices, tuple), "a table may have several columns of them"
+        first = options.first_number
+        return {"first_number": first_number(rows, label, choices) if first is None else first}
+
+    @classmethod
+    def published(cls, of: Published) -> Self | None:
+        if not of.has_head(cls.head):
+            return None
+        settings = ChoiceSettings(max_seq_length=of.config.max_seqlen, dropout=of.dropout(cls.head))
+        return cls(of.tokenizer, settings)
+
+    def network(self, config: EncoderConfig) -> ChoiceNetwork:
+        check_length(self.settings.max_seq_length, config)
+        return ChoiceNetwork(config, self.settings.dropout)
+
+    def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
+        return [(self.settings.prompt,)]
+
+    @property
+    def columns_text(self) -> str:
+        return f"{super().columns_text}, counted from {self.settings.first_number}"
+
+    def text_row(self, text: str, pair: str | None = None) -> Row:  # noqa: ARG002
+        raise DataError(
+            "multiple choice takes rows of a prompt and its choices, not texts",
+            where=repr(text),
+            fix="Give a table.",
+        )
+
+    def placed_examples(
+        self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
+    ) -> list[LabelledExample]:
+        """Tokenise the choices of many rows at once.
+
+        Raises:
+            DataError: a column is missing, or holds no text; a row has no choices, or a label that
+                is none of them.
+        """
+        settings = self.settings
+        choices = [
+            choices_of(row, settings.choices, at) for row, at in zip(rows, where, strict=True)
+        ]
+        owner = [at for at, texts in enumerate(choices) for _ in texts]
+        prompts = [text_of(row, settings.prompt, at) for row, at in zip(rows, where, strict=True)]
+        encodings = self.tokenizer.encode_batch(
+            [prompts[at] for at in owner],
+            [text for texts in choices for text in texts],
+            max_length=settings.max_seq_length,
+            truncation=settings.truncation,
+            where=[where[at] for at in owner],
+        )
+        examples = []
+        start = 0
+        for at, (row, texts) in enumerate(zip(rows, choices, strict=True)):
+            part = encodings[start : start + len(texts)]
+            start += len(texts)
+            examples.append(
+                LabelledExample(
+                    index=first_index + at,
+                    sequences=[Tokens.of(encoding) for encoding in part],
+                    target=self._label(row, len(texts), where[at]) if labelled else None,
+                    truncated_tokens=sum(encoding.truncated_tokens for encoding in part),
+                    texts=(prompts[at], *texts),
+                    where=where[at],
+                )
+            )
+        return examples
+
+    def _label(self, row: Row, count: int, where: str) -> int:
+        column = self.settings.label
+        if column is None:
+            raise DataError("the task knows no column of labels", where=where)
+        number = choice_number(row, column, where, self.settings.first_number)
+        if not 0 <= number < count:
+            raise DataError(
+                f"the label {row[column]!r} (column {column!r}) is the number of none of the "
+                f"{count} choices, which count from {self.settings.first_number}",
+                where=where,
+            )
+        return number
+
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
+        """Pack the choices of all rows in order of length.
+
+        `targets["row"]` is `[sequences]` int64, the place among the examples of a sequence's row;
+        `["most"]` as long as a row has choices at most; `["labels"]`, if known, `[rows]`;
+        `counts["choice"]` the rows.
+        """
+        places = by_length(examples)
+        packed = pack(examples, places)
+        targets = {
+            "row": np.array([at for at, _ in places], np.int64),
+            "most": np.zeros(max(len(example.sequences) for example in examples), np.int8),
+        }
+        labels = [example.target for example in examples]
+        if None in labels:
+            return Batch(packed, targets, examples=examples)
+        targets["labels"] = np.array(labels, np.int64)
+        return Batch(packed, targets, {"choice": len(labels)}, examples)
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """For each row its `choice`, its `text`, and all `probabilities`.
+
+        The choice is given by its number, counted as the tables' numbers are (letters: from 0).
+        """
+        chances = torch.softmax(outputs["logits"].double(), -1).cpu()
+        found: dict[int, Prediction] = {}
+        for example, row in zip(batch.examples, chances.tolist(), strict=True):
+            chances = row[: len(example.sequences)]
+            best = max(range(len(chances)), key=chances.__getitem__)
+            found[example.index] = {
+                "choice": best + self.settings.first_number,
+                "text": example.texts[1 + best],
+                "probabilities": chances,
+            }
+        return found
+
+    def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
+        counts = Counter(example.target for example in examples)
+        most = max(len(example.sequences) for example in examples)
+        first = self.settings.first_number
+        return {str(number + first): counts[number] for number in range(most)}
+
+    def evaluator(self) -> Evaluator:
+        return ChoiceEvaluator()

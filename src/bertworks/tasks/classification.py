@@ -1,0 +1,431 @@
+"""Classification of texts and of pairs of texts, into one of several classes or into any of them.
+
+    [CLS] text [SEP] (second text [SEP]) ─► encoder ─► pooler on [CLS] ─► dropout ─► W ─► softmax
+
+With `multi_label`, each class is a question of its own, answered by a sigmoid.
+
+Source: paper §4.1; the original `run_classifier.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from ..checkpoints.heads import CLASSIFIER, Published
+from ..errors import SettingsError
+from ..model.config import EncoderConfig
+from ..model.encoder import Encoder
+from ..model.heads import ClassificationHead, cross_entropy_sum, next_piece_loss_sum
+from ..packed import Batch, Padded
+from ..settings import Settings
+from ..tables.rows import Row, Rows
+from ..tables.schema import RoleColumns
+from ..text.tokenizer import Tokenizer
+from .classifying import ClassifyingNetwork, ClassifyingTask
+from .example import LabelledExample, labelled_batch
+from .labelled import TaskOptions, TaskSettings
+from .labels import count_labels, label_names, sort_labels
+from .metrics import MultiLabelEvaluator
+from .task import Evaluator, Prediction, Shown, Task
+from .texts import (
+    Pooling,
+    TextOptions,
+    TextSettings,
+    TextTask,
+    in_one,
+    is_single_value,
+    row_logits,
+    shared_settings,
+)
+
+
+class _Shared(Settings):
+    """Labels of classification."""
+
+    positive_label: str | None = Field(
+        None, description="of two classes the one whose F1 is reported; the last, if left out"
+    )
+    multi_label: bool = Field(
+        False,
+        description="a row may have any number of labels: a list, or parted by label_separator",
+    )
+    label_separator: str = Field(",", min_length=1, description="between the labels of a row")
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="share of the target that all classes get alike"
+    )
+    lm_weight: float = Field(
+        0.0, ge=0, description="of the loss of guessing each next piece too (GPT: 0.5)"
+    )
+
+
+class ClassificationOptions(_Shared, TextOptions):
+    """Weights of classes."""
+
+    balance_classes: bool = Field(
+        False, description="rows of rare classes count for more: all classes for the same"
+    )
+
+    @model_validator(mode="after")
+    def _one_label_or_several(self) -> Self:
+        if self.label_separator != "," and not self.multi_label:
+            raise ValueError(f"label_separator={self.label_separator!r} is for multi_label=true")
+        if self.multi_label and self.positive_label is not None:
+            raise ValueError(
+                f"positive_label={self.positive_label!r} is for rows of one label each, not for "
+                "multi_label=true"
+            )
+        return self
+
+
+class ClassificationSettings(_Shared, TextSettings):
+    """What a classifier is, beside its weights."""
+
+    labels: tuple[str, ...] = Field(min_length=1, description="the classes' names, in order")
+    class_weights: tuple[float, ...] | None = Field(
+        None, description="of the classes' rows in the loss; all 1, if left out"
+    )
+
+    @property
+    def positive(self) -> str | None:
+        """The positive class: the one named, or of two the last."""
+        if self.positive_label is None and len(self.labels) == 2:
+            return self.labels[-1]
+        return self.positive_label
+
+    @model_validator(mode="after")
+    def _labels_are_names(self) -> Self:
+        if len(self.labels) < 2 and not self.multi_label:
+            raise ValueError("a classifier needs two classes at least")
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError("two classes have the same name")
+        if self.positive_label is not None and self.positive_label not in self.labels:
+            raise ValueError(
+                f"positive_label={self.positive_label!r} is none of the labels "
+                + ", ".join(map(repr, self.labels))
+            )
+        if self.class_weights is not None and len(self.class_weights) != len(self.labels):
+            raise ValueError("class_weights must have a weight for each label")
+        if self.lm_weight and self.truncation == "windows":
+            raise ValueError("lm_weight is not for truncation=windows")
+        if self.multi_label and self.label_smoothing:
+            raise ValueError("label_smoothing is for rows of one label each")
+        return self
+
+
+class ClassificationNetwork(ClassifyingNetwork):
+    """An encoder with a classification head on its pooler.
+
+    Args:
+        dropout: before the output layer; `config.classifier_dropout`, if left out.
+        multi_label: whether a row may have any number of classes.
+        class_weights: what a row of each class counts in the loss; 1, if left out.
+        label_smoothing: share of the target that is spread over all classes.
+        lm_weight: of the auxiliary loss of guessing each next piece (Radford et al. 2018, §3.2).
+        pooling: of the logits of a row's sequences, where it has several.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        dropout: float | None = None,
+        *,
+        multi_label: bool = False,
+        class_weights: Sequence[float] | None = None,
+        label_smoothing: float = 0.0,
+        lm_weight: float = 0.0,
+        pooling: Pooling = "mean",
+    ) -> None:
+        super().__init__()
+        self.lm_weight, self.pooling = lm_weight, pooling
+        self.encoder = Encoder(config, pooler=config.has_pooler)
+        self.head = ClassificationHead(config, num_labels, dropout)
+        self._multi_label, self._smoothing = multi_label, label_smoothing
+        self._weights = class_weights
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed cross-entropies of the rows: `classification` (and `weighted_lm`)."""
+        packed, lm = batch.packed, None
+        if self.lm_weight:
+            hidden = self.encoder(packed)
+            lm = next_piece_loss_sum(self.encoder, hidden, packed)
+            logits = in_one(self.head(self.encoder, hidden, packed), packed, self.pooling)
+        else:
+            logits = self.logits(batch)
+        labels = batch.targets["labels"]
+        if self._multi_label:
+            loss = multi_label_loss_sum(logits, labels, self._weights_like(logits))
+        elif self._weights is None and not self._smoothing:
+            loss = cross_entropy_sum(logits, labels)
+        else:
+            # Each row by its class's weight, then summed: PyTorch's own weighting of smoothed
+            # targets weighs the classes, not the rows.
+            rows = F.cross_entropy(
+                logits.float() if logits.dtype == torch.bfloat16 else logits,
+                labels,
+                reduction="none",
+                label_smoothing=self._smoothing,
+            )
+            weights = self._weights_like(rows)
+            loss = (rows if weights is None else rows * weights[labels]).sum()
+        losses = {"classification": loss}
+        if lm is not None:
+            losses["weighted_lm"] = self.lm_weight * lm
+        return losses
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`logits` `[rows, num_labels]`."""
+        return {"logits": self.head(self.encoder, self.encoder(padded), padded)}
+
+    def _weights_like(self, values: Tensor) -> Tensor | None:
+        if self._weights is None:
+            return None
+        return torch.tensor(self._weights, device=values.device, dtype=torch.float32)
+
+    def logits(self, batch: Batch) -> Float[Tensor, "rows num_labels"]:
+        return row_logits(self.encoder, self.head, batch.packed, self.pooling)
+
+
+def multi_label_loss_sum(
+    logits: Float[Tensor, "rows classes"],
+    labels: Float[Tensor, "rows classes"],
+    weights: Float[Tensor, " classes"] | None = None,
+) -> Float[Tensor, ""]:
+    """The sum over rows of the mean over classes of the binary cross-entropies.
+
+    `weights` are of a class's positive rows.
+    """
+    sums = torch.promote_types(logits.dtype, torch.float32)
+    each = F.binary_cross_entropy_with_logits(
+        logits.to(sums), labels.to(sums), pos_weight=weights, reduction="none"
+    )
+    return each.mean(-1).sum()
+
+
+class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
+    """Which of several classes a text, or a pair of texts, belongs to."""
+
+    name: ClassVar[str] = "classification"
+    head = CLASSIFIER
+    takes_teacher = True
+    options: ClassVar[type[TaskOptions]] = ClassificationOptions
+    settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
+    settings: ClassificationSettings
+
+    @classmethod
+    def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:
+        assert isinstance(options, ClassificationOptions)
+        column = columns["label"]
+        assert isinstance(column, str), "labels were asked for"
+        counts = count_labels(
+            rows, column, options.label_separator if options.multi_label else None
+        )
+        labels = sort_labels(counts)
+        weights = None
+        if options.balance_classes:
+            if options.multi_label:
+                total = sum(1 for _ in rows)
+                # A label that every row has keeps a little: it would never be learned.
+                weights = [max(1, total - counts[name]) / counts[name] for name in labels]
+            else:
+                weights = [counts.total() / len(labels) / counts[name] for name in labels]
+        return {"labels": labels, "class_weights": weights}
+
+    @classmethod
+    def published(cls, of: Published) -> Self | None:
+        if not of.has_head(cls.head) or is_single_value(of):
+            return None
+        settings = ClassificationSettings(
+            labels=of.labels(cls.head),
+            multi_label=of.raw.get("problem_type") == "multi_label_classification",
+            **shared_settings(of),
+        )
+        return cls(of.tokenizer, settings)
+
+    @property
+    def positive(self) -> str | None:
+        return self.settings.positive
+
+    def config_entries(self) -> dict[str, Any]:
+        kind = "multi" if self.settings.multi_label else "single"
+        return {**super().config_entries(), "problem_type": f"{kind}_label_classification"}
+
+    def network(self, config: EncoderConfig) -> ClassificationNetwork:
+        """A fresh network.
+
+        Raises:
+            SettingsError: the encoder has fewer positions than `max_seq_length`, or cannot guess
+                next pieces where `lm_weight` asks for it.
+        """
+        settings = self.settings
+        config = settings.geometry(config)
+        predicts_next = config.attention == "causal" and config.tie_word_embeddings
+        if settings.lm_weight and (not predicts_next or config.mlm_transform or config.mlm_bias):
+            raise SettingsError(
+                f"lm_weight={settings.lm_weight}: a {config.family} model has no head that "
+                "predicts each next piece by its embeddings alone, as GPT's has"
+            )
+        return ClassificationNetwork(
+            config,
+            len(settings.labels),
+            settings.dropout,
+            multi_label=settings.multi_label,
+            class_weights=settings.class_weights,
+            label_smoothing=settings.label_smoothing,
+            lm_weight=settings.lm_weight,
+            pooling=settings.pooling,
+        )
+
+    def same_head(self, other: Task[Any]) -> bool:
+        return isinstance(other, ClassificationTask) and (
+            (other.settings.labels, other.settings.multi_label)
+            == (self.settings.labels, self.settings.multi_label)
+        )
+
+    def label_of(self, row: Row, column: str, where: str) -> Any:
+        """The number of the row's class; with `multi_label`, `[classes]` of 0 and 1."""
+        if not self.settings.multi_label:
+            return super().label_of(row, column, where)
+        found = np.zeros(len(self.labels), np.float32)
+        for name in label_names(row, column, where, self.settings.label_separator):
+            found[super().label_of({column: name}, column, where)] = 1
+        return found
+
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
+        """Pack rows in order of length; `targets` and `counts` are there if labels are known.
+
+        `targets["labels"]` is `[rows]` int64, with `multi_label` `[rows, classes]`
+        float32; `counts["classification"]` the rows.
+        """
+        dtype = np.float32 if self.settings.multi_label else np.int64
+        batch = labelled_batch(examples, dtype, "classification")
+        if not self.settings.lm_weight or not batch.counts:
+            return batch
+        more = {"weighted_lm": batch.packed.num_tokens - batch.packed.num_sequences}
+        return replace(batch, counts={**batch.counts, **more})
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """For each row its `label` (with `multi_label`: `labels`, those over one half), and
+        `probabilities` of every label."""
+        if not self.settings.multi_label:
+            return super().decode(outputs, batch)
+        found: dict[int, Prediction] = {}
+        chances = torch.sigmoid(outputs["logits"].double().cpu()).tolist()
+        for example, row in zip(batch.examples, chances, strict=True):
+            named = dict(zip(self.labels, row, strict=True))
+            likely = [name for name, chance in named.items() if chance > 0.5]
+            found[example.index] = {"labels": likely, "probabilities": named}
+        return found
+
+    def shown(self, prediction: Prediction) -> list[Shown] | None:
+        if not self.settings.multi_label:
+            return super().shown(prediction)
+        return [(name, prediction["probabilities"][name]) for name in prediction["labels"]]
+
+    def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
+        if not self.settings.multi_label:
+            return super().count_targets(examples)
+        totals = np.sum([example.target for example in examples], axis=0).astype(int)
+        return dict(zip(self.labels, totals.tolist(), strict=True))
+
+    def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
+        """The entropy of the labels' shares, where the loss is the plain cross-entropy."""
+        settings = self.settings
+        if settings.multi_label or settings.class_weights is not None or settings.label_smoothing:
+            return {}
+        return super().guessing_losses(counts)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What the evaluator measures."""
+        return MultiLabelEvaluator.metrics if self.settings.multi_label else super().metrics
+
+    def evaluator(self) -> Evaluator:
+        return (
+            MultiLabelEvaluator(self.labels) if self.settings.multi_label else super().evaluator()
+        )
+
+
+class DistilledNetwork(ClassificationNetwork):
+    """A classifier that is trained on probabilities rather than on labels.
+
+    Args:
+        temperature: what logits are divided by before they are compared.
+        pooling: of the logits of a row's sequences.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        dropout: float | None,
+        temperature: float,
+        pooling: Pooling = "mean",
+    ) -> None:
+        super().__init__(config, num_labels, dropout, pooling=pooling)
+        self._temperature = temperature
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed divergences of the rows: `classification`."""
+        logits = self.logits(batch)
+        logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+        probabilities = batch.targets["labels"].to(logits.dtype)
+        # Logarithms of probabilities are logits up to a constant.
+        teacher = (probabilities.clamp_min(1e-12).log() / self._temperature).log_softmax(-1)
+        student = (logits / self._temperature).log_softmax(-1)
+        loss = F.kl_div(student, teacher, reduction="sum", log_target=True)
+        return {"classification": loss * self._temperature**2}
+
+
+class DistilledTask(ClassificationTask):
+    """Classification whose training rows have probabilities of all classes for labels.
+
+    It is saved, used and measured as the classification that it is.
+
+    Args:
+        temperature: see `DistilledNetwork`.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, settings: ClassificationSettings, temperature: float = 1.0
+    ) -> None:
+        super().__init__(tokenizer, settings)
+        self.temperature = temperature
+
+    def network(self, config: EncoderConfig) -> DistilledNetwork:
+        settings = self.settings
+        return DistilledNetwork(
+            settings.geometry(config),
+            len(settings.labels),
+            settings.dropout,
+            self.temperature,
+            settings.pooling,
+        )
+
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
+        """As a classifier's; `targets["labels"]` is `[rows, classes]` float32 where rows have
+        probabilities."""
+        if isinstance(examples[0].target, np.ndarray):
+            return labelled_batch(examples, np.float32, "classification")
+        return super().collate(examples)
+
+    def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
+        """How often each class is the likeliest."""
+        counts = Counter(
+            int(np.argmax(label)) if isinstance(label := example.target, np.ndarray) else label
+            for example in examples
+        )
+        return {name: counts[number] for number, name in enumerate(self.settings.labels)}
+
+    def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
+        return {}

@@ -1,0 +1,292 @@
+"""Tokenizers of other kinds than WordPiece, read as trees that the library understands.
+
+Byte-pair encoding from `vocab.json` and `merges.txt`, of two kinds: RoBERTa's (and GPT-2's), whose
+alphabet is the 256 bytes, so that nothing is unknown; and the first GPT's, on BERT's words in lower
+case, whose pieces end in `</w>` where a word ends. (GPT's own code split words with spaCy where
+that was installed; what is done here is what it did without.)
+
+SentencePiece's `spiece.model`, of Unigram models alone (Kudo 2018), which ALBERT, XLM-RoBERTa and
+CamemBERT have. The file is a protocol buffer of the type `ModelProto`; of its fields, a few decide
+what a text becomes.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import DataError
+from ..files import parse_json
+from ..wire import fields
+from .definition import Frame, Roles
+from .tree import TreeDefinition, template
+
+END_OF_WORD = "</w>"
+_ROBERTA = Roles(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
+_ROBERTA_FRAME = Frame(("<s>",), ("</s>", "</s>"), ("</s>",), 0)
+
+
+def read_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> TreeDefinition:
+    """Read both files; the pieces show which kind it is.
+
+    Args:
+        vocabulary: pieces and their ids, a JSON object.
+        merges: the pairs that are merged, best first, one a line.
+        config: `tokenizer_config.json`, whose `add_prefix_space` counts.
+
+    Raises:
+        DataError: a file is not what it should be, or special pieces are missing.
+    """
+    try:
+        ids = parse_json(vocabulary.read_bytes())
+    except ValueError as error:
+        raise DataError(f"not valid JSON ({error})", where=str(vocabulary)) from None
+    if not isinstance(ids, dict) or not all(isinstance(n, int) for n in ids.values()):
+        raise DataError("must hold pieces and their ids", where=str(vocabulary))
+    pairs = _read_merges(merges, ids)
+    gpt = any(piece.endswith(END_OF_WORD) and len(piece) > len(END_OF_WORD) for piece in ids)
+    roles = Roles(unk="<unk>") if gpt else _ROBERTA
+    frame = Frame((), (), (), 0) if gpt else _ROBERTA_FRAME
+    special = [piece for piece in ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if piece in ids]
+    plain = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+    prefix = bool(config.get("add_prefix_space", False))
+    byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    tree = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": ids[piece], "content": piece, "lstrip": piece == "<mask>", **plain}
+            for piece in sorted(special, key=lambda piece: int(ids[piece]))
+        ],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,
+            "lowercase": True,
+        }
+        if gpt
+        else None,
+        "pre_tokenizer": {"type": "BertPreTokenizer"}
+        if gpt
+        else {**byte_level, "add_prefix_space": prefix},
+        "post_processor": None if gpt else template(frame, ids),
+        "decoder": {"type": "BPEDecoder", "suffix": END_OF_WORD}
+        if gpt
+        else {**byte_level, "add_prefix_space": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": "<unk>" if gpt else None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": END_OF_WORD if gpt else "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": ids,
+            "merges": pairs,
+        },
+    }
+    files = {file.name: file.read_bytes() for file in (vocabulary, merges)}
+    return TreeDefinition(tree, roles, frame, dict(config), files)
+
+
+def _read_merges(file: Path, ids: Mapping[str, int]) -> list[list[str]]:
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 ({error})", where=str(file)) from None
+    pairs: list[list[str]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or (number == 1 and line.startswith("#version")):
+            continue
+        pair = line.rstrip("\r").split(" ")
+        if len(pair) != 2:
+            raise DataError("not two pieces", where=f"{file}:{number}")
+        for piece in (*pair, "".join(pair)):
+            if piece not in ids:
+                raise DataError(f"{piece!r} is not in the vocabulary", where=f"{file}:{number}")
+        pairs.append(pair)
+    return pairs
+
+
+UNIGRAM = 1
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+_FAIRSEQ = Roles(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
+_FAIRSEQ_FRAME = Frame(("<s>",), ("</s>", "</s>"), ("</s>",), 0)
+
+
+class Piece(NamedTuple):
+    """A piece, its log-probability, and what kind it is."""
+
+    text: str
+    score: float
+    kind: int
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """What a model's file says."""
+
+    pieces: tuple[Piece, ...]  # in the order of their ids
+    unk_id: int  # the unknown piece
+    charsmap: bytes  # how characters are normalised, compiled
+    strips_spaces: bool  # whether spaces at the ends are removed, and several made one
+    byte_fallback: bool  # whether unknown characters become pieces for their bytes
+
+
+def read_model(file: Path) -> SentencePieceModel:
+    """Read a model's file.
+
+    Raises:
+        DataError: it is no such file, or its model is not Unigram.
+    """
+    data = file.read_bytes()
+    pieces: list[Piece] = []
+    trainer: dict[int, Any] = {}
+    normalizer: dict[int, Any] = {}
+    try:
+        for number, value in fields(data):
+            if number == 1:
+                values = dict(fields(value))
+                score = struct.unpack("<f", values[2])[0] if 2 in values else 0.0
+                pieces.append(Piece(values[1].decode("utf-8"), score, values.get(3, NORMAL)))
+            elif number == 2:
+                trainer = dict(fields(value))
+            elif number == 3:
+                normalizer = dict(fields(value))
+    except (IndexError, KeyError, ValueError, AttributeError, TypeError, struct.error):
+        raise DataError("is no SentencePiece model, or a damaged one", where=str(file)) from None
+    if not pieces:
+        raise DataError("is no SentencePiece model, or a damaged one", where=str(file))
+    if trainer.get(3, UNIGRAM) != UNIGRAM:
+        raise DataError("only Unigram models of SentencePiece are read", where=str(file))
+    return SentencePieceModel(
+        pieces=tuple(pieces),
+        unk_id=next((at for at, piece in enumerate(pieces) if piece.kind == UNKNOWN), 0),
+        charsmap=normalizer.get(2, b""),
+        strips_spaces=bool(normalizer.get(4, 1)),
+        byte_fallback=bool(trainer.get(35, 0)),
+    )
+
+
+def read_albert(file: Path, config: Mapping[str, Any], *, lowercase: bool | None) -> TreeDefinition:
+    """ALBERT's tokenizer: quotes and accents are simplified before, and text is lower-cased.
+
+    Args:
+        file: `spiece.model`.
+        config: `tokenizer_config.json`, whose `do_lower_case` and `keep_accents` count.
+        lowercase: what `do_lower_case` is, whatever `config` says.
+
+    Raises:
+        DataError: the file is no Unigram model.
+    """
+    model = read_model(file)
+    before: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": quotes}, "content": '"'}
+        for quotes in ("``", "''")
+    ]
+    if not config.get("keep_accents", False):
+        before += [{"type": "NFKD"}, {"type": "StripAccents"}]
+    if config.get("do_lower_case", True) if lowercase is None else lowercase:
+        before.append({"type": "Lowercase"})
+    # The original cuts a comma off a number that it is one piece with; so low a score does it too.
+    pieces = [
+        piece._replace(score=piece.score - 100) if re.search(r"\d,$", piece.text) else piece
+        for piece in model.pieces
+    ]
+    roles = Roles(pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]")
+    return _definition(file, model, pieces, model.unk_id, before, roles, Frame(), config)
+
+
+def read_xlm_roberta(file: Path, config: Mapping[str, Any]) -> TreeDefinition:
+    """XLM-RoBERTa's tokenizer, whose ids are fairseq's rather than the model's own.
+
+    Raises:
+        DataError: the file is no Unigram model.
+    """
+    model = read_model(file)
+    special = [Piece(text, 0.0, CONTROL) for text in ("<s>", "<pad>", "</s>", "<unk>")]
+    pieces = [*special, *model.pieces[3:], Piece("<mask>", 0.0, CONTROL)]
+    return _definition(file, model, pieces, 3, [], _FAIRSEQ, _FAIRSEQ_FRAME, config)
+
+
+def read_camembert(file: Path, config: Mapping[str, Any]) -> TreeDefinition:
+    """CamemBERT's tokenizer, whose ids are fairseq's too, with some that are never used.
+
+    Raises:
+        DataError: the file is no Unigram model.
+    """
+    model = read_model(file)
+    names = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
+    special = [Piece(text, 0.0, CONTROL) for text in names]
+    pieces = [*special, *model.pieces[1:], Piece("<mask>", 0.0, CONTROL)]
+    return _definition(file, model, pieces, 3, [], _FAIRSEQ, _FAIRSEQ_FRAME, config)
+
+
+def _definition(
+    file: Path,
+    model: SentencePieceModel,
+    pieces: list[Piece],
+    unk_id: int,
+    before: list[dict[str, Any]],
+    roles: Roles,
+    frame: Frame,
+    config: Mapping[str, Any],
+) -> TreeDefinition:
+    normalizers = list(before)
+    if model.charsmap:
+        charsmap = base64.b64encode(model.charsmap).decode()
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if model.strips_spaces:
+        normalizers += [
+            {"type": "Strip", "strip_left": True, "strip_right": True},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+        ]
+    best = max(piece.score for piece in model.pieces if piece.kind == NORMAL)
+    never = {CONTROL, UNKNOWN, UNUSED}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    metaspace = {
+        "type": "Metaspace",
+        "replacement": "▁",
+        "prepend_scheme": "always",
+        "split": True,
+    }
+    tree = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": number,
+                "content": piece.text,
+                **plain,
+                "lstrip": piece.text == roles.mask,
+                "special": True,
+            }
+            for number, piece in enumerate(pieces)
+            if piece.kind in never
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": metaspace,
+        "post_processor": template(frame, {p.text: n for n, p in enumerate(pieces)}),
+        "decoder": metaspace,
+        "model": {
+            "type": "Unigram",
+            "unk_id": unk_id,
+            "vocab": [[piece.text, _score(piece, best)] for piece in pieces],
+            "byte_fallback": model.byte_fallback,
+        },
+    }
+    return TreeDefinition(tree, roles, frame, dict(config), {file.name: file.read_bytes()})
+
+
+def _score(piece: Piece, best: float) -> float:
+    """A piece's score: one that a user defined is better than whatever else it competes with."""
+    return len(piece.text) * best - 0.1 if piece.kind == USER_DEFINED else piece.score

@@ -1,0 +1,355 @@
+"""What a pre-training run will take, before it begins: parameters, memory, operations, hours.
+
+Nothing is trained. The network has shapes alone (on PyTorch's device "meta"): a forward pass there
+says which tensors autograd keeps, and `machine.flops_of_batch` how many operations a step takes.
+Every sequence is taken to be full.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..corpus.manifest import Manifest
+from ..errors import SettingsError
+from ..model.device import computing_in, dtype_of, pick_device, without_weights
+from ..packed import Batch
+from ..tasks.pretraining.source import PretrainingExample
+from ..text.definition import ORIGINAL_SPECIAL_PIECES
+from ..text.tokenizer import Tokenizer
+from . import machine as this_machine
+from .freezing import frozen
+from .machine import recomputing
+from .objective import Objective, with_geometry
+from .optimizer import build_optimizer
+from .recipe import PhaseSettings, PretrainSettings, read_recipe
+
+PAPER_DAYS, PAPER_CHIPS = 4, {"base": 16, "large": 64}
+"""What the paper's runs took (§A.2): days, and TPU chips."""
+
+_MEASURED_TOKENS = 4096  # of a micro-batch
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run is estimated for.
+
+    Attributes:
+        name: as people give it.
+        peak: operations a second of matrix products on one device, by precision; dense, as the
+            maker states them.
+        memory: bytes of one device; 0 if that is not known.
+        share: of the peak that training reaches; stated, not measured.
+        devices: how many there are.
+    """
+
+    name: str
+    peak: Mapping[str, float]
+    memory: float
+    share: float
+    devices: int = 1
+
+
+MACHINES = {
+    one.name: one
+    for one in (
+        Machine("h200", {"bf16": 989e12, "fp32": 67e12}, 141e9, 0.4),
+        Machine("h100", {"bf16": 989e12, "fp32": 67e12}, 80e9, 0.4),
+        Machine("a100", {"bf16": 312e12, "fp32": 19.5e12}, 80e9, 0.4),
+        Machine("l4", {"bf16": 121e12, "fp32": 30.3e12}, 24e9, 0.4),
+        # Two cores of AMD's Zen 4; peak and share measured (docs/scale.md).
+        Machine("cpu2", {"bf16": 440e9, "fp32": 207e9}, 0, 0.5),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will take.
+
+    Attributes:
+        parameters, trained: how many there are, and how many of them learn.
+        memory: bytes on one device, by part: weights, gradients, optimizer, activations, workspace;
+            without Python's and PyTorch's own. Real runs took 7 % less to 5 % more.
+        batch: tokens that go through one device at once.
+        tokens: of the whole run.
+        flops: operations of the whole run.
+        machine: which was asked for.
+        flops_per_second: what it does, all devices together.
+        share: of the machine's peak, stated or measured.
+    """
+
+    parameters: int
+    trained: int
+    memory: Mapping[str, int]
+    batch: int
+    tokens: int
+    flops: float
+    machine: Machine
+    flops_per_second: float
+    share: float
+
+    @property
+    def seconds(self) -> float:
+        return self.flops / self.flops_per_second
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+
+def estimate(
+    recipe: str | Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    machine: str = "here",
+    share: float | None = None,
+    device: torch.device | str = "auto",
+    seconds: float = 10.0,
+) -> Estimate:
+    """Estimate what a pre-training run takes.
+
+    Args:
+        recipe, overrides: as `pretrain` takes them. Without `data`, the vocabulary has
+            `model.vocab_size` pieces.
+        machine: a name of `MACHINES`, perhaps with a number of devices (`h100x8`); "here" measures
+            some steps on this machine.
+        share: of the peak that training reaches, where the machine's usual one is not meant.
+        device: of "here".
+        seconds: how long "here" measures, at least.
+
+    Raises:
+        SettingsError: the recipe or the machine is none.
+    """
+    settings, given = _settings(recipe, overrides), find_machine(machine, share)
+    objective = _objective(settings, on_meta=True)
+    network = objective.network
+    precision = settings.precision
+    if given is None:
+        computes_in = dtype_of(precision, pick_device(device))
+    else:
+        computes_in = None if precision == "fp32" else torch.bfloat16
+    devices = 1 if given is None else given.devices
+    with frozen(network, settings):
+        trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    parameters = sum(p.numel() for p in network.parameters())
+    activations = workspace = flops = 0.0
+    tokens = largest = 0
+    for phase, steps in zip(settings.phases, settings.phase_steps(), strict=True):
+        of_step = _step_tokens(phase, settings)
+        at_once = _at_once(phase, settings, -(-of_step // devices))
+        batch = _batch(objective, settings, phase, at_once)
+        kept, layer = _kept(objective, settings, batch, computes_in)
+        activations, workspace = max(activations, kept), max(workspace, layer)
+        each = this_machine.flops_of_batch(network, batch) / batch.packed.num_tokens
+        flops += each * of_step * steps
+        tokens += of_step * steps
+        largest = max(largest, batch.packed.num_tokens)
+    if settings.gradient_checkpointing and given is not None:
+        given = find_machine(machine, (share or given.share) * 3 / 4)  # one more forward pass
+    if given is None:
+        rate, peak = _measured(settings, pick_device(device), computes_in, seconds)
+        name = "fp32" if computes_in is None else "bf16"
+        given = Machine("here", {name: peak}, 0, rate / peak)
+    else:
+        rate = given.peak["fp32" if computes_in is None else "bf16"] * given.share * devices
+    return Estimate(
+        parameters=parameters,
+        trained=trained,
+        memory={
+            "weights": 4 * parameters,
+            # Several processes exchange gradients by way of buffers of the same size.
+            "gradients": 4 * trained * (1 if devices == 1 else 2),
+            "optimizer": 4 * trained * (2 if settings.ema is None else 3),
+            "activations": round(activations),
+            # A layer's backward pass holds about as much again for a moment.
+            "workspace": round(workspace),
+        },
+        batch=largest,
+        tokens=tokens,
+        flops=flops,
+        machine=given,
+        flops_per_second=rate,
+        share=given.share,
+    )
+
+
+def paper_flops(size: str) -> float:
+    """Operations of the paper's run of a size, "base" or "large", counted in the same way."""
+    words = [f"model.size={size}", "micro_batch_size=1"]  # a sequence at a time counts as many
+    return estimate("paper", words, machine="a100").flops
+
+
+def find_machine(name: str, share: float | None = None) -> Machine | None:
+    """A machine by its name, such as `h100x8`; None for "here".
+
+    Raises:
+        SettingsError: there is none of that name, or `share` is not above 0 and at most 1.
+    """
+    if share is not None and not 0 < share <= 1:
+        raise SettingsError(f"share={share} is not above 0 and at most 1")
+    if name == "here":
+        return None
+    found = re.fullmatch(r"(\w+?)(?:x([1-9]\d{0,5}))?", name)
+    if found is None or found[1] not in MACHINES:
+        known = ", ".join(["here", *MACHINES])
+        raise SettingsError(f"no machine is called {name!r}", fix=f"Valid: {known}; or h100x8.")
+    one = MACHINES[found[1]]
+    return Machine(name, one.peak, one.memory, share or one.share, int(found[2] or 1))
+
+
+def _settings(recipe: str | Path | None, overrides: Sequence[str]) -> PretrainSettings:
+    no_data = [] if any(word.startswith("data=") for word in overrides) else ["data=''"]
+    return with_geometry(read_recipe(recipe, [*no_data, *overrides]))
+
+
+def _objective(settings: PretrainSettings, *, on_meta: bool) -> Objective:
+    """What the recipe trains, for the corpus's vocabulary, or for a made-up one of the size."""
+    size = settings.model.vocab_size
+    if settings.data:
+        size = Manifest.read(Path(settings.data)).vocabulary_size
+    special = ORIGINAL_SPECIAL_PIECES
+    made_up = [*special, *(f"piece{number}" for number in range(size - len(special)))]
+    tokenizer = Tokenizer.from_vocabulary(made_up)
+    if not on_meta:
+        return Objective.of(settings, tokenizer, None)
+    with without_weights():
+        objective = Objective.of(settings, tokenizer, None)
+    objective.network.to("meta")
+    return objective
+
+
+def _step_tokens(phase: PhaseSettings, settings: PretrainSettings) -> int:
+    """The tokens of an update.
+
+    Raises:
+        SettingsError: nothing says.
+    """
+    of = settings if phase.batch_size is None and phase.batch_tokens is None else phase
+    if of.batch_tokens is not None:
+        return of.batch_tokens
+    if of.batch_size is None:
+        raise SettingsError("no batch size", fix="Give batch_size or batch_tokens.")
+    return of.batch_size * phase.max_seq_length
+
+
+def _at_once(phase: PhaseSettings, settings: PretrainSettings, tokens: int) -> int:
+    """The sequences that go through a device at once, of so many tokens that are its share."""
+    length = phase.max_seq_length
+    most = min(tokens, settings.micro_batch_tokens or tokens) // length
+    return max(1, min(most, settings.micro_batch_size or most))
+
+
+def _batch(
+    objective: Objective, settings: PretrainSettings, phase: PhaseSettings, sequences: int
+) -> Batch:
+    """A micro-batch of full sequences of made-up tokens."""
+    tokenizer, length = objective.kept["model"].tokenizer, phase.max_seq_length
+    draw = np.random.default_rng(0)
+    first = len(ORIGINAL_SPECIAL_PIECES)
+    examples = []
+    for number in range(sequences):
+        ids = draw.integers(first, max(first + 1, tokenizer.vocab_size), length)
+        ids[[0, -1]] = tokenizer.cls_id, tokenizer.sep_id
+        is_pair = settings.instances.next_sentence
+        examples.append(
+            PretrainingExample(
+                ids,
+                length // 2 if is_pair else length,
+                number % 2 if is_pair else None,
+                number,
+                goes_on=np.zeros(length, np.bool_),
+            )
+        )
+    return objective.task.collate(examples)
+
+
+def _kept(
+    objective: Objective,
+    settings: PretrainSettings,
+    batch: Batch,
+    dtype: torch.dtype | None,
+) -> tuple[float, float]:
+    """The bytes that autograd keeps of a micro-batch for the backward pass, and of a layer alone.
+
+    With gradient checkpointing these are the layers' inputs, and all of one layer.
+    """
+    whole = _saved(objective.network, batch, dtype, recompute=False)
+    kept, layer = (
+        float(whole),
+        whole / max(1, objective.kept["model"].encoder.config.num_hidden_layers),
+    )
+    if settings.gradient_checkpointing:
+        kept = layer + _saved(objective.network, batch, dtype, recompute=True)
+    return kept, layer
+
+
+def _saved(network: nn.Module, batch: Batch, dtype: torch.dtype | None, *, recompute: bool) -> int:
+    weights = {p.untyped_storage()._cdata for p in network.parameters()}
+    found: dict[int, torch.UntypedStorage] = {}  # which keeps each, so that no number is two's
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            found[storage._cdata] = storage
+        return tensor
+
+    network.train()
+    with (
+        computing_in(network, dtype),
+        recomputing(network, recompute),
+        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+    ):
+        network(batch.to(torch.device("meta")))
+    return sum(storage.nbytes() for storage in found.values())
+
+
+def _measured(
+    settings: PretrainSettings, device: torch.device, dtype: torch.dtype | None, seconds: float
+) -> tuple[float, float]:
+    """Operations a second of updates here, and of large matrix products."""
+    objective, phase = _objective(settings, on_meta=False), settings.phases[0]
+    network = objective.network.to(device).train()
+    of_step = _step_tokens(phase, settings)
+    at_once = _at_once(phase, settings, min(of_step, _MEASURED_TOKENS))
+    batch = _batch(objective, settings, phase, at_once).to(device)
+    flops = this_machine.flops_of_batch(network, batch)
+    micro_batches = of_step / batch.packed.num_tokens
+    with (
+        frozen(network, settings),
+        computing_in(network, dtype),
+        recomputing(network, settings.gradient_checkpointing),
+    ):
+        optimizer = build_optimizer(network, settings)
+
+        def backward() -> None:
+            losses: dict[str, Any] = network(batch)
+            torch.autograd.backward(torch.stack(list(losses.values())).sum())
+
+        def update() -> None:
+            optimizer.step()
+
+        backward()
+        update()  # what is made at the first step is made
+        each = _time_of(backward, device, seconds) + _time_of(update, device, 0) / micro_batches
+    return flops / each, this_machine.matmul_peak(dtype or torch.float32, device)
+
+
+def _time_of(work: Any, device: torch.device, seconds: float) -> float:
+    """The seconds that a work takes, the median of three times or more."""
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < seconds:
+        this_machine.wait_for(device)
+        start = time.perf_counter()
+        work()
+        this_machine.wait_for(device)
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))

@@ -1,0 +1,211 @@
+"""The records of a run: journal, sessions, TensorBoard's events, and the progress line."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import OutputError
+from ..tasks.task import Network
+from ..wording import TimeLeft
+from . import machine
+from .journal import RunDirectory
+from .progress import Progress, say
+from .stream import GlobalBatch
+
+
+class Recorder:
+    """Records one session of a run, and shows it. Only rank 0 writes anything."""
+
+    def __init__(
+        self, run: RunDirectory, progress: Progress | None, network: Network, total: int
+    ) -> None:
+        self.run, self.progress = run, progress
+        self._network, self._total = network, total
+        self._events: TensorBoard | None = None
+        self._meter, self._left = Meter(), TimeLeft()
+        self._peak: float | None = None
+        self._seconds = 0.0
+        self._start = time.perf_counter()
+
+    def begin(
+        self,
+        step: int,
+        seconds: float,
+        facts: Mapping[str, Any],
+        *,
+        events: bool,
+        peak: tuple[torch.dtype, torch.device],
+    ) -> None:
+        """The session begins.
+
+        Args:
+            peak: the precision and the device whose matrix-multiply peak to measure.
+        """
+        self.run.note_session("start", step=step, **facts)
+        if events and TensorBoard.is_installed():
+            self._events = TensorBoard(self.run.tensorboard, step)
+        elif events:
+            self.run.note_session("note", text="no TensorBoard events: it is not installed")
+        if self.progress is not None:
+            self._peak = machine.matmul_peak(*peak)
+        self._seconds = seconds
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """What the run has taken so far, all sessions together."""
+        return self._seconds + time.perf_counter() - self._start
+
+    def stepped(
+        self, step: int, *, phase: str, loss: float, tokens: int, batch: GlobalBatch, took: float
+    ) -> None:
+        """A step was done.
+
+        Args:
+            tokens: of the whole global batch.
+            batch: this rank's share of it.
+        """
+        flops = 0.0
+        if self._peak is not None:
+            parts = batch.micro_batches
+            flops = sum(machine.flops_of_batch(self._network, part) for part in parts)
+        self._meter.add(tokens, flops, took)
+        self._left.update(step, self._total, took)
+        if self.progress is not None:
+            self.progress.train(
+                step,
+                self._total,
+                phase=phase,
+                loss=loss,
+                tokens_per_second=self._meter.tokens_per_second,
+                seconds_left=self._left.seconds,
+            )
+
+    def write_train(self, line: Mapping[str, Any]) -> None:
+        """A line of the journal about training."""
+        clock: dict[str, float] = {
+            "seconds": round(self.seconds, 3),
+            "tokens_per_second": round(self._meter.tokens_per_second, 1),
+        }
+        share = self._peak_share()
+        if share is not None:
+            clock["peak_share"] = round(share, 4)
+        self._write({"kind": "train", **line, "time": clock})
+
+    def write_eval(self, step: int, tokens: int, metrics: Mapping[str, float]) -> None:
+        """A line of the journal about an evaluation."""
+        line = {"kind": "eval", "step": step, "tokens": tokens, "metrics": dict(metrics)}
+        self._write({**line, "time": {"seconds": round(self.seconds, 3)}})
+        if self.progress is not None:
+            self.progress.evaluated(step, metrics)
+
+    def write_stop(self, step: int, why: str) -> None:
+        """A line of the journal: the run ends before its last step."""
+        self.run.write({"kind": "stop", "step": step, "why": why})
+        self.note(why)
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        say(self.progress, text)
+
+    def end(self, step: int) -> None:
+        """The session ends, well or badly."""
+        self.run.note_session("stop", step=step, seconds=round(self.seconds, 3))
+        if self._events is not None:
+            self._events.close()
+        if self.progress is not None:
+            self.progress.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self.run.write(line)
+        if self._events is not None:
+            self._events.write(line)
+
+    def _peak_share(self) -> float | None:
+        """The share of the best rate of matrix products that was seen, in steps or before them.
+
+        A busy machine may measure a peak that the steps beat later.
+        """
+        flops = self._meter.flops_per_second  # 0: of a network whose operations nobody counts
+        if not self._peak or not flops:
+            return None
+        self._peak = max(self._peak, flops)
+        return flops / self._peak
+
+
+class Meter:
+    """Tokens and operations a second of the training steps, averaged over about the last 20 s."""
+
+    def __init__(self) -> None:
+        self._tokens = self._flops = self._seconds = 0.0
+
+    def add(self, tokens: int, flops: float, seconds: float) -> None:
+        """Take note of a step."""
+        fade = 0.5 ** (seconds / 10)
+        self._tokens = fade * self._tokens + tokens
+        self._flops = fade * self._flops + flops
+        self._seconds = fade * self._seconds + seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self._tokens / max(self._seconds, 1e-9)
+
+    @property
+    def flops_per_second(self) -> float:
+        return self._flops / max(self._seconds, 1e-9)
+
+
+class TensorBoard:
+    """Writes the journal a second time, as TensorBoard events.
+
+    Args:
+        step: events after it, of a run that was killed, are no longer shown.
+    """
+
+    def __init__(self, directory: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._directory = directory
+        self._writer = SummaryWriter(str(directory), purge_step=step + 1)
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Whether events can be written; `pip install "bertworks[plots]"` brings what is needed."""
+        return importlib.util.find_spec("tensorboard") is not None
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Add a line of the journal: its numbers, and those one level below.
+
+        Raises:
+            OutputError: the disk is full.
+        """
+        kind, step = line["kind"], line["step"]
+        try:
+            for name, value in line.items():
+                if isinstance(value, Mapping):
+                    for key, number in value.items():
+                        self._add(f"{kind}/{name}/{key}", number, step)
+                elif name not in ("kind", "step"):
+                    self._add(f"{kind}/{name}", value, step)
+        except OSError as error:
+            raise OutputError(
+                f"events cannot be written ({error.strerror})",
+                where=str(self._directory),
+                fix="Make room, or set tensorboard=false.",
+            ) from None
+
+    def close(self) -> None:
+        """Write out what is still held back."""
+        with suppress(OSError):  # the journal has it all
+            self._writer.close()
+
+    def _add(self, tag: str, value: Any, step: int) -> None:
+        if isinstance(value, int | float):
+            self._writer.add_scalar(tag, value, step)

@@ -1,0 +1,165 @@
+"""Static vectors of words: word2vec's and GloVe's text files, nearest words, analogies.
+
+A file has a word a line, then its numbers, all divided by spaces; word2vec's begins with a line of
+how many words there are and how many numbers each has, GloVe's has no such line. Source: the
+releases of Mikolov et al. (2013) and of Pennington et al. (2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from torch import nn
+
+from . import files
+from .api import Model
+from .corpus.lines import ReadCounts, Reading, read_lines
+from .errors import DataError
+from .model.config import STATIC, EncoderConfig
+from .text.tokenizer import Tokenizer
+
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectors:
+    """Words and their vectors.
+
+    Attributes:
+        words: no two the same.
+        vectors: one a word.
+    """
+
+    words: Sequence[str]
+    vectors: Float32[np.ndarray, "words width"]
+
+    @classmethod
+    def read(cls, path: str | Path, *, encoding: str = "utf-8") -> Self:
+        """Read a file of word2vec's or GloVe's text format, plain or compressed.
+
+        Of a word that comes again the first vector is kept, as word2vec's own tools do.
+
+        Raises:
+            DataError: a line is not a word and its numbers, or the file holds none.
+        """
+        found: dict[str, np.ndarray] = {}
+        width = 0
+        for number, (_, line) in enumerate(
+            read_lines(str(path), Reading(ReadCounts(), encoding=encoding)), 1
+        ):
+            # Other white space may be part of a word (GloVe's have some).
+            word, *rest = line.rstrip("\r\n").rstrip(" ").split(" ")
+            if number == 1 and len(rest) == 1 and word.isdecimal():
+                width = int(rest[0]) if rest[0].isdecimal() else 0
+                continue
+            width = width or len(rest)
+            if len(rest) > width:  # a word with spaces in it
+                word, rest = " ".join([word, *rest[:-width]]), rest[-width:]
+            try:
+                vector = np.array(rest, np.float32)
+            except ValueError:
+                vector = np.empty(0, np.float32)
+            if not width or len(vector) != width or not np.isfinite(vector).all():
+                raise DataError(
+                    f"expected a word and {width or 'its'} numbers",
+                    where=f"{path}:{number}",
+                    fix="Give word2vec's or GloVe's text format, not the binary one.",
+                )
+            found.setdefault(word, vector)
+        if not found:
+            raise DataError("holds no vectors", where=str(path))
+        return cls(list(found), np.stack(list(found.values())))
+
+    @classmethod
+    def of_model(cls, model: Model) -> Self:
+        """The static vectors of a model's table: those of the pieces that are whole words."""
+        tokenizer = model.tokenizer
+        special = {tokenizer.id_of("unk"), *tokenizer.special_ids.tolist()}
+        special.update(tokenizer.unused_ids.tolist())
+        inside = tokenizer.continuation
+        kept = [
+            number
+            for number in range(tokenizer.vocab_size)
+            if number not in special and not inside[number]
+        ]
+        table = model.encoder.embeddings.word_embeddings.weight.detach().float().cpu().numpy()
+        return cls(tokenizer.tokens(kept), table[kept])
+
+    def write(self, path: str | Path, *, format: Literal["word2vec", "glove"] = "word2vec") -> None:
+        """Write a text file, each number in as few digits as give it back.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        lines = [f"{len(self.words)} {self.vectors.shape[1]}"] if format == "word2vec" else []
+        for word, vector in zip(self.words, self.vectors, strict=True):
+            lines.append(" ".join([word, *map(str, vector)]))
+        files.write(path, "\n".join(lines) + "\n")
+
+    def to_model(self) -> Model:
+        """An encoder without layers or positions, whose table these are: for `embed`, `probe` and
+        `finetune`. Words are folded to lower case if all of these are."""
+        lowercase = all(word == word.lower() for word in self.words)
+        words = [word for word in self.words if word not in _SPECIAL]
+        tokenizer = Tokenizer.from_vocabulary([*_SPECIAL, *words], lowercase=lowercase)
+        size = {"vocab_size": tokenizer.vocab_size, "hidden_size": self.vectors.shape[1]}
+        config = EncoderConfig.parse({**STATIC, **size})
+        model = Model.fresh(config, tokenizer)
+        table = np.zeros((tokenizer.vocab_size, self.vectors.shape[1]), np.float32)
+        table[len(_SPECIAL) :] = self.vectors[[self._places[word] for word in words]]
+        embedding = model.encoder.embeddings.word_embeddings
+        embedding.weight = nn.Parameter(torch.from_numpy(table))
+        return model
+
+    def neighbours(
+        self,
+        plus: Iterable[str],
+        minus: Iterable[str] = (),
+        *,
+        top_k: int = 10,
+        farthest: bool = False,
+    ) -> list[tuple[str, float]]:
+        """The words nearest to a sum of words, with their cosines; those given are left out.
+
+        `king - man + woman` is `neighbours(["king", "woman"], ["man"])`. Each word counts with a
+        vector of length 1, as in word2vec's tools (Mikolov, Yih and Zweig 2013).
+
+        Args:
+            plus: words that are added; one at least of both.
+            minus: words that are taken away.
+            top_k: how many are returned.
+            farthest: those with the least cosine instead.
+
+        Raises:
+            DataError: a word is not among these.
+        """
+        signed = [(self._place(word), 1) for word in plus]
+        signed += [(self._place(word), -1) for word in minus]
+        target = sum(sign * self._unit[place] for place, sign in signed)
+        cosines = self._unit @ (target / max(float(np.linalg.norm(target)), 1e-30))
+        order = np.argsort(cosines if farthest else -cosines, kind="stable").tolist()
+        given = {place for place, _ in signed}
+        chosen = [place for place in order if place not in given][:top_k]
+        return [(self.words[place], float(cosines[place])) for place in chosen]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {word: place for place, word in enumerate(self.words)}
+
+    @cached_property
+    def _unit(self) -> Float32[np.ndarray, "words width"]:
+        lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
+        unit: np.ndarray = self.vectors / np.where(lengths, lengths, 1)
+        return unit
+
+    def _place(self, word: str) -> int:
+        if word not in self._places:
+            raise DataError(f"there is no vector of the word {word!r}")
+        return self._places[word]

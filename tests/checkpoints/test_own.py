@@ -1,0 +1,45 @@
+"""The package's own family: what no published family has is saved, and loads as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertworks.api import Model, load
+from bertworks.errors import CheckpointError
+from bertworks.model.config import EncoderConfig
+from bertworks.text.tokenizer import Tokenizer
+from tests.training.letters import WORD_PIECES
+
+GEOMETRY = {
+    **{"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16},
+    **{"classifier_dropout": 0.0, "tagging_dropout": 0.2, "answering_dropout": 0.1},
+}
+KINDS = {
+    "sinusoidal": {"positions": "sinusoidal"},
+    "none": {"positions": "none", "type_vocab_size": 0, "norm_first": True},
+    "no layers": {"positions": "none", "num_hidden_layers": 0, "embedding_norm": False},
+    "narrow embeddings": {"embedding_size": 4, "gated": True, "use_bias": False},
+}
+
+
+def _model(**more: object) -> Model:
+    tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
+    values = {**GEOMETRY, "num_hidden_layers": 2, "vocab_size": tokenizer.vocab_size, **more}
+    return Model.fresh(EncoderConfig.parse(values), tokenizer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_saved_loads_with_every_bit(kind: str, tmp_path: Path) -> None:
+    model = _model(family="bertworks", **KINDS[kind])
+    again = load(model.save(tmp_path / "model"))
+    assert again.encoder.config == model.encoder.config
+    text = ["a b c"]
+    assert np.array_equal(again.embed(text), model.embed(text))
+
+
+def test_a_published_family_says_which_has_it(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="family=bertworks"):
+        _model(positions="none").save(tmp_path / "model")

@@ -1,0 +1,43 @@
+"""Servers of the small models of `tests/serving`, and a browser that looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.explorer.browser import Visit, browsers
+from tests.serving.conftest import Running, directory, loaded, running, saved, server, start
+
+__all__ = ["directory", "loaded", "saved", "server", "start"]
+
+MODELS = ("pretrained", "encoder", "classifier", "tagger", "answering", "causal")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with browsers() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def site(saved: dict[str, str]) -> Iterator[Running]:
+    """A server whose default model predicts masked words."""
+    models = {name: saved[name] for name in MODELS}
+    with running({**models, "other": saved["pretrained"]}) as started:
+        yield started
+
+
+@pytest.fixture
+def visit(browser: Any, site: Running) -> Iterator[Callable[..., Visit]]:
+    """A tab on the server's page; what went wrong in it is known at the end."""
+    visits: list[Visit] = []
+
+    def begin(size: str = "desktop", **more: Any) -> Visit:
+        visits.append(Visit(browser, f"{site.url}/", size, **more))
+        return visits[-1]
+
+    yield begin
+    for one in visits:
+        one.close()

@@ -1,0 +1,481 @@
+"""Each view as a person uses it, in a browser; what it shows is what the model says."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import re
+import shlex
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bertworks import explorer, load
+from bertworks.cli import app
+from bertworks.serving.security import Keys
+from bertworks.training.checkpoint import save_weights
+from tests.explorer.browser import Visit
+
+pytestmark = pytest.mark.long
+
+TEXT = "the door was open in london."
+ASKED = TEXT.replace(" ", "+")
+
+
+def cells(table: Any) -> list[list[str]]:
+    """The body of a table."""
+    found: list[list[str]] = table.evaluate(
+        "one => [...one.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    return found
+
+
+def saved_as(page: Any, name: str, within: Any) -> bytes:
+    """What a button of that name saves."""
+    with page.expect_download() as waiting:
+        within.get_by_role("button", name=name, exact=True).click()
+    return Path(waiting.value.path()).read_bytes()
+
+
+def percents(text: str) -> float:
+    return float(re.sub(r"[^\d.]", "", text)) / 100
+
+
+def test_fill_in_the_blank(visit, loaded, browser) -> None:
+    tab = visit()
+    page = tab.open(f"#/fill?text={ASKED}")
+    page.get_by_role("button", name="open", exact=True).click()
+    page.get_by_role("heading", name="The blank · was “open”").wait_for()
+    expected = loaded("pretrained").fill_mask("the door was [MASK] in london.", top_k=10)[0]
+    shown = cells(page.locator(".card table").first)[:10]
+    assert [row[0].removesuffix(" (the original)") for row in shown] == [
+        one["token"].replace("##", "·") for one in expected
+    ]
+    assert [percents(row[2]) for row in shown] == pytest.approx(
+        [one["probability"] for one in expected], abs=0.006
+    )
+    page.get_by_label("Candidates").fill("river, deep")
+    page.get_by_role("heading", name="Candidates").first.wait_for()  # typing has ended
+    page.get_by_role("button", name="door", exact=True).click()
+    page.get_by_label("Compare with").select_option("other")
+    page.get_by_role("heading", name="Blank 2").first.wait_for()
+    tab.settle()
+    page.get_by_role("heading", name="other", exact=True).wait_for()
+    assert page.get_by_role("heading", name="Candidates").count() == 4
+    rows = list(
+        csv.reader(io.StringIO(saved_as(page, "CSV", page.locator(".card").first).decode()))
+    )
+    assert rows[0] == ["piece", "probability"]
+    assert [row[0] for row in rows[-2:]] == ["river", "deep"]
+    link = page.url
+    text = page.locator("main").inner_text()
+    again = visit()
+    restored = again.open(link.removeprefix(again.url))
+    restored.get_by_role("heading", name="Blank 2").first.wait_for()
+    again.settle()
+    assert restored.locator("main").inner_text() == text
+
+
+def test_what_a_blank_would_be(visit, loaded) -> None:
+    tab = visit()
+    page = tab.open(f"#/guess?text={ASKED}")
+    page.get_by_role("button", name="open", exact=True).click()
+    tab.settle()
+    assert page.locator(".bars").count() == 0, "nothing is shown before one has guessed"
+    page.get_by_label("Your guess").fill("deep")
+    page.get_by_label("Your guess").press("Enter")
+    page.get_by_text("It gives your “deep”").wait_for()
+    found = explorer.fill(loaded("pretrained"), TEXT, words=[3], candidates=["deep"])["blanks"][0]
+    layers = cells(page.get_by_role("table", name="The likeliest pieces"))
+    assert [row[2] for row in layers] == [f"{one['entropy']:.1f}" for one in found["layers"]]
+    page.get_by_text("As a table").click()
+    numbers = cells(page.get_by_role("table", name="From layer to layer"))
+    assert [float(row[2]) for row in numbers] == pytest.approx(
+        [one["candidates"][0]["probability"] for one in found["layers"]], rel=1e-3
+    )
+
+
+def test_a_blank_at_each_checkpoint_of_a_run(browser, start, loaded, tmp_path: Path) -> None:
+    own, run = loaded("pretrained"), tmp_path / "run"
+    own.save(run / "model")
+    for step in (20, 1000):
+        torch.manual_seed(step)
+        network = own.task.network(own.encoder.config)
+        save_weights(run / "checkpoints" / f"step-{step:08d}" / "weights.safetensors", network)
+    model = load(run, device="cpu")
+    asked = {"words": [3], "candidates": ["deep"]}
+    answers = [explorer.fill(model, TEXT, **asked, checkpoint=step) for step in (20, 1000, None)]
+    expected = [answer["blanks"][0]["both"] for answer in answers]
+    assert len({one["top"][0]["probability"] for one in expected}) == 3
+
+    def likeliest(page) -> list[tuple[str, float]]:
+        rows = cells(page.get_by_role("table", name="The blank", exact=True))
+        return [(row[0].removesuffix(" (the original)"), percents(row[2])) for row in rows[:10]]
+
+    def of(answer) -> list[Any]:
+        return [
+            (one["token"].replace("##", "·"), pytest.approx(one["probability"], abs=0.006))
+            for one in answer["top"]
+        ]
+
+    with start({"run": str(run)}) as site:
+        tab = Visit(browser, f"{site.url}/")
+        page = tab.open(f"#/guess?text={ASKED}&words=3&guess=deep&shown=1")
+        slider = page.get_by_role("slider", name="Checkpoint")
+        assert likeliest(page) == of(expected[2]), "the model itself, first"
+        for key, says, answer in (
+            ("Home", "step 20", expected[0]),
+            ("ArrowRight", "step 1,000", expected[1]),
+        ):
+            slider.press(key)
+            page.get_by_text(says).wait_for()
+            tab.settle()
+            assert likeliest(page) == of(answer)
+        page.get_by_role("button", name="Ask every checkpoint").click()
+        figure = page.get_by_role("figure", name="From checkpoint to checkpoint")
+        figure.get_by_text("As a table").click()
+        rows = cells(figure.locator("table"))
+        assert [row[0] for row in rows] == ["20", "1000"]
+        for at, (row, answer) in enumerate(zip(rows, expected[:2], strict=True)):
+            shown = [float(one) for one in row[1:]]
+            chances = [answer["original"], answer["candidates"][0], answer["top"][0]]
+            assert shown == pytest.approx([one["probability"] for one in chances], rel=1e-3), at
+        again = Visit(browser, f"{site.url}/")
+        restored = again.open(page.url.removeprefix(again.url))
+        restored.get_by_text("step 1,000").wait_for()
+        again.settle()
+        assert likeliest(restored) == of(expected[1])
+        again.close()
+        tab.close()
+
+
+def test_next_word_both_ways(visit, loaded) -> None:
+    page = visit().open(f"#/next?text={ASKED}&words=1")
+    blank = explorer.fill(loaded("pretrained"), TEXT, words=[1], layers=False)["blanks"][0]
+    for name, side in (("Left side alone", "left"), ("Both sides", "both")):
+        first = cells(page.get_by_role("table", name=name))[0]
+        assert percents(first[2]) == pytest.approx(blank[side]["top"][0]["probability"], abs=0.006)
+    page = visit().open(f"#/next?text={ASKED}&model=causal")
+    assert page.get_by_text("This model is causal").is_visible()
+    assert page.get_by_role("heading", name="Both sides").count() == 0
+
+
+def test_pieces(visit, loaded) -> None:
+    tab = visit()
+    page = tab.open("#/pieces?text=the+unopened+door&pair=日本")
+    tokens = loaded("pretrained").tokenizer.encode("the unopened door", "日本")
+    shown = cells(page.get_by_role("table", name="Pieces"))
+    assert [int(row[1]) for row in shown] == tokens.input_ids.tolist()
+    assert [int(row[3]) for row in shown] == tokens.token_type_ids.tolist()
+    page.get_by_label("Text", exact=True).fill("<b>x</b>")
+    page.get_by_role("cell", name="0–1", exact=True).wait_for()
+    tab.settle()
+    assert page.locator("main b").count() == 0, "a text is text"
+
+
+def test_from_text_to_answer(visit, loaded) -> None:
+    page = visit().open(f"#/steps?text={ASKED}&words=3")
+    steps = explorer.steps(loaded("pretrained"), TEXT, words=[3])
+    count = len(steps["pieces"]["tokens"])
+    assert page.get_by_text(f"[{count}, 16]").count() == 2
+    at = [one["token"] for one in steps["pieces"]["tokens"]].index("london")
+    page.get_by_role("group", name="Pieces").get_by_role("button", name="london").click()
+    rows = cells(page.get_by_role("table", name="The states of london"))
+    shown = [float(number.replace("−", "-")) for number in rows[-1][1:9]]
+    assert shown == pytest.approx(steps["states"][-1]["rows"][at], abs=0.006)
+    assert page.get_by_role("heading", name="The answer: the blank").is_visible()
+
+
+def test_attention(visit, loaded) -> None:
+    tab = visit()
+    page = tab.open(f"#/attention?text={ASKED}&words=3")
+    answer = explorer.attention(loaded("pretrained"), TEXT, words=[3])
+    size = len(answer["pieces"]["tokens"])
+    heads = page.get_by_role("group", name="Heads; press").get_by_role("button")
+    assert heads.count() == 4
+    heads.nth(3).click()
+    page.get_by_role("heading", name="Layer 2, head 2", exact=True).wait_for()
+    page.get_by_role("group", name="Words that look").get_by_role("button").nth(1).hover()
+    page.get_by_text("“the” looks at").wait_for()
+    page.get_by_role("button", name="Matrix").click()
+    matrix = page.get_by_role("figure", name="Layer 2, head 2: matrix")
+    matrix.get_by_text("As a table").click()
+    shown = [[float(one) for one in row[1:]] for row in cells(matrix.locator("table"))]
+    data = np.frombuffer(__import__("base64").b64decode(answer["weights"]["base64"]), np.uint8)
+    weights = data.reshape(2, 2, size, size) / answer["weights"]["scale"]
+    np.testing.assert_allclose(shown, weights[1, 1], atol=1e-4)
+
+    page.get_by_label("Merge pieces").check()
+    page.get_by_label("Hide special").check()
+    words = len(answer["pieces"]["words"])
+    matrix.get_by_text("As a table").click()
+    assert len(cells(matrix.locator("table"))) == words
+    page.get_by_label("From").select_option("1")
+    page.get_by_label("To", exact=True).select_option("2")
+    page.get_by_role("figure", name="From “door” to “was” in every head").wait_for()
+
+    page.get_by_role("button", name="Switch off: layer 2, head 2").click()
+    page.get_by_role("heading", name="Without layer 2, head 2").wait_for()
+    tab.settle()
+    asked = {"text": TEXT, "words": [3], "off": [(1, 1)]}
+    before = explorer.predict(loaded("pretrained"), TEXT, words=[3])["prediction"]
+    token = before["target"]["token"]
+    off = explorer.predict(
+        loaded("pretrained"), **asked, target={"kind": "blank", "blank": 0, "token": token}
+    )["prediction"]
+    said = page.locator(".card p", has_text="the blank “").inner_text()
+    assert percents(said.split(": ")[1].split(" %")[0]) == pytest.approx(
+        off["probability"], abs=0.006
+    )
+    page.get_by_role("button", name="Rank all heads").click()
+    table = page.get_by_role("table", name="Heads by their effect")
+    table.wait_for()
+    ranked = explorer.heads(loaded("pretrained"), TEXT, words=[3])["ranked"]
+    assert [row[0] for row in cells(table)] == [
+        f"Layer {one['layer'] + 1}, head {one['head'] + 1}" for one in ranked
+    ]
+
+
+@pytest.mark.parametrize("claim", ["previous", "links"])
+def test_a_claim_about_heads(visit, loaded, claim: str) -> None:
+    page = visit().open(f"#/attention?claim={claim}")
+    sentences = ["the door was open | 2-1, 4-3", "the river was deep | 2-1"]
+    page.get_by_label("Sentences, one a line").fill("\n".join(sentences))
+    page.get_by_role("button", name="Test it").click()
+    page.get_by_text("Counted on").wait_for()
+    more = {"links": [[(1, 0), (3, 2)], [(1, 0)]]} if claim == "links" else {}
+    texts = [one.partition(" | ")[0] for one in sentences]
+    found = explorer.claim(loaded("pretrained"), texts, claim, **more)
+    assert f"Counted on {found['words']} words" in page.locator("main").inner_text()
+    best = cells(page.get_by_role("table", name="The best heads"))
+    assert percents(best[0][1]) == pytest.approx(found["ranked"][0]["score"], abs=0.006)
+
+
+def test_minimal_pair(visit, loaded) -> None:
+    page = visit().open("#/pair?text=the+[MASK]+was+open&other=the+[MASK]+was+deep")
+    found = explorer.minimal_pair(
+        loaded("pretrained"), "the [MASK] was open", "the [MASK] was deep"
+    )
+    figure = page.get_by_role("figure", name="Change of each vector")
+    figure.get_by_text("As a table").click()
+    shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
+    np.testing.assert_allclose(shown, 1 - np.array(found["vectors"]), atol=1e-4)
+    assert page.get_by_text("6 pieces are aligned; 1 differs.").is_visible()
+
+
+def test_which_words_decided(visit, loaded) -> None:
+    tab = visit()
+    page = tab.open("#/occlusion?model=classifier&text=the+door+was+open")
+    table = page.get_by_role("table", name="Effect of each word")
+    rows = cells(table)
+    found = explorer.occlusion(loaded("classifier"), "the door was open")
+    assert {row[0] for row in rows} == {"the", "door", "was", "open"}
+    texts = [one["text"] for one in found["pieces"]["words"]]
+    for one in found["words"]:
+        (row,) = (row for row in rows if row[0] == texts[one["word"]])
+        assert percents(row[1]) == pytest.approx(one["probability"], abs=0.006)
+    label = found["prediction"]["distribution"][1]["name"]
+    page.get_by_label("What is explained").select_option(label)
+    page.get_by_text(f"the label “{label}”").wait_for()
+
+
+def test_a_word_in_context(visit, loaded) -> None:
+    tab = visit()
+    page = tab.open()
+    page.get_by_role("link", name="A word in context").click()
+    page.get_by_label("Word", exact=True).fill("door")
+    page.get_by_label("Sentences that have it").fill("the door was open\na deep door\nthe door")
+    page.get_by_text("“door” occurs 3 times.").wait_for()
+    found = explorer.contexts(
+        loaded("pretrained"), "door", ["the door was open", "a deep door", "the door"]
+    )
+    page.get_by_role("slider", name="After layer").press("ArrowLeft")
+    figure = page.get_by_role("figure", name="After layer 1")
+    figure.get_by_text("As a table").click()
+    shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
+    np.testing.assert_allclose(shown, found["similarity"][1], atol=1e-3)
+    picture = ET.fromstring(saved_as(page, "SVG", page.get_by_role("figure", name="A map")))
+    assert len(picture.findall(".//{*}circle")) == 3
+    assert "var(" not in ET.tostring(picture, "unicode"), "the colours are its own"
+    assert saved_as(page, "PNG", figure)[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_next_sentence(visit, loaded) -> None:
+    page = visit().open("#/follow?text=the+door+was+open&pair=a+river")
+    model = loaded("pretrained")
+    page.get_by_text("It follows with").wait_for()
+    page.get_by_label("Second sentence").fill("a deep river")
+    page.get_by_role("heading", name="As you edit").wait_for()
+    rows = cells(page.get_by_role("table", name="What was tried"))
+    expected = [
+        model.next_sentence("the door was open", one) for one in ("a deep river", "a river")
+    ]
+    assert [percents(row[2]) for row in rows] == pytest.approx(expected, abs=0.006)
+
+
+def test_classify_and_tag(visit, loaded) -> None:
+    page = visit().open("#/classify?model=classifier&text=the+door+was+open")
+    (expected,) = loaded("classifier").predict("the door was open")
+    rows = cells(page.get_by_role("table", name="Labels"))
+    assert {row[0].removesuffix(" (predicted)"): percents(row[2]) for row in rows} == (
+        pytest.approx(expected["probabilities"], abs=0.006)
+    )
+    page = visit().open("#/tag?model=tagger&text=the+door+in+london")
+    (tagged,) = loaded("tagger").predict("the door in london")
+    rows = cells(page.get_by_role("table", name="Tags"))
+    assert [row[1] for row in rows] == list(tagged["tags"])
+    marked = [one.removesuffix("LOC").strip() for one in page.locator("mark").all_inner_texts()]
+    assert marked == [one["text"] for one in tagged["entities"]]
+
+
+def test_answer_and_no_answer(visit) -> None:
+    page = visit().open("#/answer?model=answering&question=door&text=the+door+was+open")
+    slider = page.get_by_role("slider", name="“No answer” is predicted")
+    slider.fill("100")
+    page.locator("mark").wait_for()
+    slider.fill("0")
+    page.locator(".notice", has_text="No answer.").wait_for()
+    assert page.locator("mark").count() == 0
+    assert page.evaluate("document.activeElement.type") == "range", "the keyboard stays at it"
+
+
+def test_similarity_and_search(visit, loaded) -> None:
+    texts = ["the door was open", "a deep river", "the river was deep"]
+    tab = visit()
+    page = tab.open("#/similarity?model=encoder")
+    page.get_by_label("Texts, one a line").fill("\n".join(texts))
+    page.get_by_text("The most alike").wait_for()
+    tab.settle()
+    figure = page.get_by_role("figure", name="Cosine similarity")
+    page.get_by_text("3 the river w").wait_for()
+    figure.get_by_text("As a table").click()
+    shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
+    np.testing.assert_allclose(shown, loaded("encoder").similarity(texts, texts), atol=1e-3)
+    page = tab.open("#/search?model=encoder&query=river")
+    page.get_by_label("Texts to search in").fill("\n".join(texts))
+    page.get_by_text("The nearest of 3").wait_for()
+    scores = loaded("encoder").similarity(["river"], texts)[0]
+    best = texts[int(np.argmax(scores))]
+    assert cells(page.get_by_role("table", name="The nearest texts"))[0][0] == best
+
+
+def test_a_view_whose_head_is_missing_says_so_and_shows_a_model_that_has_it(visit) -> None:
+    tab = visit()
+    page = tab.open("#/tag")
+    assert "was trained for pretraining" in page.locator(".notice").inner_text()
+    tab.open("#/classify?model=tagger")  # now the page knows what the tagger is
+    page.goto(f"{tab.url}#/tag?model=classifier")
+    page.get_by_role("link", name="Show it with tagger").click()
+    page.get_by_role("heading", name="Word by word").wait_for()
+
+
+def test_the_servers_error_is_shown_in_one_line(visit) -> None:
+    tab = visit()
+    page = tab.open("#/fill")
+    page.get_by_label("Text").fill("door " * 200)
+    page.locator(".status.error").wait_for()
+    said = page.locator(".status.error").inner_text()
+    assert "tokens" in said
+    assert "\n" not in said
+
+
+def test_a_link_that_says_nonsense_shows_the_view_all_the_same(visit) -> None:
+    tab = visit()
+    for link in (f"attention?text={ASKED}&words=3,99&layer=x&head=9&measure=y", "steps?token=900"):
+        page = tab.open(f"#/{link}")
+        assert page.locator(".status.error").count() == 0, link
+        assert page.get_by_role("button", name="[MASK]").first.is_visible()
+
+
+VIEWS = {
+    "fill": f"text={ASKED}&words=1",
+    "guess": f"text={ASKED}&words=1&shown=1",
+    "next": f"text={ASKED}&words=1",
+    "contexts": "",
+    "pieces": f"text={ASKED}&pair=a",
+    "steps": f"text={ASKED}&words=1",
+    "attention": f"text={ASKED}&words=1&merge=1",
+    "pair": "text=the+[MASK]+was+open&other=a+[MASK]+was+open",
+    "occlusion": "model=classifier&text=the+door",
+    "follow": "",
+    "classify": "model=classifier",
+    "tag": "model=tagger&text=the+door",
+    "answer": "model=answering&question=door&text=the+door",
+    "similarity": "model=encoder",
+    "search": "model=encoder&query=door&texts=the+door%0Aa+river",
+}
+
+
+LIKE_OPTIONS = {
+    "fill": "text=--the+door+was+open&words=3",
+    "attention": "text=top_k=the+door&pair=-a",
+    "follow": "text=-the+door&pair=--out+it",
+    "classify": "model=classifier&text=--help",
+    "answer": "model=answering&question=-door&text=--the+door",
+    "similarity": "model=encoder&texts=--the+door%0A-a",
+    "search": "model=encoder&query=-door&texts=-the+door%0A--a",
+}
+"""Texts that a command line would take for options or settings."""
+
+
+@pytest.mark.parametrize(("view", "values"), [*VIEWS.items(), *LIKE_OPTIONS.items()])
+def test_the_calls_that_one_copies_run_as_they_are(
+    visit, view: str, values: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tab = visit(permissions=["clipboard-read", "clipboard-write"])
+    page = tab.open(f"#/{view}?{values}")
+    page.get_by_text("The same call as curl").click()
+
+    def copied(name: str) -> str:
+        page.get_by_role("button", name=f"Copy {name}").click()
+        text: str = page.evaluate("navigator.clipboard.readText()")
+        return text
+
+    words = shlex.split(copied("curl"))
+    assert words[0] == "curl"
+    url = next(word for word in words if word.startswith("http"))
+    answer = httpx.post(url, json=json.loads(words[words.index("-d") + 1]))
+    assert answer.status_code == 200, answer.text
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(copied("Python"), view, "exec"), {})
+    *before, line = copied("Command line").split(" && ")
+    monkeypatch.chdir(tmp_path)
+    for command in before:
+        subprocess.run(command, shell=True, check=True)
+    program, *words = shlex.split(line)
+    assert program == "bertworks"
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert done.stdout or list(tmp_path.iterdir())
+
+
+def test_a_server_with_keys_asks_for_one_and_keeps_it_out_of_the_link(
+    browser, saved, start
+) -> None:
+    key = "0123456789abcdef"
+    with start({"m": saved["pretrained"]}, keys=Keys({"me": key})) as keyed:
+        tab = Visit(browser, f"{keyed.url}/")
+        page = tab.page
+        page.goto(f"{tab.url}#/fill?text={ASKED}&words=1")
+        page.get_by_label("Key").fill("a wrong one, alas")
+        page.get_by_role("button", name="Use this key").click()
+        page.get_by_text("does not know the key").wait_for()
+        page.get_by_label("Key").fill(key)
+        page.get_by_role("button", name="Use this key").click()
+        page.get_by_role("heading", name="The blank · was “door”").wait_for()
+        assert key not in page.url
+        assert key not in page.content()
+        page.get_by_text("The same call as curl").click()
+        assert "$KEY" in page.locator("pre").first.inner_text()
+        page.reload()
+        page.get_by_role("heading", name="The blank · was “door”").wait_for()
+        tab.close()

@@ -1,0 +1,178 @@
+"""The page for everybody: any width, light and dark, by keyboard, read aloud; and as one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertworks import explorer
+from bertworks.explorer.page import page as page_of
+from tests.explorer.browser import Visit, axe
+from tests.explorer.test_browser import ASKED, TEXT, VIEWS, cells
+
+pytestmark = pytest.mark.long
+
+LACKING = "tag?model=classifier"
+
+
+@pytest.mark.parametrize(("size", "scheme"), [("desktop", "light"), ("phone", "dark")])
+def test_every_view_fits_and_axe_finds_no_serious_fault(visit, size: str, scheme: str) -> None:
+    script = axe()
+    tab = visit(size, color_scheme=scheme)
+    faults: list[Any] = []
+    for link in (*(f"{view}?{values}" for view, values in VIEWS.items()), LACKING):
+        page = tab.open(f"#/{link}")
+        width = page.evaluate("document.documentElement.scrollWidth")
+        faults += [(link, "wider than the screen", width)] if width > tab.width else []
+        faults += [(link, "error", one) for one in page.locator(".status.error").all_inner_texts()]
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        page.evaluate(script)
+        found = page.evaluate("axe.run({resultTypes: ['violations']})")
+        faults += [
+            (link, one["id"], [node["target"] for node in one["nodes"]])
+            for one in found["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+    assert not faults, "\n".join(map(str, faults))
+
+
+def test_the_keyboard_reaches_everything_and_leaves_it(visit) -> None:
+    tab = visit()
+    page = tab.open(f"#/attention?text={ASKED}&words=3")
+    seen: list[str] = []
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(
+            "(one => [`${one.tagName} ${one.getAttribute('aria-label') ?? one.textContent}`,"
+            " getComputedStyle(one).outlineStyle])(document.activeElement)"
+        )
+        if name.startswith("BODY"):
+            break
+        assert outline != "none", f"{name} does not show that it has the keyboard"
+        seen.append(name)
+    else:
+        pytest.fail("the keyboard does not come to the page's end")
+    assert seen[0] == "A Skip to the view"
+    text = "\n".join(seen)
+    for wanted in ("Attention", "TEXTAREA", "Layer 1, head 1", "Lines", "Test it", "CSV"):
+        assert wanted in text
+    assert sum(one.startswith("BUTTON Layer") for one in seen) == 1, "one stop for all heads"
+
+
+def test_a_word_is_hidden_and_a_head_chosen_by_keyboard_alone(visit) -> None:
+    tab = visit()
+    page = tab.open(f"#/attention?text={ASKED}")
+    page.get_by_role("button", name="the", exact=True).first.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_url("**words=3**")
+    tab.settle()
+    assert page.evaluate("document.activeElement.textContent") == "open", "it is still there"
+    page.get_by_role("button", name="Layer 1, head 1", exact=True).focus()
+    for key in ("ArrowDown", "ArrowRight", " "):
+        page.keyboard.press(key)
+    page.get_by_role("heading", name="Layer 2, head 2", exact=True).wait_for()
+    page.get_by_role("link", name="Skip to the view").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    assert page.get_by_role("heading", name="Attention", exact=True).is_visible()
+
+
+def test_the_colours_follow_the_system_until_one_chooses(visit) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    tab = visit(color_scheme="dark")
+    page = tab.open("#/pieces")
+    dark = page.evaluate(paper)
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(paper) != dark
+    page.get_by_role("button", name="Colours").click()
+    assert page.evaluate(paper) == dark
+    page.reload()
+    tab.settle()
+    assert page.evaluate(paper) == dark, "it is remembered"
+
+
+def test_on_a_phone_the_views_are_in_a_menu(visit) -> None:
+    tab = visit("phone")
+    page = tab.open(f"#/fill?text={ASKED}&words=1")
+    link = page.get_by_role("link", name="Next word, both ways")
+    assert not link.is_visible()
+    page.get_by_text("View: Fill in the blank").click()
+    link.click()
+    page.get_by_role("heading", name="Next word, both ways").wait_for()
+    tab.settle()
+    assert page.get_by_label("Text", exact=True).input_value() == TEXT, "the text comes along"
+    page.go_back()
+    page.get_by_role("heading", name="The blank · was “door”").wait_for()
+
+
+@pytest.fixture
+def file(loaded, tmp_path: Path) -> Path:
+    """A page of one text."""
+    found = tmp_path / "page.html"
+    data = explorer.explain(loaded("pretrained"), TEXT)
+    found.write_text(page_of(data), encoding="utf-8")
+    return found
+
+
+@pytest.fixture
+def offline(browser: Any, file: Path) -> Iterator[Visit]:
+    tab = Visit(browser, file.as_uri())
+    yield tab
+    tab.close()
+
+
+def test_a_file_shows_its_text_without_a_server(offline: Visit, loaded) -> None:
+    page = offline.open("#/fill")
+    page.get_by_role("button", name="door", exact=True).click()
+    page.get_by_role("heading", name="The blank · was “door”").wait_for()
+    (first, *_) = loaded("pretrained").fill_mask("the [MASK] was open in london.")[0]
+    shown = cells(page.locator(".card table").first)[0][0]
+    assert shown.removesuffix(" (the original)") == first["token"].replace("##", "·")
+    for view in ("guess", "next", "pieces", "steps", "attention", "occlusion"):
+        page = offline.open(f"#/{view}")
+        assert page.locator(".status.error").count() == 0, view
+    assert page.locator("textarea").count() == 0, "its text is what it is"
+    page = offline.open("#/attention")
+    assert page.get_by_role("group", name="Heads; press").get_by_role("button").count() == 4
+    page = offline.open("#/search")
+    assert "needs a server" in page.locator(".notice").inner_text()
+
+
+def test_a_file_of_a_classifier_switches_heads_off(browser, loaded, tmp_path: Path) -> None:
+    found = tmp_path / "page.html"
+    data = explorer.explain(loaded("classifier"), TEXT)
+    found.write_text(page_of(data), encoding="utf-8")
+    tab = Visit(browser, found.as_uri())
+    page = tab.open("#/attention?layer=1&head=0")
+    page.get_by_role("button", name="Switch off: layer 2, head 1").click()
+    said = page.locator(".card p", has_text="the label “")
+    said.wait_for()
+    share = data["prediction"]["probability"] + data["heads"]["effects"][1][0]
+    assert float(said.inner_text().split(": ")[1].split(" %")[0]) == pytest.approx(
+        100 * share, abs=0.6
+    )
+    tab.close()
+
+
+def test_a_file_without_javascript_is_tables(browser, file: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    text = page.locator("main").inner_text()
+    for heading in ("Pieces", "Each word hidden"):
+        assert heading in text
+    rows = page.locator("main table").nth(1).locator("tbody tr").all_inner_texts()
+    assert [row.split("\t")[0] for row in rows] == [
+        "the",
+        "door",
+        "was",
+        "open",
+        "in",
+        "london",
+        ".",
+    ]
+    context.close()

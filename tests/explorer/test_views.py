@@ -1,0 +1,423 @@
+"""Views of one text: as the library's verbs, or as a plain computation, have it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from bertworks import explorer
+from bertworks.api import BareEncoder, Model
+from bertworks.checkpoints.families import FAMILIES
+from bertworks.errors import DataError
+from bertworks.explorer.needs import kinds_of
+from bertworks.inference.activations import _WatchedAttention
+from bertworks.packed import Packed
+from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
+from bertworks.tasks.pretraining.task import PretrainingTask
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.checkpoint import save_weights
+from tests.checkpoints.published import geometry, redraw
+from tests.serving.conftest import LIMIT, PIECES
+from tests.serving.test_bert import _probability
+
+TEXT = "the door was [MASK] in london"
+Loaded = Callable[[str], Model]
+
+
+def pretrained(family: str, seed: int = 0, **values) -> Model:
+    """A masked language model of a family with random weights."""
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    task = PretrainingTask(tokenizer, InstanceSettings(format="full-sentences"), max_length=LIMIT)
+    network = task.network(geometry(family, vocab_size=len(PIECES), **values))
+    redraw(network, seed)
+    return Model(tokenizer, task, network.eval())
+
+
+def tops(answer: dict) -> list[tuple[int, float]]:
+    return [(one["id"], pytest.approx(one["probability"], abs=1e-6)) for one in answer["top"]]
+
+
+def test_pieces_know_their_characters_and_words(loaded: Loaded) -> None:
+    text, pair = "the riverx was  [MASK]", "é€ door"
+    found = explorer.pieces(loaded("pretrained"), text, pair)["pieces"]
+    words = [(word["text"], word["of"]) for word in found["words"]]
+    firsts = [("the", "text"), ("riverx", "text"), ("was", "text"), ("[MASK]", "text")]
+    assert words == [*firsts, ("é€", "pair"), ("door", "pair")]
+    encoding = loaded("pretrained").tokenizer.encode(text, pair, typed_mask=True)
+    tokens = found["tokens"]
+    assert [token["id"] for token in tokens] == encoding.input_ids.tolist()
+    assert [token["segment"] for token in tokens] == encoding.token_type_ids.tolist()
+    assert [token["position"] for token in tokens] == list(range(len(tokens)))
+    for token in tokens:
+        if token["special"]:
+            assert (token["of"], token["word"]) == (None, None)
+        else:
+            word = found["words"][token["word"]]
+            assert word["start"] <= token["start"] < token["end"] <= word["end"]
+            assert tokens[word["tokens"][0]]["start"] == word["start"]
+    assert [token["token"] for token in tokens if token["unknown"]] == ["[UNK]"]
+
+
+def test_a_tagger_reads_words_as_its_task_does(loaded: Loaded) -> None:
+    model, text = loaded("tagger"), "the door, in london!"
+    words = explorer.pieces(model, text)["pieces"]["words"]
+    assert [word["text"] for word in words] == model.predict([text])[0]["words"]
+    assert [text[word["start"] : word["end"]] for word in words] == [w["text"] for w in words]
+
+
+def test_blanks_are_filled_as_fill_mask_does(loaded: Loaded) -> None:
+    model = loaded("pretrained")
+    text = "the [MASK] was [MASK] in london"
+    found = explorer.fill(model, text, top_k=3)["blanks"]
+    expected = model.fill_mask(text, top_k=3)
+    assert [blank["position"] for blank in found] == [2, 4]
+    for blank, own in zip(found, expected, strict=True):
+        assert tops(blank["both"]) == [(one["id"], one["probability"]) for one in own]
+        assert tops(blank["layers"][-1]) == tops(blank["both"])
+        assert len(blank["layers"]) == 3
+        assert blank["both"]["original"] is None
+
+
+def test_words_are_masked_by_their_numbers(loaded: Loaded) -> None:
+    model = loaded("pretrained")
+    (blank,) = explorer.fill(model, "the door was open", words=[1])["blanks"]
+    (typed,) = explorer.fill(model, "the [MASK] was open")["blanks"]
+    assert tops(blank["both"]) == tops(typed["both"])
+    ids = model.tokenizer.encode("the [MASK] was open", typed_mask=True).input_ids
+    with torch.inference_mode():
+        hidden = model.encoder(Packed.from_arrays([ids]).to("cpu"))
+        shares = torch.softmax(model.network.mlm_head(hidden[2:3])[0].double(), -1)
+    original = blank["both"]["original"]
+    assert (original["token"], blank["word"]) == ("door", 1)
+    assert original["probability"] == pytest.approx(float(shares[original["id"]]), rel=1e-5)
+    order = shares.argsort(descending=True).tolist()
+    assert original["rank"] == 1 + order.index(original["id"])
+    expected = -(shares * shares.log2()).sum().item()
+    assert blank["both"]["entropy"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "albert"])
+def test_a_layers_answer_is_that_of_a_model_that_ends_there(family: str) -> None:
+    model = pretrained(family)
+    (blank,) = explorer.fill(model, TEXT)["blanks"]
+    for layers in (1, 2):
+        short = pretrained(family, num_hidden_layers=layers, num_hidden_groups=None)
+        if family == "albert":
+            short = pretrained(family, num_hidden_layers=layers)
+        own = short.network.state_dict()
+        weights = model.network.state_dict()
+        short.network.load_state_dict({name: weights[name] for name in own})
+        assert tops(blank["layers"][layers]) == [
+            (one["id"], one["probability"]) for one in short.fill_mask(TEXT, top_k=10)[0]
+        ]
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_is_explained(family: str) -> None:
+    if FAMILIES[family].read_config({}, where=family).attention == "causal":
+        tokenizer = Tokenizer.from_vocabulary(PIECES)
+        instances = InstanceSettings(format="full-sentences")
+        task = PretrainingTask(tokenizer, instances, causal=True, max_length=LIMIT)
+        network = task.network(geometry(family, vocab_size=len(PIECES)))
+        model = Model(tokenizer, task, network.eval())
+        assert explorer.explain(model, "the door")["fill"]["blanks"][0]["left"]["top"]
+        return
+    model = pretrained(family)
+    found = explorer.explain(model, TEXT)
+    (expected,) = model.fill_mask(TEXT, top_k=10)
+    answer = [(one["id"], one["probability"]) for one in expected]
+    assert tops(found["fill"]["blanks"][0]["both"]) == answer
+    assert found["prediction"]["probability"] == pytest.approx(answer[0][1], abs=1e-6)
+    assert np.shape(found["heads"]["effects"]) == (3, 4)
+    assert max(abs(one["change"]) for one in found["heads"]["ranked"]) > 1e-6
+
+
+def test_from_the_left_nothing_to_the_right_is_seen() -> None:
+    model = pretrained("bert")
+    one, two = (
+        explorer.fill(model, f"the door was [MASK] {more}")["blanks"][0]
+        for more in ("in london", "a river")
+    )
+    assert tops(one["left"]) == tops(two["left"])
+    assert tops(one["both"]) != tops(two["both"])
+    other = explorer.fill(model, "a door was [MASK] in london")["blanks"][0]
+    assert tops(one["left"]) != tops(other["left"])
+    (last,) = explorer.fill(model, "in london the door was [MASK]")["blanks"]
+    assert tops(last["left"]) == tops(last["both"]), "there is nothing to the right"
+
+
+def test_candidates_of_several_pieces_take_as_many_masks(loaded: Loaded) -> None:
+    model, words = loaded("pretrained"), ["open", "nu", "xyz"]
+    (blank,) = explorer.fill(model, TEXT, candidates=words)["blanks"]
+    for word, found in zip(words, blank["both"]["candidates"], strict=True):
+        ids = model.tokenizer.piece_ids([word])[0].tolist()
+        assert found["pieces"] == model.tokenizer.tokens(ids)
+        assert found["probability"] == pytest.approx(_probability(model, TEXT, 0, ids), rel=1e-4)
+    assert blank["layers"][-1]["candidates"] == blank["both"]["candidates"]
+
+
+def test_a_causal_model_is_asked_what_comes_next(loaded: Loaded) -> None:
+    model = loaded("causal")
+    (blank,) = explorer.fill(model, "the door")["blanks"]
+    likeliest = blank["left"]["top"][0]["token"]
+    assert model.generate(["the door"], max_new_tokens=1) == [
+        model.tokenizer.decode([blank["left"]["top"][0]["id"]])
+    ]
+    assert blank["both"] is None
+    prediction = explorer.predict(model, "the door")["prediction"]
+    assert prediction["target"]["token"] == likeliest
+    with pytest.raises(DataError, match="candidates"):
+        explorer.fill(model, "the door", candidates=["nu"])
+
+
+def test_attention_as_bytes_and_its_measures() -> None:
+    model = pretrained("bert")
+    found = explorer.attention(model, TEXT)
+    coded = found["weights"]
+    weights = np.frombuffer(base64.b64decode(coded["base64"]), np.uint8).reshape(coded["shape"])
+    tokens = len(found["pieces"]["tokens"])
+    assert weights.shape == (3, 4, tokens, tokens)
+    assert np.abs(weights.sum(-1) / 255 - 1).max() <= tokens / 510
+    for layer in model.encoder.layers:  # queries and keys of zeros: each token attends to all alike
+        with torch.no_grad():
+            layer.attention.query_key_value.weight[:96] = 0
+            layer.attention.query_key_value.bias[:96] = 0
+    measures = explorer.attention(model, TEXT)["measures"]
+    places = np.arange(tokens)
+    expected = {
+        "entropy": math.log2(tokens),
+        "separator": 1 / tokens,
+        "first": 1 / tokens,
+        "self": 1 / tokens,
+        "previous": (tokens - 1) / tokens**2,
+        "next": (tokens - 1) / tokens**2,
+        "distance": np.abs(places[:, None] - places).mean(),
+    }
+    for name, value in expected.items():
+        assert np.allclose(measures[name], value, rtol=1e-4), name
+        assert np.shape(measures[name]) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "pair"),
+    [
+        ("pretrained", TEXT, None),
+        ("pretrained", "the door was open", "a river"),
+        ("classifier", "the door was open", None),
+        ("topics", "the door was open", None),
+        ("reranker", "the door", "a river"),
+        ("tagger", "the door in london", None),
+        ("answering", "was it deep", "the door was open in london. a river"),
+        ("causal", "the door was", None),
+    ],
+)
+def test_each_head_and_word_by_itself_moves_a_prediction(
+    loaded: Loaded, name: str, text: str, pair: str | None
+) -> None:
+    model = loaded(name)
+    base = explorer.predict(model, text, pair)["prediction"]
+    found = explorer.heads(model, text, pair)
+    assert found["prediction"] == base
+    effects = np.array(found["effects"])
+    assert effects.shape == (2, 2)
+    for layer, head in np.ndindex(2, 2):
+        off = explorer.predict(model, text, pair, target=base["target"], off=[(layer, head)])
+        change = off["prediction"]["probability"] - base["probability"]
+        assert effects[layer, head] == pytest.approx(change, abs=1e-6)
+    changes = [abs(one["change"]) for one in found["ranked"]]
+    assert changes == sorted(changes, reverse=True)
+    assert len({(one["layer"], one["head"]) for one in found["ranked"]}) == 4
+    assert max(changes) > 1e-6
+    hidden = explorer.occlusion(model, text, pair)
+    assert hidden["prediction"] == base
+    own = base["target"].get("position") if base["target"]["kind"] == "blank" else None
+    words = [word["number"] for word in found["pieces"]["words"] if own not in word["tokens"]]
+    assert [one["word"] for one in hidden["words"]] == words
+    assert max(abs(one["change"]) for one in hidden["words"]) > 1e-6
+
+
+def test_layers_below_a_head_that_is_off_are_computed_once(monkeypatch) -> None:
+    model = pretrained("bert")  # of three layers with four heads
+    size = len(explorer.pieces(model, TEXT)["pieces"]["tokens"])
+    computed = []
+    watched = _WatchedAttention.forward
+
+    def counted(self, hidden, scope):
+        computed.append(scope.layer)
+        return watched(self, hidden, scope)
+
+    monkeypatch.setattr(_WatchedAttention, "forward", counted)
+    monkeypatch.setattr("bertworks.explorer.reading._AT_ONCE", 4 * size)
+    found = explorer.heads(model, TEXT)["effects"]
+    text, states = [0, 1, 2], [0, 1, 2]  # the prediction, and the states that others begin with
+    assert sorted(computed) == sorted([*text, *states, 0, 1, 2, 1, 2, 2])
+    monkeypatch.setattr("bertworks.explorer.reading._AT_ONCE", 3 * size)  # layers in one pack
+    assert np.allclose(explorer.heads(model, TEXT)["effects"], found, atol=1e-6)
+
+
+def test_a_hidden_word_is_a_mask_in_its_place(loaded: Loaded) -> None:
+    model = loaded("pretrained")
+    found = explorer.occlusion(model, TEXT, target={"token": "open"})
+    assert (found["by"], len(found["words"])) == ("[MASK]", 5)
+    masked = explorer.fill(model, "the [MASK] was [MASK] in london", candidates=["open"])
+    chance = masked["blanks"][1]["both"]["candidates"][0]["probability"]
+    assert found["words"][1]["probability"] == pytest.approx(chance, abs=1e-6)
+    model = loaded("classifier")
+    found = explorer.occlusion(model, "the door was open", target={"label": "so"})
+    ids = model.tokenizer.encode("the door was open").input_ids.copy()
+    ids[2] = model.tokenizer.mask_id
+    with torch.inference_mode():
+        logits = model.network.predict(_batch(ids))["logits"][0]
+    expected = torch.softmax(logits, -1)[list(model.labels).index("so")]
+    assert found["words"][1]["probability"] == pytest.approx(float(expected), abs=1e-6)
+
+
+def _batch(ids: np.ndarray):
+    from bertworks.packed import Batch
+
+    return Batch(Packed.from_arrays([ids]).to("cpu"))
+
+
+def test_predictions_are_those_of_the_task(loaded: Loaded) -> None:
+    def asked(name: str, *texts: str, **target) -> dict:
+        return explorer.predict(loaded(name), *texts, target=target or None)["prediction"]
+
+    text = "the door was open in london"
+    (answer,) = loaded("classifier").predict([text])
+    found = asked("classifier", text)
+    assert found["target"] == {"kind": "label", "label": answer["label"], "name": answer["label"]}
+    shown = {one["name"]: pytest.approx(one["probability"]) for one in found["distribution"]}
+    assert shown == answer["probabilities"]
+    (answer,) = loaded("topics").predict([text])
+    assert asked("topics", text, label="so")["probability"] == pytest.approx(
+        answer["probabilities"]["so"]
+    )
+    (answer,) = loaded("reranker").predict([(text, "a river")])
+    assert asked("reranker", text, "a river")["probability"] == pytest.approx(answer["value"])
+    (answer,) = loaded("tagger").predict([text])
+    for word, (tag, chance) in enumerate(zip(answer["tags"], answer["probabilities"], strict=True)):
+        assert asked("tagger", text, word=word, tag=tag)["probability"] == pytest.approx(chance)
+    expected = loaded("pretrained").next_sentence(text, "a river")
+    assert asked("pretrained", text, "a river")["probability"] == pytest.approx(expected)
+    (answer,) = loaded("answering").predict([("was it", "the door was open")])
+    best = next(one for one in answer["alternatives"] if one["answer"])
+    assert asked("answering", "was it", "the door was open")["target"]["text"] == best["answer"]
+
+
+def test_a_replaced_token_is_one_kind_of_prediction() -> None:
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    task = ReplacedTokensTask(tokenizer, max_length=LIMIT)
+    network = task.network(geometry("electra", vocab_size=len(PIECES)))
+    redraw(network)
+    model = Model(tokenizer, task, network.eval())
+    (answer,) = model.predict(["the door was open"])
+    chances = [token["probability"] for token in answer["tokens"]]
+    found = explorer.predict(model, "the door was open")["prediction"]
+    assert found["target"]["position"] == 1 + int(np.argmax(chances))
+    assert found["probability"] == pytest.approx(max(chances), abs=1e-6)
+    assert explorer.heads(model, "the door was open")["ranked"]
+
+
+def test_steps_add_up(loaded: Loaded) -> None:
+    model = loaded("pretrained")
+    found = explorer.steps(model, TEXT, target={"token": "open"})
+    parts = {part["name"]: np.array(part["rows"]) for part in found["embeddings"]}
+    assert np.allclose(
+        parts["word"] + parts["position"] + parts["segment"], parts["sum"], atol=1e-4
+    )
+    encoding = model.tokenizer.encode(TEXT, typed_mask=True)
+    with torch.inference_mode():
+        states = list(
+            model.encoder.hidden_states(Packed.from_arrays([encoding.input_ids]).to("cpu"))
+        )
+    for own, state in zip(found["states"], states, strict=True):
+        assert own["shape"] == list(state.shape)
+        assert np.allclose(own["rows"], state[:, :8], atol=1e-3)
+        assert np.allclose(own["norms"], state.norm(dim=-1), rtol=1e-3)
+    assert np.allclose(parts["norm"], found["states"][0]["rows"], atol=1e-4)
+    head = found["head"]
+    ((likeliest, *_),) = model.fill_mask(TEXT)
+    assert head["probabilities"][0]["name"] == head["logits"][0]["name"] == likeliest["token"]
+    first, second = head["logits"][:2]
+    ratio = head["probabilities"][0]["probability"] / head["probabilities"][1]["probability"]
+    assert math.exp(first["logit"] - second["logit"]) == pytest.approx(ratio, rel=1e-4)
+    assert found["prediction"]["target"]["token"] == "open"
+    bare = explorer.steps(loaded("encoder"), "the door")
+    assert (bare["head"], bare["prediction"]) == (None, None)
+
+
+def test_checkpoints_of_a_run(tmp_path) -> None:
+    model, other = pretrained("bert"), pretrained("bert", seed=1)
+    run = tmp_path / "run"
+    model.save(run / "model")
+    for step, network in ((2, other.network), (10, model.network)):
+        save_weights(run / "checkpoints" / f"step-{step:08d}" / "weights.safetensors", network)
+    for source in (run, run / "model"):
+        model.source = str(source)
+        assert list(explorer.checkpoints(model)) == [2, 10]
+        for step, expected in ((2, other), (10, model)):
+            found = explorer.fill(model, TEXT, checkpoint=step)
+            assert found["checkpoint"] == step
+            assert tops(found["blanks"][0]["both"]) == [
+                (one["id"], one["probability"]) for one in expected.fill_mask(TEXT, top_k=10)[0]
+            ]
+    assert explorer.describe(model)["checkpoints"] == [2, 10]
+    with pytest.raises(DataError, match=r"no checkpoint of step 3. Has: 2, 10"):
+        explorer.fill(model, TEXT, checkpoint=3)
+
+
+def test_everything_of_a_text_at_once(loaded: Loaded, saved) -> None:
+    for name in saved:
+        pair = "a river was deep" if name in ("answering", "reranker") else None
+        model = loaded(name)
+        found = explorer.explain(model, "the door was open", pair)
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+        assert (found["prediction"] is None) == (name in ("encoder", "choice", "pretrained"))
+        assert (found["masks"] is None) == (name != "pretrained")
+        assert (found["model"]["name"], found["model"]["views"]["pieces"]) == (name, None)
+    model = loaded("pretrained")
+    found = explorer.explain(model, TEXT)
+    assert [one["word"] for one in found["masks"]] == [0, 1, 2, 4, 5], "but for the typed one"
+    for one in found["masks"]:
+        (expected,) = (
+            blank
+            for blank in explorer.fill(model, TEXT, words=[one["word"]], top_k=5)["blanks"]
+            if blank["word"] == one["word"]
+        )
+        assert one["blanks"] == [expected]
+    assert found["heads"] == explorer.heads(model, TEXT)
+    assert found["fill"] == explorer.fill(model, TEXT)
+
+
+def test_a_model_is_left_as_it_was(loaded: Loaded) -> None:
+    model = pretrained("bert")
+    model.network.train()
+    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    explorer.explain(model, TEXT)
+    after = model.network.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(module.training for module in model.network.modules())
+    assert all(weight.requires_grad for weight in model.network.parameters())
+
+
+def test_what_a_model_lacks_is_said_in_a_line() -> None:
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    bare = Model(tokenizer, None, BareEncoder(geometry("bert", num_hidden_layers=0), pooler=False))
+    views = explorer.describe(bare)["views"]
+    assert kinds_of(bare) == []
+    for view, function in (("fill", explorer.fill), ("heads", explorer.heads)):
+        with pytest.raises(explorer.NoHeadError) as raised:
+            function(bare, "the door")
+        assert str(raised.value) in (views[view], views["predict"])
+    with pytest.raises(explorer.NoHeadError, match="without layers"):
+        explorer.attention(bare, "the door")
+    assert "without layers" in views["attention"]
+    assert views["steps"] is None
+    assert len(explorer.steps(bare, "the door")["states"]) == 1

@@ -1,0 +1,1 @@
+"""Faults of every part, tried often: `make faults`; see docs/faults.md."""

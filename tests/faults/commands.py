@@ -1,0 +1,141 @@
+"""The commands that faults are tried on, and what they leave, but for the clock."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..cli.conftest import CPU, SMALL, World
+from . import processes
+
+Words = tuple[object, ...]
+
+_SHORT = ("epochs=1", "max_seq_length=32", "precision=fp32")
+
+
+def _finetune(world: World, out: Path) -> Words:
+    tables = ("--train", world.train, "--dev", world.dev, "--out", out)
+    return (
+        *("finetune", "classification", "--model", world.pretrained, *tables, *CPU, *_SHORT),
+        "checkpoint_every=1",
+        "batch_size=8",
+    )
+
+
+def _vectors(verb: str, *more: object) -> Callable[[World, Path], Words]:
+    return lambda w, out: (
+        *(verb, w.pretrained, "--data", w.train, "--out", out, *CPU, *more),
+        *("precision=fp32", "window_rows=4"),
+    )
+
+
+def _parts(world: World, kind: str) -> list[Path]:
+    """Parts, made once."""
+    made = world.vocab.with_name(f"parts-{kind}")
+    paths = [made / f"{number}.{kind}" for number in (1, 2)]
+    if not made.exists():
+        new = made.with_name(f"new-{kind}")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        for number, path in enumerate(paths, 1):
+            words = {
+                "corpus": ("prepare", world.corpus, "--tokenizer", world.vocab, "--workers", 1),
+                "tsv": ("predict", world.finetuned, "--data", world.train, *CPU, "window_rows=4"),
+            }.get(kind, (*_vectors("embed")(world, path)[:4], *CPU, "window_rows=4"))
+            part = ("--out", new / path.name, "--part", f"{number}/2")
+            ended = processes.run((*words, *part), world.vocab.with_name("log"))
+            assert ended.status == 0, ended.said
+        new.rename(made)
+    return paths
+
+
+def _merge(kind: str) -> Callable[[World, Path], Words]:
+    return lambda w, out: ("merge", *_parts(w, kind), "--out", out)
+
+
+COMMANDS: dict[str, tuple[str, Callable[[World, Path], Words]]] = {
+    "vocab": ("vocab", lambda w, out: ("vocab", w.corpus, "--out", out, "--size", 250)),
+    "prepare": (
+        "prepared",
+        lambda w, out: (
+            *("prepare", w.corpus, "--tokenizer", w.vocab, "--out", out, "--workers", 1),
+            "shard_bytes=1024",
+        ),
+    ),
+    "pretrain": (
+        "run",
+        lambda w, out: ("pretrain", "tiny", *SMALL, f"data={w.prepared}", *CPU, "--out", out),
+    ),
+    "finetune": ("run", _finetune),
+    "grid": ("grid", lambda w, out: (*_finetune(w, out), "--grid", "learning_rate=1e-3,1e-4")),
+    "embed": ("vectors.npy", _vectors("embed")),
+    "embed to Parquet": ("vectors.parquet", _vectors("embed")),
+    "features": ("vectors.parquet", _vectors("features")),
+    "predict": (
+        "answers.tsv",
+        lambda w, out: (
+            *("predict", w.finetuned, "--data", w.train, "--out", out, *CPU),
+            "precision=fp32",
+        ),
+    ),
+    "part of predictions": (
+        "answers.tsv",
+        lambda w, out: (
+            *("predict", w.finetuned, "--data", w.train, "--out", out, *CPU, "--part", "2/2"),
+            *("precision=fp32", "window_rows=4"),
+        ),
+    ),
+    "search": (
+        "index",
+        lambda w, out: (
+            *("search", w.pretrained, w.train, "a door", "--index", out, *CPU),
+            "precision=fp32",
+        ),
+    ),
+    "merge": ("prepared", _merge("corpus")),
+    "merge of vectors": ("vectors.npy", _merge("npy")),
+    "merge of predictions": ("answers.tsv", _merge("tsv")),
+    "merge to Parquet": ("vectors.parquet", _merge("parquet")),
+    "convert": ("model", lambda w, out: ("convert", w.pretrained, out, "--to", "hf")),
+    "convert to TensorFlow": (
+        "model",
+        lambda w, out: ("convert", w.pretrained, out, "--to", "tensorflow"),
+    ),
+    "extend": ("model", lambda w, out: ("extend", w.pretrained, "--positions", 100, "--out", out)),
+}
+"""What is run, by a name: what its output is called, and the command line."""
+
+_CLOCK, _TIMES = (
+    {"sessions.jsonl", "report.html"},
+    {"time", "seconds", "journal_bytes", "journal_crc32"},
+)
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """What a command left in a folder, but for what depends on the clock."""
+    return {
+        path.relative_to(folder).as_posix(): _content(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in _CLOCK and "tensorboard" not in path.parts
+    }
+
+
+def _content(path: Path) -> Any:
+    content = path.read_bytes()
+    if path.name == "journal.jsonl":
+        return [json.dumps(_timeless(json.loads(line))) for line in content.splitlines()]
+    if "checkpoints" in path.parts and path.suffix == ".json":
+        tree = json.loads(content)
+        tree.pop("state.json", None)
+        return json.dumps(_timeless(tree))
+    return hashlib.sha256(content).hexdigest()
+
+
+def _timeless(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    return {name: _timeless(value) for name, value in tree.items() if name not in _TIMES}

@@ -1,0 +1,87 @@
+"""What all faults are tried on, how often, and a table of what was tried."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..cli.conftest import World, make_world, world_at
+from . import processes
+
+_TRIED: dict[str, Counter[str]] = {}
+_USED: Counter[str] = Counter()
+"""The seconds of processor time, by file: on a busy machine those of the clock say little."""
+
+IS_FULL = os.environ.get("FAULTS") == "full"
+SEED = int(os.environ.get("FAULTS_SEED", "0"))
+
+
+def tries(sample: int, full: int) -> int:
+    """How often something is tried."""
+    return full if IS_FULL else sample
+
+
+@pytest.fixture
+def draw(request: pytest.FixtureRequest) -> random.Random:
+    """Draws that depend on the test and on FAULTS_SEED alone."""
+    return random.Random(f"{SEED} {request.node.name}")
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Count what was tried; the table is printed at the end."""
+    counts = _TRIED.setdefault(request.node.nodeid.partition("faults/")[2], Counter())
+
+    def count(**more: int) -> None:
+        counts.update(more)
+
+    return count
+
+
+@pytest.fixture(autouse=True)
+def _used(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = processes.used()
+    yield
+    _USED[request.path.name] += processes.used() - before
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Of several processes, each hands over what it has counted."""
+    if hasattr(session.config, "workeroutput"):
+        tried = {name: dict(counts) for name, counts in _TRIED.items()}
+        session.config.workeroutput["faults"] = [tried, dict(_USED)]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a process has counted; nothing of one that crashed."""
+    tried, used = getattr(node, "workeroutput", {}).get("faults", [{}, {}])
+    for name, counts in tried.items():
+        _TRIED.setdefault(name, Counter()).update(counts)
+    _USED.update(used)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how often each fault was tried, and with what end."""
+    if not any(_TRIED.values()):
+        return
+    terminalreporter.section(f"faults tried (seed {SEED}, {'full' if IS_FULL else 'a sample'})")
+    for name, counts in sorted(_TRIED.items()):
+        ends = ", ".join(f"{key.replace('_', ' ')} {count:,}" for key, count in counts.items())
+        terminalreporter.write_line(f"{name}: {ends}")
+    for name, seconds in _USED.items():
+        terminalreporter.write_line(f"{name}: {seconds:.0f} s of processor time")
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """As of the command line's tests, made in a process of its own: this one computes nothing."""
+    root: Path = tmp_path_factory.mktemp("world")
+    assert processes.call(make_world, root) == 0
+    return world_at(root)

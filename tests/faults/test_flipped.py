@@ -1,0 +1,100 @@
+"""A flipped byte in what a command left half done: found and named, mended, or without effect."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..cli.conftest import World
+from .commands import COMMANDS, left
+from .conftest import tries
+from .processes import Command, Fault, run
+from .test_disk import inputs_of
+from .test_kills import is_refused, undisturbed
+
+pytestmark = pytest.mark.slow
+
+_SAID_ONLY = {"sessions.jsonl", ".lock"}
+"""What nothing depends on."""
+
+
+def flip(file: Path, draw: random.Random) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(file.read_bytes())
+    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    file.unlink()  # it may be a part's too, by another name
+    file.write_bytes(content)
+
+
+def check(said: str, file: Path, root: Path) -> None:
+    """See that an error names a file, or a directory that it is in (of a run: its checkpoint)."""
+    names = [file.name, *(path.name for path in file.parents if path.is_relative_to(root))]
+    assert any(name in said for name in names if name), (file, said)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_bit_of_what_is_unfinished(
+    world: World, tmp_path: Path, draw: random.Random, tally: Callable[..., None], name: str
+) -> None:
+    expected, steps, _ = undisturbed(world, name, world.vocab.with_name(f"whole {name}"))
+    output, words = COMMANDS[name]
+    for trial in range(tries(5, 100)):
+        folder = tmp_path / str(trial)
+        (folder / "out").mkdir(parents=True)
+        command = words(world, folder / "out" / output)
+        at = draw.randint(steps // 3, steps)
+        Command(command, folder, Fault(at, signal.SIGKILL, folder / "out")).wait()
+        files = [
+            path
+            for path in sorted((folder / "out").rglob("*"))
+            if path.is_file() and path.stat().st_size and not path.name.endswith(tuple(_SAID_ONLY))
+        ]
+        if not files or (folder / "out" / output).is_file():
+            continue  # nothing is there yet, or nothing is read again
+        file = draw.choice(files)
+        flip(file, draw)
+        ended = run(command, folder)
+        if ended.status == 0:
+            found, away = left(folder / "out"), file.relative_to(folder / "out").as_posix()
+            if "/checkpoints/" in away and away in found:  # an earlier one, which is not read
+                found[away] = expected.get(away)
+            assert found == expected, file
+        elif not is_refused(ended):
+            assert ended.is_one_line(), (file, ended.said)
+            check(ended.said, file, folder / "out")
+        tally(no_effect=int(ended.status == 0), named=int(ended.status != 0))
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["merge", "merge of vectors", "merge to Parquet", "merge of predictions", "pretrain"]
+)
+def test_a_bit_of_an_input(
+    world: World, tmp_path: Path, draw: random.Random, tally: Callable[..., None], name: str
+) -> None:
+    """Of what earlier commands wrote, whatever has a checksum."""
+    expected, _, _ = undisturbed(world, name, world.vocab.with_name(f"whole {name}"))
+    output, words = COMMANDS[name]
+    inputs = [path for path in inputs_of(world, name) if path.stat().st_size]
+    for trial in range(tries(8, 200)):
+        folder = tmp_path / str(trial)
+        (folder / "out").mkdir(parents=True)
+        file = draw.choice(inputs)
+        content = file.read_bytes()
+        flip(file, draw)
+        try:
+            ended = run(words(world, folder / "out" / output), folder)
+        finally:
+            file.write_bytes(content)
+        if ended.status == 0:
+            assert left(folder / "out") == expected, file
+        else:
+            assert ended.is_one_line(), (file, ended.said)
+            check(ended.said, file, file.parents[1])
+        tally(no_effect=int(ended.status == 0), named=int(ended.status != 0))
+        shutil.rmtree(folder)

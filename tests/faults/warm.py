@@ -1,0 +1,10 @@
+"""What commands import, imported once: every process is forked from one that has done so."""
+
+import importlib
+import pkgutil
+
+import bertworks
+
+for module in pkgutil.walk_packages(bertworks.__path__, "bertworks."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)

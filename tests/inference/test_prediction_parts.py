@@ -1,0 +1,216 @@
+"""Parts of predictions: put together they are one run's bytes, or say what does not fit."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoints.test_store import tiny
+from tests.tasks import test_edges
+
+import bertworks as bw
+from bertworks.errors import DataError, SettingsError
+from bertworks.inference import engine
+from bertworks.tables.reading import read_rows
+from bertworks.tasks.classification import ClassificationTask
+
+models = test_edges.models
+WINDOW: Any = {"window_rows": 4, "precision": "fp32"}
+
+
+def words(n: int) -> list[str]:
+    return ["abcdefgh"[(at * at + n) % 8] for at in range(1 + n % 11)]
+
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "classification": [{"text": " ".join(words(n)), "id": n, "note": "x"} for n in range(30)],
+    "tagging": [{"words": words(n), "document": f"d{n // 7}"} for n in range(30)],
+    "choice": [{"prompt": "a", "choices": [" ".join(words(n)), "c, d"]} for n in range(30)],
+    "answering": [{"question": "a", "context": " ".join(words(n))} for n in range(30)],
+}
+ROWS["classification"][9].pop("note")  # a window later is a column empty
+
+
+@pytest.fixture
+def model() -> bw.Model:
+    return tiny("classification")
+
+
+def table(folder: Path, task: str = "classification") -> Path:
+    file = folder / f"{task}.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[task]))
+    return file
+
+
+def make(
+    model: bw.Model, data: Any, folder: Path, name: str, count: int, **more: Any
+) -> list[Path]:
+    """Parts, each in a folder of its own."""
+    folders = [folder / f"{name} {number}" for number in range(1, count + 1)]
+    for number, one in enumerate(folders, 1):
+        one.mkdir()
+        model.predict_to(one / name, data, part=f"{number}/{count}", **{**WINDOW, **more})
+    return [one / name for one in folders]
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        *((task, "answers.tsv") for task in ROWS),
+        *(("classification", f"answers.{kind}") for kind in ("csv", "jsonl")),
+    ],
+)
+def test_parts_together_are_one_runs_bytes(models, task, name, tmp_path):
+    own = models[task]
+    if task == "tagging":
+        values = {**own.task.to_dict(), "document_context": True}
+        context = type(own.task).from_dict(values, own.tokenizer)
+        own = bw.Model(own.tokenizer, context, own.network)
+    data, whole = table(tmp_path, task), tmp_path / name
+    assert own.predict_to(whole, data, **WINDOW) == 30
+    assert not (tmp_path / f"{name}.json").exists()
+    for count in (3, 11):  # of 8 windows: with 11 parts some are empty
+        parts = make(own, data, tmp_path, f"{count}{name}", count)
+        merged = tmp_path / f"merged {count}{name}"
+        assert bw.merge(parts[::-1], merged) == 30
+        assert merged.read_bytes() == whole.read_bytes()
+        assert not merged.with_name(f"{merged.name}.json").exists()
+
+
+def test_a_column_that_the_first_row_lacks_is_named_in_its_part(model, tmp_path):
+    rows = [{"text": "a"}] * 9 + [{"text": "b", "more": 1}]
+    with pytest.raises(DataError, match="columns that the first row has not: 'more'"):
+        model.predict_to(tmp_path / "2.tsv", rows, part="2/2", **WINDOW)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_does_not_belong_together(model, tmp_path):
+    data, rows = table(tmp_path), ROWS["classification"]
+    one, two, three = make(model, data, tmp_path, "p.tsv", 3)
+    head = tiny("classification")
+    head.network.head.linear.weight.data[0] += 1
+    labels = tiny("classification")
+    values = {**labels.task.to_dict(), "labels": ["no", "maybe"]}
+    labels = bw.Model(
+        labels.tokenizer, ClassificationTask.from_dict(values, labels.tokenizer), labels.network
+    )
+    of_head = make(head, data, tmp_path, "head.tsv", 3)[1]
+    of_labels = make(labels, data, tmp_path, "labels.tsv", 3)[1]
+    of_texts = make(model, [*rows[:20], *rows[21:], rows[20]], tmp_path, "texts.tsv", 3)[2]
+    in_bf16 = make(model, data, tmp_path, "bf16.tsv", 3, precision="bf16")[1]
+    as_json = make(model, data, tmp_path, "json.tsv", 3, json=True)[1]
+    model.predict_to(whole := tmp_path / "whole.tsv", data, **WINDOW)
+    vectors = tmp_path / "v.npy"
+    model.embed_to(vectors, data, part="2/3", **WINDOW)
+    for parts, says in (
+        ([one, three], "of 3 parts, these are missing: '2/3'"),
+        ([one, two, three, two], f"{two}: is part 2/3, as {two} is"),
+        ([one, of_head, three], f"{of_head}: does not belong to {one}: of another model"),
+        ([one, of_labels, three], f"{of_labels}: does not belong to {one}: labels="),
+        ([one, two, of_texts], f"{of_texts}: does not belong to {one}: of other texts"),
+        ([one, in_bf16, three], f"{in_bf16}: does not belong to {one}: precision='bf16', not"),
+        ([one, as_json, three], f"{as_json}: does not belong to {one}: format='jsonl', not 'tsv'"),
+        ([one, whole, three], f"{whole}: is no part with its note beside it"),
+        ([one, vectors, three], f"{vectors}: the name does not end in .tsv"),
+    ):
+        with pytest.raises(DataError) as error:
+            bw.merge(parts, tmp_path / "out.tsv")
+        assert says in str(error.value)
+        assert "\n" not in str(error.value)
+    content = two.read_bytes()
+    two.write_bytes(content[:-2])
+    with pytest.raises(DataError, match=r"p\.tsv: has [\d,]+ bytes, and had"):
+        bw.merge([one, two, three], tmp_path / "out.tsv")
+    for at in range(0, len(content), len(content) // 40):
+        two.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        with pytest.raises(DataError, match=r"p\.tsv: is damaged: its checksum is wrong"):
+            bw.merge([one, two, three], tmp_path / "out.tsv")
+    two.write_bytes(content)
+    bw.merge([one, two, three], out := tmp_path / "out.tsv")
+    assert out.read_bytes() == whole.read_bytes()
+    with pytest.raises(DataError, match="is there already"):
+        bw.merge([one, two, three], out)
+
+
+def test_a_part_is_made_again_by_its_command(model, tmp_path):
+    """Killed before its note was written, it has none, or a former one; then it is refused."""
+    data = table(tmp_path)
+    one, two = make(model, data, tmp_path, "p.tsv", 2)
+    content, note = two.read_bytes(), two.with_name("p.tsv.json")
+    note.unlink()
+    with pytest.raises(DataError, match="is no part with its note beside it"):
+        bw.merge([one, two], tmp_path / "out.tsv")
+    model.predict_to(two, ROWS["classification"][:7], part="2/2", **WINDOW)
+    old = note.read_bytes()
+    model.predict_to(two, data, part="2/2", **WINDOW)
+    assert two.read_bytes() == content
+    note.write_bytes(old)
+    with pytest.raises(DataError, match="when it was finished"):
+        bw.merge([one, two], tmp_path / "out.tsv")
+
+
+def test_parts_that_cannot_be(model, tmp_path):
+    data = table(tmp_path)
+    with pytest.raises(SettingsError, match="part='2/1' is no part"):
+        model.predict_to(tmp_path / "a.tsv", data, part="2/1")
+    for out in ("-", "/dev/null"):
+        with pytest.raises(DataError, match="a part is a file with a note beside it"):
+            model.predict_to(out, data, part="1/2", json=True)
+    with pytest.raises(DataError, match="can be read only once"):
+        model.predict_to(tmp_path / "a.tsv", iter(ROWS["classification"]), part="1/2")
+    assert [path.name for path in tmp_path.iterdir()] == [data.name]
+
+
+class OwnTask(ClassificationTask):
+    name = "own"
+
+
+def test_workers_do_not_know_a_users_task(model, tmp_path):
+    own = OwnTask.from_dict(model.task.to_dict(), model.tokenizer)
+    mine = bw.Model(model.tokenizer, own, model.network)
+    data = table(tmp_path)
+    for use in (
+        lambda: mine.predict_to(tmp_path / "a.tsv", data, workers=2),
+        lambda: mine.evaluate_each([data], on="ray"),
+    ):
+        with pytest.raises(SettingsError, match="workers do not have the file of the task OwnTask"):
+            use()
+    assert mine.predict_to(tmp_path / "a.tsv", data) == 30
+
+
+def labelled(folder: Path) -> list[Path]:
+    files = [folder / f"{number}.jsonl" for number in range(3)]
+    for number, file in enumerate(files):
+        rows = [
+            {"text": row["text"], "label": ["no", "yes"][row["id"] % 2]}
+            for row in ROWS["classification"]
+        ]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows[number * 8 :]))
+    return files
+
+
+def test_each_of_several_tables_is_measured(model, tmp_path):
+    files = labelled(tmp_path)
+    found = model.evaluate_each(files, precision="fp32")
+    assert [one.rows for one in found] == [30, 22, 14]
+    assert found == [model.evaluate(file, precision="fp32") for file in files]
+
+
+@pytest.mark.parametrize("task", test_edges.TASKS)
+def test_a_worker_can_be_sent_every_task(models, task):
+    rows = ROWS.get(task) or [{"text": "a b", "a": "a", "b": "b"}] * 3
+    sent = pickle.loads(pickle.dumps((models[task].network, models[task].task)))
+    found = [answer for _, answer in engine.predict(*sent, read_rows(rows))]
+    assert found == models[task].predict(rows)
+
+
+@pytest.mark.long
+def test_answers_and_measures_do_not_depend_on_workers(model, tmp_path):
+    data, files = table(tmp_path), labelled(tmp_path)
+    for name, workers in (("1.tsv", 1), ("2.tsv", 2)):
+        model.predict_to(tmp_path / name, data, part="2/3", workers=workers, **WINDOW)
+    assert (tmp_path / "1.tsv").read_bytes() == (tmp_path / "2.tsv").read_bytes()
+    assert model.evaluate_each(files, workers=2) == model.evaluate_each(files)

@@ -1,0 +1,178 @@
+"""Processes that share an evaluation come to the outcome of one that does it alone."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.tasks.test_breakdown import CONFIG, PIECES, RANDOM, question, tagged, text, untrained
+
+from bertworks.inference.evaluate import Evaluation, evaluate
+from bertworks.inference.settings import EngineSettings
+from bertworks.model.config import EncoderConfig
+from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.replaced_tokens import (
+    DiscriminatorNetwork,
+    ReplacedTokensTask,
+    with_generator,
+)
+from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
+from bertworks.tasks.pretraining.source import PretrainingExample
+from bertworks.tasks.pretraining.task import PretrainingTask
+from bertworks.tasks.task import Evaluator, Network, Task
+from bertworks.text.tokenizer import Tokenizer
+
+ENGINE = EngineSettings(batch_tokens=40, window_rows=25, precision="fp32")
+
+
+class AskedError(Exception):
+    """A rank has come to where it needs what the others have gathered."""
+
+
+@dataclass
+class OneAfterTheOther:
+    """A rank of several, each of which is run alone: first up to where it needs the others."""
+
+    rank: int
+    world: int
+    notes: list[bytes] = field(default_factory=list)
+
+    def gather(self, value: Any) -> list[Any]:
+        if len(self.notes) < self.world:
+            self.notes.append(pickle.dumps(value))
+            raise AskedError
+        return [pickle.loads(note) for note in self.notes]
+
+
+def in_shares(
+    world: int, network: Network, task: Task[Any], examples: Sequence[Any]
+) -> tuple[list[Evaluation], list[int]]:
+    """What each rank comes to, and how many batches each computed."""
+    computed = [0] * world
+    notes: list[bytes] = []
+    kind = type(task.evaluator())
+    add = kind.add
+    for rank in range(world):
+
+        def counted(self: Evaluator, *batch: Any, rank: int = rank) -> None:
+            computed[rank] += 1
+            add(self, *batch)
+
+        team = OneAfterTheOther(rank, world, notes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kind, "add", counted)
+            with pytest.raises(AskedError):
+                evaluate(network, task, examples, ENGINE, team=team)
+    teams = [OneAfterTheOther(rank, world, notes) for rank in range(world)]
+    return [evaluate(network, task, examples, ENGINE, team=team) for team in teams], computed
+
+
+def check(network: Network, task: Task[Any], examples: Sequence[Any]) -> None:
+    alone = evaluate(network, task, examples, ENGINE)
+    for world in (2, 3):
+        every, computed = in_shares(world, network, task, examples)
+        assert max(computed) - min(computed) <= 4, "one of each window at most"
+        assert min(computed) > 0
+        assert all(found == every[0] for found in every), "to the bit"
+        found = every[0]
+        assert found.metrics == pytest.approx(alone.metrics, rel=1e-12)
+        assert (found.rows, found.remarks) == (alone.rows, alone.remarks)
+        ours, theirs = (one.breakdown.model_dump() for one in (found, alone))
+        for key in ("calibration", "tables"):  # means
+            assert str(rounded(ours.pop(key))) == str(rounded(theirs.pop(key)))
+        assert ours == theirs
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: rounded(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(part) for part in value]
+    return round(value, 12) if isinstance(value, float) else value
+
+
+ROWS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
+    "classes": (
+        "classification",
+        [{"text": text(), "label": str(RANDOM.choice(["x", "y", "z"]))} for _ in range(60)],
+        {},
+    ),
+    "several labels": (
+        "classification",
+        [
+            {"text": text(), "label": [name for name in "pqr" if RANDOM.random() < 0.4]}
+            for _ in range(60)
+        ],
+        {"multi_label": True},
+    ),
+    "numbers": (
+        "regression",
+        [{"text": text(), "label": float(RANDOM.normal())} for _ in range(60)],
+        {},
+    ),
+    "spans": ("tagging", tagged(["B-PER", "O", "B-LOC"]), {}),
+    "answers": ("answering", [question(number % 12) for number in range(48)], {"stride": 8}),
+    "choices": (
+        "choice",
+        [
+            {
+                "prompt": text(),
+                "choices": [text() for _ in range(3)],
+                "label": int(RANDOM.integers(3)),
+            }
+            for _ in range(60)
+        ],
+        {},
+    ),
+    "passages": (
+        "retrieval",
+        [
+            {
+                "query": f"{RANDOM.choice(list('abc'))} {text()}",
+                "positive": text(),
+                "negative": [text()],
+            }
+            for _ in range(40)
+        ],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_labelled_rows(name: str) -> None:
+    kind, rows, options = ROWS[name]
+    model = untrained(kind, rows, **options)
+    assert model.task is not None
+    examples = [model.task.example(row, at, where=f"r{at}") for at, row in enumerate(rows)]
+    check(model.network, model.task, examples)
+
+
+def instances(tokenizer: Tokenizer) -> list[PretrainingExample]:
+    return [
+        PretrainingExample(
+            RANDOM.integers(5, len(PIECES), RANDOM.integers(6, 30)),
+            first_segment=4,
+            next_sentence_label=key % 2,
+            key=key,
+        )
+        for key in range(40)
+    ]
+
+
+def test_pretraining() -> None:
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    task = PretrainingTask(tokenizer, InstanceSettings(max_seq_length=32))
+    check(task.network(CONFIG), task, instances(tokenizer))
+
+
+def test_replaced_tokens() -> None:
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    settings = ReplacedTokensSettings(generator_share=0.5)
+    task = ReplacedTokensTask(tokenizer, settings=settings, max_length=32)
+    config = EncoderConfig(**{**CONFIG.model_dump(), "family": "electra"})
+    network = with_generator(DiscriminatorNetwork(config), settings)
+    check(network, task, instances(tokenizer))

@@ -1,0 +1,207 @@
+"""Parts of a file of vectors: put together they are one run's bytes, or say what does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from tests.checkpoints.test_store import tiny
+from tests.crashes import contents
+
+import bertworks as bw
+from bertworks.errors import DataError, SettingsError
+
+WINDOW: Any = {"window_rows": 4}
+TEXTS = [" ".join("abcdefgh"[at % 8] for at in range(n % 11)) for n in range(30)]
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny()
+
+
+@pytest.fixture(params=["npy", "parquet", "tokens", "words"])
+def kind(request) -> str:
+    return request.param
+
+
+def write(model, kind: str, out: Path, texts: Any = TEXTS, **settings: Any):
+    if kind in ("tokens", "words"):
+        return model.features_to(out, texts, of=kind, **WINDOW, **settings)
+    return model.embed_to(out, texts, **WINDOW, **settings)
+
+
+def name(kind: str) -> str:
+    return f"v.{kind if kind == 'npy' else 'parquet'}"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 11])
+def test_parts_together_are_one_runs_bytes(model, kind, tmp_path, count):
+    folders = [tmp_path / f"part{number}" for number in range(count)]
+    (whole := tmp_path / "whole").mkdir()
+    (merged := tmp_path / "merged").mkdir()
+    found = write(model, kind, whole / name(kind), max_seq_length=7)
+    assert found.cut > 0
+    rows = 0
+    for number, folder in enumerate(folders, 1):
+        folder.mkdir()
+        part = f"{number}/{count}"
+        made = write(model, kind, folder / name(kind), part=part, max_seq_length=7)
+        again = write(model, kind, folder / name(kind), part=part, max_seq_length=7)
+        assert (again.rows, again.new) == (made.rows, 0)
+        rows += made.rows
+    assert rows == found.rows == len(TEXTS)  # of 8 windows: with 11 parts some are empty
+    parts = [folder / name(kind) for folder in folders]
+    joined = bw.merge(parts[::-1], merged / name(kind))
+    assert (joined.rows, joined.width, joined.cut) == (found.rows, found.width, found.cut)
+    assert contents(merged) == contents(whole)
+    assert write(model, kind, merged / name(kind), max_seq_length=7).new == 0  # as one run's
+
+
+def test_a_stopped_part_is_resumed(model, kind, tmp_path):
+    parts = [tmp_path / f"{at}{name(kind)}" for at in (1, 2)]
+    write(model, kind, tmp_path / name(kind))
+
+    def stop(done, _):
+        if done >= 6:
+            raise StopError
+
+    with pytest.raises(StopError):
+        write(model, kind, parts[1], part="2/2", progress=stop)
+    with pytest.raises(DataError, match="is not finished"):
+        bw.merge([parts[1]], tmp_path / f"merged.{parts[1].suffix}")
+    assert write(model, kind, parts[1], part="2/2").new == 10
+    write(model, kind, parts[0], part="1/2")
+    merged = tmp_path / f"merged{parts[0].suffix}"
+    bw.merge(parts, merged)
+    assert merged.read_bytes() == (tmp_path / name(kind)).read_bytes()
+    with pytest.raises(DataError, match="is there already"):
+        bw.merge(parts, merged)
+
+
+def test_rows_of_a_part_have_their_texts_numbers(model, tmp_path):
+    write(model, "parquet", tmp_path / "part.parquet", part="2/2")
+    assert pq.read_table(tmp_path / "part.parquet")["row"].to_pylist() == list(range(16, 30))
+
+
+def test_what_does_not_belong_together(model, tmp_path):
+    def make(stem: str, part: str | None, texts: Any = TEXTS, of=model, **settings: Any) -> Path:
+        write(of, "npy", tmp_path / f"{stem}.npy", texts, part=part, **settings)
+        return tmp_path / f"{stem}.npy"
+
+    one, two, three = (make(f"p{number}", f"{number}/3") for number in (1, 2, 3))
+    other = tiny()
+    other.encoder.embeddings.word_embeddings.weight.data[5] += 1
+    of_model = make("model", "3/3", of=other)
+    pooled = make("pooled", "2/3", pooling="cls")
+    texts = make("texts", "3/3", ["b", *TEXTS[1:]])
+    last = make("last", "3/3", [*TEXTS[:-1], "b"])
+    more = make("more", "3/3", [*TEXTS, "a"])
+    whole, half = make("whole", None), make("half", "2/2")
+    no_note = tmp_path / "no.npy"
+    no_note.write_bytes(one.read_bytes())
+    for parts, says in (
+        ([one, three], "of 3 parts, these are missing: '2/3'"),
+        ([one, two, three, two], f"{two}: is part 2/3, as {two} is"),
+        ([one, two, of_model], f"{of_model}: does not belong to {one}: of another model"),
+        ([one, pooled, three], f"{pooled}: does not belong to {one}: pooling='cls', not 'mean'"),
+        ([one, two, texts], f"{texts}: does not belong to {one}: of other texts"),
+        ([one, two, last], f"{last}: does not belong to {one}: of other texts"),
+        ([one, two, more], f"{more}: does not belong to {one}: of other texts"),
+        ([one, two, whole], f"{whole}: is no part"),
+        ([one, half, three], f"{half}: is part 2/2, and {one} is part 1/3"),
+        ([one, no_note, three], f"{no_note}: is no part with its note beside it"),
+    ):
+        with pytest.raises(DataError) as error:
+            bw.merge(parts, tmp_path / "out.npy")
+        assert says in str(error.value)
+        assert "\n" not in str(error.value)
+    two.write_bytes(two.read_bytes()[:-4])
+    with pytest.raises(DataError, match=r"p2\.npy: has 2,428 bytes, and had 2,432 when"):
+        bw.merge([one, two, three], tmp_path / "out.npy")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_damaged_part_of_parquet(model, tmp_path):
+    parts = [tmp_path / "1.parquet", tmp_path / "2.parquet"]
+    for number, part in enumerate(parts, 1):
+        write(model, "parquet", part, part=f"{number}/2")
+    parts[1].write_bytes(parts[1].read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"2\.parquet: is damaged"):
+        bw.merge(parts, tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def flip(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 4
+    file.write_bytes(content)
+
+
+def test_a_flipped_byte_of_a_part_is_found(model, kind, tmp_path):
+    parts = [tmp_path / f"{at}{name(kind)}" for at in (1, 2)]
+    for number, part in enumerate(parts, 1):
+        write(model, kind, part, part=f"{number}/2")
+    size = parts[1].stat().st_size
+    for at in range(0, size, size // 40):
+        flip(parts[1], at)
+        with pytest.raises(DataError, match=rf"2{name(kind)}: is damaged: its checksum is wrong"):
+            bw.merge(parts, tmp_path / f"merged{parts[0].suffix}")
+        flip(parts[1], at)
+    bw.merge(parts, tmp_path / f"merged{parts[0].suffix}")
+
+
+def test_a_flipped_byte_of_what_is_unfinished_is_found(model, kind, tmp_path):
+    def stop(done, _):
+        if done >= 6:
+            raise StopError
+
+    out = tmp_path / name(kind)
+    with pytest.raises(StopError):
+        write(model, kind, out, progress=stop)
+    part = tmp_path / f"{out.name}.part"
+    for back in (1, 40, 90):  # from the end of the windows
+        at = json.loads((tmp_path / f"{out.name}.json").read_bytes())["size"] - back
+        flip(part, at)
+        with pytest.raises(DataError, match=r"\.part: is damaged: its checksum is wrong"):
+            write(model, kind, out)
+        flip(part, at)
+    assert write(model, kind, out).rows == len(TEXTS)
+
+
+def test_parts_that_cannot_be(model, tmp_path):
+    out = tmp_path / "v.npy"
+    with pytest.raises(SettingsError, match="part='2/1' is no part"):
+        write(model, "npy", out, part="2/1")
+    with pytest.raises(DataError, match="read twice"):
+        write(model, "npy", out, iter(TEXTS), part="1/2")
+    write(model, "npy", out, part="1/2")
+    with pytest.raises(DataError, match="was begun as 1/2, not 2/2"):
+        write(model, "npy", out, part="2/2")
+    with pytest.raises(DataError, match="was begun as 1/2, not no part"):
+        write(model, "npy", out)
+
+
+@pytest.mark.long
+def test_bytes_do_not_depend_on_workers(model, kind, tmp_path):
+    alone, reported = write(model, kind, tmp_path / name(kind), max_seq_length=7), []
+    helped = tmp_path / f"helped{name(kind)}"
+    made = write(
+        *(model, kind, helped, iter(TEXTS)),
+        workers=2,
+        max_seq_length=7,
+        progress=lambda *done: reported.append(done),
+    )
+    assert made == alone
+    assert reported == [(min(30, done), 0) for done in range(4, 36, 4)]
+    assert helped.read_bytes() == (tmp_path / name(kind)).read_bytes()
+    assert helped.with_name(f"{helped.name}.json").read_bytes() == (
+        (tmp_path / f"{name(kind)}.json").read_bytes()
+    )

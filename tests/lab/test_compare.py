@@ -1,0 +1,42 @@
+"""Models compared on a table, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import bertworks as bw
+from bertworks.cli import app
+from tests.training.letters import CONFIG, PIECES, make_rows
+
+
+def test_each_model_is_measured_on_every_fourth_row(tmp_path: Path) -> None:
+    rows = make_rows(80, 1)
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    tokenizer = bw.Tokenizer.from_vocabulary(PIECES)
+    models = [
+        str(bw.Model.fresh(CONFIG, tokenizer, seed=seed).save(tmp_path / f"{seed}"))
+        for seed in (0, 1)
+    ]
+    words = ["lab", "compare", *models, "--data", str(tmp_path / "rows.jsonl"), "--json"]
+    result = CliRunner().invoke(app, [*words, "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [row["model"] for row in found] == models
+    train = [row for number, row in enumerate(rows, 1) if number % 4]
+    for row, model in zip(found, models, strict=True):
+        wanted = bw.probe(model, train=train, dev=rows[3::4], pooling="mean").metrics
+        assert row["accuracy"] == pytest.approx(wanted["accuracy"])
+        assert row["majority"] == wanted["majority"]
+        assert row["texts/s"] > 0
+        assert row["parameters"] == bw.load(model).num_parameters
+
+
+@pytest.mark.parametrize("words", [["mini"], ["--data", "rows.tsv"]])
+def test_what_it_needs_is_said(words: list[str]) -> None:
+    result = CliRunner().invoke(app, ["lab", "compare", *words])
+    assert result.exit_code == 1
+    assert "lab compare takes models, and --data TABLE" in result.output

@@ -1,0 +1,136 @@
+"""The lab: its rule, its records, and that every claim can be measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from bertworks.cli import app
+from bertworks.demo import texts
+from bertworks.errors import SettingsError, TrainingError
+from bertworks.lab import bench
+from bertworks.lab.bench import Lab
+from bertworks.lab.claims import ARMS, MEASURES, Claim, Expect, Verdict, find_claims, overall
+from bertworks.lab.report import measure, number
+from bertworks.training.report import charts
+from tests.demo.test_cycle import _library
+
+
+@pytest.mark.parametrize(
+    ("effects", "seeded", "verdict"),
+    [
+        ((3.0, 4.0, 5.0), True, "shown"),  # 4 is more than twice 1
+        ((0.5, 2.0, 3.5), True, "not shown"),  # 2 is less than twice 1.5
+        ((-3.0, -4.0, -5.0), True, "contradicted"),
+        ((4.0,), True, "not shown"),  # one seed says nothing of the spread
+        ((4.0,), False, "shown"),
+        ((0.0,), False, "not shown"),
+        ((0.5, 2.0, 3.5), False, "shown"),  # the mean of items: 2 beside 1.5 / √3
+    ],
+)
+def test_the_rule(effects: tuple[float, ...], seeded: bool, verdict: Verdict) -> None:
+    claim = Claim("c", 1, seeded, "", "", "", (Expect("a", "b", 2),), lambda *_: {})
+    (found,) = claim.decide([{"a": 10 + effect, "b": 5.0} for effect in effects])
+    assert found.verdict == verdict
+    assert found.effect == pytest.approx(sum(effects) / len(effects))
+    assert str(found.expected) == "a > 2 × b"
+    assert Expect.parse(str(found.expected)) == found.expected
+
+
+def test_several_expectations() -> None:
+    claim = Claim("c", 1, False, "", "", "", (Expect("a", "b"), Expect("a", "c")), lambda *_: {})
+    verdicts = [
+        overall(claim.decide([{"a": 2.0, "b": 1.0, "c": other}])) for other in (1.0, 2.0, 3.0)
+    ]
+    assert verdicts == ["shown", "not shown", "contradicted"]
+
+
+def test_numbers_of_a_table() -> None:
+    shown = [number(x) for x in (None, 0.0, 0.5, -0.12341, 109.482, 1.5e-8, 32768.0)]
+    assert shown == ["–", "0", "0.5", "-0.1234", "109.5", "1.5e-08", "32,768"]
+
+
+def test_claims_are_found_by_name() -> None:
+    claims = find_claims()
+    assert {claim.name for claim in claims} == set(MEASURES)
+    assert all(claim.how and claim.source and len(claim.says.split()) <= 12 for claim in claims)
+    for claim in claims:
+        arms = {arm for expected in claim.rule for arm in (expected.more, expected.less)}
+        assert arms <= ARMS.get(claim.name, arms), claim.name
+    assert [claim.name for claim in find_claims(["order", "senses"])] == ["order", "senses"]
+    with pytest.raises(SettingsError, match="ordr"):
+        find_claims(["ordr"])
+
+
+def test_a_claim_is_measured_once_and_its_page_is_written(tmp_path: Path) -> None:
+    def lab(*words: str) -> str:
+        result = CliRunner().invoke(app, ["lab", *words, "--out", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "square-of-length" in lab("list")
+    assert "contradicted" in lab("run", "square-of-length", "base-110m")
+    page = (tmp_path / "lab.md").read_text(encoding="utf-8")
+    assert "109.5" in page  # millions of parameters
+    found = {one["claim"]: one for one in json.loads((tmp_path / "results.json").read_bytes())}
+    assert found["base-110m"]["verdict"] == "shown"
+    record = tmp_path / "claims" / "base-110m.json"
+    before = record.stat().st_mtime_ns
+    lab("run", "base-110m")
+    assert record.stat().st_mtime_ns == before
+    assert "square-of-length" in (tmp_path / "lab.md").read_text(encoding="utf-8")
+    assert CliRunner().invoke(app, ["lab", "run", "--out", str(tmp_path)]).exit_code == 1
+
+
+def test_a_picture_is_a_file_of_its_own() -> None:
+    drawn = charts.picture(lambda axes: axes.barh([2, 1], [0.5, 0.25]))
+    assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
+    for name in re.findall(r"var\(--(\w+)\)", drawn):
+        assert drawn.count(f"--{name}:#") == 2, name  # light and dark
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lab:
+    monkeypatch.setattr(texts, "standard_library", _library)
+    monkeypatch.setattr(bench, "VOCABULARY_SIZE", 600)
+    return Lab(tmp_path / "lab")
+
+
+def test_a_run_is_made_once_and_its_metrics_are_kept(
+    small: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, metrics = small.pretrained(0, steps=2)
+    monkeypatch.setattr(bench, "pretrain", None)  # nothing is trained again
+    again = Lab(small.out)
+    assert again.pretrained(0, steps=2) == (run, metrics)
+    assert 0 <= metrics["mlm_accuracy"] <= 1
+    with pytest.raises(TypeError):
+        again.pretrained(1, steps=2)
+    with pytest.raises(TrainingError, match="another data"):
+        Lab(small.out, data="elsewhere")
+
+
+@pytest.mark.slow  # forty claims, minutes
+@pytest.mark.parametrize("part", range(4))
+def test_every_claim_can_be_measured(
+    small: Lab, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    pretrained, finetuned = Lab.pretrained, Lab.finetuned
+
+    def short(lab: Lab, seed: int, **changes: Any) -> Any:
+        return pretrained(lab, seed, **{**changes, "steps": 2, "batch_size": 4})
+
+    def few(lab: Lab, model: str | Path, seed: int, **settings: Any) -> float:
+        return finetuned(lab, model, seed, **{**settings, "rows": 16, "epochs": 1})
+
+    monkeypatch.setattr(Lab, "pretrained", short)
+    monkeypatch.setattr(Lab, "finetuned", few)
+    for claim in find_claims()[part::4]:
+        record = measure(small, claim, [0])
+        assert len(record.findings) == len(claim.rule), claim.name

@@ -1,0 +1,160 @@
+"""The explorer's routes: what the functions return, limits and errors of the server."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from bertworks import explorer
+from bertworks.inference.activations import AbandonedError
+from bertworks.serving.explore_routes import VIEWS
+from bertworks.serving.security import Keys
+from tests.serving.conftest import Running
+from tests.serving.test_bert import close
+from tests.serving.test_operations import until
+
+TEXT = "the door was [MASK] in london"
+ASKED = {
+    "pieces": {"text": TEXT},
+    "fill": {"text": TEXT, "words": [1], "candidates": ["open"], "off": [[0, 1]]},
+    "attention": {"text": TEXT, "words": [1]},
+    "predict": {"text": TEXT, "off": [[1, 1]], "target": {"token": "open"}},
+    "heads": {"text": TEXT},
+    "occlusion": {"text": TEXT, "target": {"kind": "blank"}},
+    "steps": {"text": TEXT},
+    "pair": {"text": TEXT, "other": "a river was [MASK] in london"},
+    "contexts": {"word": "door", "texts": ["the door was open", "a door"]},
+    "claim": {"texts": ["the door was open", "a river was deep"], "claim": "next"},
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_route_answers_as_its_function(server: Running, loaded, view: str) -> None:
+    found = server.ask(f"/explore/{view}", {**ASKED[view], "model": "pretrained"})
+    expected = VIEWS[view][1](loaded("pretrained"), **ASKED[view])
+    assert close(found, expected)
+
+
+def test_models_say_which_views_they_have(server: Running, saved) -> None:
+    for name in saved:
+        server.ask("/explore/pieces", {"text": "the door", "model": name})
+    told = server.http.get("/explore/models").json()
+    assert (told["tokens"], told["sentences"]) == (128, 64)
+    entries = {entry["name"]: entry for entry in told["models"]}
+    assert list(entries) == list(saved)
+    assert entries["encoder"]["default"]
+    assert entries["pretrained"]["mask"] == "[MASK]"
+    assert entries["classifier"]["labels"] == ["no", "so", "yes"]
+    for name, entry in entries.items():
+        for view in VIEWS:
+            pair = "a river" if name in ("answering", "reranker") else None
+            text = TEXT if view != "pieces" else "the door"
+            asked = {**ASKED[view], "model": name}
+            if view in ("fill", "heads", "occlusion", "predict"):
+                asked = {"text": text, "pair": pair, "model": name}
+            elif "words" in asked:
+                asked.pop("words")
+            answer = server.post(f"/explore/{view}", asked)
+            reason = entry["views"][view]
+            assert answer.status_code == (200 if reason is None else 424), (name, view, answer.text)
+            if reason is not None:
+                assert answer.json()["error"] == reason
+    line = entries["classifier"]["views"]["fill"]
+    assert line.startswith("the model was trained for classification, and does not predict")
+    assert "pretrained" in line
+
+
+def test_errors_name_the_field(server: Running) -> None:
+    def error(view: str, status: int, **body) -> str:
+        answer = server.post(f"/explore/{view}", {"model": "pretrained", **body})
+        assert answer.status_code == status, answer.text
+        return answer.json()["error"]
+
+    assert error("fill", 422, text="the door").startswith("text: there is no [MASK]")
+    assert error("fill", 413, text="door " * 200).startswith("text: 202 tokens, but at most 48")
+    assert error("attention", 400, text="") == "text: must not be empty"
+    assert error("attention", 422, text="the", words=[7]).startswith("words: there is no word 7")
+    assert error("predict", 422, text=TEXT, off=[[9, 0]]).startswith("off: there is no head 0")
+    assert error("predict", 422, text=TEXT, target={"kind": "tag"}).startswith("target.kind: ")
+    assert error("predict", 422, text=TEXT, target={"token": "xyz"}).startswith("target.token: ")
+    assert error("fill", 422, text=TEXT, checkpoint=3).startswith("checkpoint: no checkpoint of")
+    assert error("fill", 422, text=TEXT, candidates=["a", "€"]).startswith("candidates[1]: ")
+    assert error("fill", 422, text=TEXT, tex="").startswith("tex: no such field")
+    assert error("contexts", 422, word="door", texts=["a door", "a"]).startswith("texts[1]: ")
+    assert error("claim", 422, texts=["a"] * 65).startswith("texts: from 1 to 64")
+    assert error("claim", 413, texts=["door", "door " * 99]).startswith("texts[1]: 101 tokens")
+    assert error("claim", 422, texts=["door was"], claim="links").startswith("links: ")
+    assert error("claim", 422, texts=["door"], claim="next").startswith("texts: the claim 'next'")
+    assert error("pair", 422, text=TEXT, other="a", target={"kind": "x"}).startswith("target.kind")
+
+
+def test_keys_deadlines_and_many_at_a_time(start, saved) -> None:
+    keys = Keys({"me": "a-key-of-some-length"})
+    body = {"text": TEXT}
+    with start({"pretrained": saved["pretrained"]}, keys=keys) as server:
+        assert server.post("/explore/fill", body).status_code == 401
+        assert server.http.get("/explore/models").status_code == 401
+        server.http.headers["authorization"] = "Bearer a-key-of-some-length"
+        late = server.post("/explore/fill", body, headers={"x-deadline-ms": "0"})
+        assert late.status_code == 408
+        expected = server.ask("/explore/heads", body)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: server.ask("/explore/heads", body), range(16)))
+        assert all(one == expected for one in found)
+
+
+def test_a_model_that_is_not_loaded_is_not_described(start, saved) -> None:
+    with start({"one": saved["encoder"], "two": saved["pretrained"]}) as server:
+        told = server.http.get("/explore/models").json()["models"]
+        assert told == [
+            {"name": "one", "default": True, "loaded": False},
+            {"name": "two", "default": False, "loaded": False},
+        ]
+        told = server.http.get("/explore/models", params={"model": "two"}).json()["models"]
+        assert [entry["loaded"] for entry in told] == [False, True]
+        two = server.service.models.get("two").model
+        assert told[1]["layers"] == explorer.describe(two)["layers"] == 2
+
+
+def test_a_view_is_dropped_or_stopped_when_its_client_leaves(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane, body = server.service.lane, {"text": TEXT, "model": "pretrained"}
+    expected = server.ask("/explore/heads", body)
+    entered, go = threading.Event(), threading.Event()
+    begun, stopped = list[int](), list[int]()
+    run = lane.run
+
+    def watched(work, deadline):
+        def watch():
+            begun.append(1)
+            entered.set()
+            assert go.wait(20)
+            try:
+                return work()
+            except AbandonedError:
+                stopped.append(1)
+                raise
+
+        return run(watch, deadline)
+
+    monkeypatch.setattr(lane, "run", watched)
+    content = json.dumps(body)
+    request = (
+        "POST /explore/heads HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(content)}\r\n\r\n{content}"
+    )
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    with socket.create_connection(address) as one, socket.create_connection(address) as two:
+        one.sendall(request.encode())
+        assert entered.wait(20)
+        two.sendall(request.encode())
+        until(lambda: lane._waiting == 2)
+    until(lambda: lane._waiting == 0)
+    go.set()
+    assert server.ask("/explore/heads", body) == expected
+    assert (len(begun), len(stopped)) == (2, 1), "one is stopped, one never begins, one is answered"

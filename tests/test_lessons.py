@@ -1,0 +1,116 @@
+"""Every code block of the lessons runs, prints what it should, and every picture is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests import lessons
+from tests.conftest import ROOT
+from tests.lessons import LESSONS, Block
+
+IMAGES = ROOT / "docs" / "learn" / "images"
+
+
+def marks(file: Path) -> set[str]:
+    return {block.mark for block in lessons.blocks(file.read_text(encoding="utf-8"))} - {""}
+
+
+def cases() -> list[Any]:
+    """Each lesson's quick blocks; and all of them, marked as its longest is."""
+    found = []
+    for file in LESSONS:
+        found.append(pytest.param(file, {""}, id=file.stem))
+        if marked := marks(file):
+            mark = "slow" if "slow" in marked else "long"
+            found.append(
+                pytest.param(
+                    file, {"", *marked}, id=f"{file.stem}-all", marks=getattr(pytest.mark, mark)
+                )
+            )
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::bertworks.errors.BertworksWarning")  # a lesson may have some
+@pytest.mark.parametrize(("file", "wanted"), cases())
+def test_the_blocks_of_a_lesson_run(
+    file: Path, wanted: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in lessons.blocks(file.read_text(encoding="utf-8")):
+        if block.mark in wanted:
+            printed = lessons.run(block, names)
+            for shown, text in zip(expected(block), printed, strict=False):
+                if shown and shown.strip():
+                    place = f"{file.name}, line {block.line}: python -m tests.lessons"
+                    assert lessons.skeleton(block, text) == lessons.skeleton(block, shown), place
+
+
+def expected(block: Block) -> list[str | None]:
+    if block.language == "console":
+        return [shown for _, shown in lessons.commands(block.body)]
+    return [block.printed]
+
+
+def test_a_block_that_fails_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (
+        "```python\nprint(1)\n```\n\n```text\n1\n```\n\n"
+        '```console title="long: a while"\n$ bertworks tokenize nowhere \\\n    text\nshown\n```\n'
+    )
+    first, second = lessons.blocks(page)
+    assert lessons.run(first, {}) == ["1\n"]
+    assert (first.printed, first.mark, second.mark) == ("1\n", "", "long")
+    assert lessons.commands(second.body) == [("bertworks tokenize nowhere \\\n    text", "shown\n")]
+    with pytest.raises(AssertionError, match="no such directory"):
+        lessons.run(second, {})
+    with pytest.raises(AssertionError, match="neither run nor a file"):
+        lessons.run(Block("yaml", "", "a: 1", 1, (0, 0)), {})
+
+
+def test_each_picture_is_drawn_by_the_script_and_shown() -> None:
+    pages = [file.read_text(encoding="utf-8") for file in LESSONS]
+    shown = {name for page in pages for name in re.findall(r"images/([\w-]+)\.svg", page)}
+    assert shown == {file.stem for file in IMAGES.glob("*.svg")}
+    assert shown == set(drawn())
+    for file in IMAGES.glob("*.svg"):
+        assert ElementTree.parse(file).getroot().get("viewBox"), file
+
+
+def drawn() -> dict[str, Any]:
+    """The pictures that `docs/learn/pictures.py` draws."""
+    folder = ROOT / "docs" / "learn"
+    sys.path.insert(0, str(folder))
+    try:
+        spec = importlib.util.spec_from_file_location("lesson_pictures", folder / "pictures.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found: dict[str, Any] = dict(module.PICTURES)
+        return found
+    finally:
+        sys.path.remove(str(folder))
+
+
+@pytest.mark.long  # a browser
+def test_pictures_are_drawn_again(tmp_path: Path) -> None:
+    from tests.explorer.browser import browsers
+
+    with browsers():
+        pass  # or the test is skipped
+    drawn()
+    module = sys.modules["drawing"]
+    data = {"rows": ["a"], "columns": ["b", "c"], "values": [[0.0, 1.0]], "numbers": True}
+    with module.explorer() as draw:
+        svg = ElementTree.fromstring(draw("heat", data))
+    words = [one.text for one in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert words == ["b", "c", "a", "0.00", "1.00"]
+    assert "var(--ink" in ElementTree.tostring(svg, "unicode")

@@ -1,0 +1,109 @@
+"""The model inside the package: its name everywhere, what it knows, how it is shown."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+import torch
+
+import bertworks as bw
+from bertworks.checkpoints.locate import local_directory, locate
+from bertworks.errors import BertworksWarning, CheckpointError
+from tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def mini() -> bw.Model:
+    return bw.load("mini", device="cpu")
+
+
+def test_it_knows_some_english(mini: bw.Model) -> None:
+    likely = {
+        "he was born in new [MASK] in 1950.": "york",
+        "the capital of the united [MASK] of america.": "states",
+        "she was one of the first women [MASK] do so.": "to",
+        "it is located in the north [MASK] the country.": "of",
+    }
+    for text, word in likely.items():
+        (guesses,) = mini.fill_mask(text, top_k=3)
+        assert word in [guess["token"] for guess in guesses], text
+
+
+def test_it_is_small_and_has_both_heads(mini: bw.Model) -> None:
+    directory = locate("mini")
+    assert sum(file.stat().st_size for file in directory.iterdir()) < 12_000_000
+    assert mini.encoder.config.hidden_size == 256
+    assert mini.encoder.config.max_seqlen == 128
+    assert 0 < mini.next_sentence("the war ended in 1945.", "the frog lives in trees.") < 1
+    assert mini.embed(["a text"]).shape == (1, 256)
+
+
+def test_a_directory_of_that_name_is_reached_by_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside = locate("mini")
+    shutil.copytree(inside, "mini")
+    assert local_directory("./mini") == Path("mini")
+    assert local_directory(Path("mini")) == Path("mini")
+    with pytest.warns(BertworksWarning, match=r"the directory here is \./mini"):
+        assert locate("mini") == inside
+
+
+def test_whoever_names_no_model_learns_of_it(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such directory") as caught:
+        bw.load(tmp_path / "nowhere")
+    assert "mini is a small BERT that the package carries" in str(caught.value)
+
+
+@pytest.mark.long
+def test_it_is_where_a_run_begins(mini: bw.Model, tmp_path: Path) -> None:
+    rows = [(f"the {thing} is here", thing) for thing in ("river", "house") * 4]
+    result = bw.finetune("mini", train=rows, dev=rows, out=tmp_path / "run", epochs=1)
+    weights = result.model.encoder.embeddings.word_embeddings.weight
+    assert torch.allclose(weights, mini.encoder.embeddings.word_embeddings.weight, atol=1e-3)
+
+
+def test_saved_in_bfloat16_it_is_half_as_large_and_rounded_once(
+    mini: bw.Model, tmp_path: Path
+) -> None:
+    from transformers import AutoModel
+
+    config = mini.encoder.config.with_values(num_hidden_layers=1)
+    model = bw.Model.fresh(config, mini.tokenizer)
+    sizes = {}
+    for precision in ("fp32", "bf16"):
+        saved = model.save(tmp_path / precision, precision=precision)
+        sizes[precision] = (saved / "model.safetensors").stat().st_size
+    assert sizes["bf16"] < 0.51 * sizes["fp32"]
+    again = bw.load(tmp_path / "bf16", device="cpu").network.state_dict()
+    for name, tensor in model.network.state_dict().items():
+        assert torch.equal(again[name], tensor.bfloat16().float()), name
+    assert AutoModel.from_pretrained(tmp_path / "bf16").dtype == torch.bfloat16
+
+
+def test_notebooks_show_models_and_evaluations(mini: bw.Model) -> None:
+    page = mini._repr_html_()
+    assert "<th style='text-align:left'>layers</th><td style='text-align:left'>4</td>" in page
+    rows = bw.Model.fresh(mini.encoder.config, mini.tokenizer)
+    rows.source = "<script>"
+    assert "<script>" not in rows._repr_html_()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    notebook = nbformat.read(ROOT / "examples" / "first_hour.ipynb", 4)
+    nbclient.NotebookClient(
+        notebook, timeout=900, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    outputs = [out for cell in notebook.cells for out in cell.get("outputs", ())]
+    assert not [out for out in outputs if out.output_type == "error"]
+    tables = [out["data"] for out in outputs if "text/html" in out.get("data", {})]
+    assert len(tables) >= 4  # the model, two runs of training, an evaluation
+    lines = [out["data"]["text/plain"] for out in outputs if out.output_type == "display_data"]
+    assert any("tok/s" in line for line in lines)

@@ -1,0 +1,88 @@
+"""A function over parts: the results in order, in bounded memory, and every fault told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+
+from bertworks import parallel
+from bertworks.errors import BertworksError, DataError, SettingsError
+
+
+class Work:
+    """Doubles numbers; it notes in a file whenever a process gets it."""
+
+    def __init__(self, loads: Path) -> None:
+        self.loads = loads
+
+    def __setstate__(self, state: dict[str, Path]) -> None:
+        self.__dict__ = state
+        with self.loads.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    def __call__(self, part: int) -> int:
+        if part % 5 == 0:
+            time.sleep(0.02)  # others overtake it
+        if part == 103:
+            raise DataError("bad", where="f:3", fix="Mend it.")
+        if part == 104:
+            raise ZeroDivisionError
+        if part == 105:
+            signal.raise_signal(signal.SIGKILL)
+        return part * 2
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_results_are_in_order_and_few_parts_are_on_their_way(workers: int, tmp_path: Path) -> None:
+    drawn = 0
+
+    def parts() -> Iterator[int]:
+        nonlocal drawn
+        while drawn < 40:
+            drawn += 1
+            yield drawn
+
+    results = []
+    for result in parallel.map(Work(tmp_path / "loads"), parts(), workers=workers):
+        results.append(result)
+        assert drawn - len(results) <= 2 * workers
+    assert results == [2 * number for number in range(1, 41)]
+    if workers > 1:
+        loads = (tmp_path / "loads").read_text().split()
+        assert len(loads) == len(set(loads)) == workers
+
+
+def test_a_worker_that_dies_as_it_begins_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that the kernel kills: it reads nothing of a function that no pipe can hold."""
+    resource_tracker.ensure_running()
+    monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: b"/bin/true")
+    function = {number: number for number in range(200_000)}.get
+    with pytest.raises(BertworksError, match=r"a worker process died \(exit status 0\)"):
+        list(parallel.map(function, [1, 2], workers=2))
+
+
+def test_faults_in_workers_come_through(tmp_path: Path) -> None:
+    work = Work(tmp_path / "loads")
+    with pytest.raises(DataError, match=r"^f:3: bad\. Mend it\.$"):
+        list(parallel.map(work, [1, 103], workers=2))
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(parallel.map(work, [104], workers=2))
+    assert "In a worker process" in caught.value.__notes__[0]
+    with pytest.raises(BertworksError, match=r"worker process died \(signal 9\)"):
+        list(parallel.map(work, [1, 105, 2], workers=2))
+
+
+def test_no_process_is_started_for_nothing(tmp_path: Path) -> None:
+    assert list(parallel.map(Work(tmp_path / "loads"), [], workers=2)) == []
+    assert not (tmp_path / "loads").exists()
+
+
+def test_a_place_that_is_none() -> None:
+    with pytest.raises(SettingsError, match="on='spark' is no place"):
+        list(parallel.map(str, [1], on="spark"))

@@ -1,0 +1,193 @@
+"""What a run will take, against published sizes, PyTorch's own count, and a real run's memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+
+import bertworks as bw
+from bertworks.errors import SettingsError
+from bertworks.training import estimate as module
+from bertworks.training.objective import Objective
+
+SMALL = (
+    "model.hidden_size=64",
+    "model.num_attention_heads=2",
+    "model.intermediate_size=256",
+    "model.vocab_size=700",
+    "batch_size=8",
+    "precision=fp32",
+)
+
+
+@pytest.mark.parametrize(
+    "size", ["tiny", *(pytest.param(size, marks=pytest.mark.long) for size in ("base", "large"))]
+)
+def test_parameters_are_those_of_the_published_model(size: str) -> None:
+    found = bw.estimate("paper", [f"model.size={size}"], machine="a100")
+    geometry = bw.EncoderConfig.of_size(size).model_dump(include={"hidden_size"} | _GEOMETRY)
+    with torch.device("meta"):
+        theirs = transformers.BertForPreTraining(transformers.BertConfig(**geometry))
+    assert found.parameters == found.trained == sum(p.numel() for p in theirs.parameters())
+    assert found.memory["weights"] == found.memory["gradients"] == 4 * found.parameters
+    assert found.memory["optimizer"] == 8 * found.parameters
+    assert size == "tiny" or found.flops == module.paper_flops(size)
+
+
+_GEOMETRY = {"num_hidden_layers", "num_attention_heads", "intermediate_size"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("model.num_hidden_layers=5", "phases=[{max_seq_length: 64}]"),
+        ("model.family=electra", "objective=replaced_tokens", "instances.format=full-sentences"),
+        ("objective=causal", "instances.format=full-sentences"),
+    ],
+)
+def test_parameters_and_operations_are_those_of_the_network(words: tuple[str, ...]) -> None:
+    """PyTorch counts the matrix products of a forward and backward pass."""
+    found = bw.estimate("tiny", [*SMALL, *words], machine="a100")
+    settings = module._settings("tiny", [*SMALL, *words])
+    objective: Objective = module._objective(settings, on_meta=False)
+    network = objective.network.train()
+    assert found.parameters == sum(p.numel() for p in network.parameters())
+    batch = module._batch(objective, settings, settings.phases[0], 8)
+    assert batch.packed.num_tokens == found.batch == 8 * settings.phases[0].max_seq_length
+    assert found.tokens == settings.steps * found.batch
+    if objective.network is not objective.kept["model"].network:
+        return  # PyTorch cannot count where one network's output has no gradient
+    with FlopCounterMode(display=False) as counter:
+        torch.stack(list(network(batch.to(torch.device("cpu"))).values())).sum().backward()
+    assert found.flops / settings.steps == pytest.approx(counter.get_total_flops(), rel=0.1)
+
+
+def test_parts_of_memory() -> None:
+    def memory(*words: str, machine: str = "a100") -> dict[str, int]:
+        given = dict(word.split("=") for word in (*SMALL, *words))
+        words = tuple("=".join(pair) for pair in given.items())
+        return dict(bw.estimate("tiny", words, machine=machine).memory)
+
+    plain = memory()
+    assert memory("ema=0.99")["optimizer"] == 1.5 * plain["optimizer"]
+    assert memory("freeze_layers=1")["gradients"] < plain["gradients"]
+    assert memory("freeze_layers=1")["weights"] == plain["weights"]
+    assert memory("batch_size=16")["activations"] == pytest.approx(
+        2 * plain["activations"], rel=0.2
+    )
+    assert memory("batch_size=16", "micro_batch_size=8") == plain
+    shared = memory("batch_size=16", machine="a100x2")
+    assert shared == {**plain, "gradients": 2 * plain["gradients"]}
+    deep = ("model.num_hidden_layers=6",)
+    assert memory(*deep, "gradient_checkpointing=true")["activations"] < (
+        0.5 * memory(*deep)["activations"]
+    )
+
+
+def test_time_is_operations_over_a_share_of_the_peak() -> None:
+    a_row = "micro_batch_size=1"  # at a time: what is computed stays the same
+    one = bw.estimate("base", [a_row], machine="h100")
+    eight = bw.estimate("base", [a_row], machine="h100x8", share=0.2)
+    assert one.flops == eight.flops
+    assert one.flops_per_second == 0.4 * 989e12
+    assert eight.seconds == pytest.approx(one.seconds / 4)
+    assert eight.tokens == 125_000 * 1024 * 128
+    full = bw.estimate("base", [a_row, "precision=fp32"], machine="a100")
+    assert full.flops_per_second == 0.4 * 19.5e12
+    again = bw.estimate("base", [a_row, "gradient_checkpointing=true"], machine="h100")
+    assert again.seconds == pytest.approx(one.seconds * 4 / 3)
+
+
+def test_the_papers_cost() -> None:
+    """6 operations a parameter of the layers and token, and what attention and heads add."""
+    tokens = 1e6 * 256 * (0.9 * 128 + 0.1 * 512)
+    for size, layers in (("base", 12 * 12 * 768**2), ("large", 12 * 24 * 1024**2)):
+        flops = module.paper_flops(size)
+        assert 6 * layers * tokens < flops < 1.2 * 6 * layers * tokens
+
+
+def test_what_is_no_machine() -> None:
+    for name in ("h101", "h100x0", "x8", ""):
+        with pytest.raises(SettingsError, match="no machine is called"):
+            bw.estimate("tiny", machine=name)
+    with pytest.raises(SettingsError, match=r"share=1\.5"):
+        bw.estimate("tiny", machine="h100", share=1.5)
+    with pytest.raises(SettingsError, match="no batch size"):
+        bw.estimate("tiny", ["batch_size=null"], machine="h100")
+
+
+REAL = """
+import ctypes, json, sys
+from pathlib import Path
+import torch
+import bertworks as bw
+import bertworks.training.pretrain as pretrain
+folder, words = Path(sys.argv[1]), sys.argv[2:]
+torch.set_num_threads(1)
+status = Path("/proc/self/status")
+def size(name):
+    return int(status.read_text().split(name + ":")[1].split()[0]) * 1024
+fit = pretrain.fit
+def measured(network, *rest, **named):
+    parameters = sum(p.numel() for p in network.parameters())
+    ctypes.CDLL(None).malloc_trim(0)  # memory freed before but kept would hide what the run takes
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    before = size("VmRSS") - 4 * parameters
+    named["evaluate"] = lambda network: {"mlm_loss": 0.0}
+    result = fit(network, *rest, **named)
+    print(json.dumps({"parameters": parameters, "bytes": size("VmHWM") - before}))
+    return result
+few = ["batch_size=2" if word.startswith("batch_size") else word for word in words]
+bw.pretrain("tiny", few, out=folder / "few")  # loads what PyTorch loads: not what is measured
+pretrain.fit = measured
+bw.pretrain("tiny", words, out=folder / "run")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_memory_of_a_real_run(tmp_path: Path, precision: str) -> None:
+    """A run takes what is estimated, give or take the 15 % that the command names."""
+    text = tmp_path / "text"
+    lines = [
+        " ".join("abcdefghij"[(i * j + i + j) % 10] * (1 + j % 5) for j in range(12))
+        for i in range(9000)
+    ]
+    text.write_text("\n\n".join("\n".join(lines[at : at + 60]) for at in range(0, 9000, 60)))
+    bw.train_vocabulary(lines, size=300).save(tmp_path / "vocab")
+    bw.prepare(text, tokenizer=tmp_path / "vocab", out=tmp_path / "data")
+    words: list[Any] = [
+        *("model.hidden_size=256", "model.num_hidden_layers=3", "model.num_attention_heads=4"),
+        *("model.intermediate_size=1024", "batch_size=128", f"precision={precision}", "steps=2"),
+        *("instances.short_seq_prob=0", "eval_first=false", "tensorboard=false"),
+        f"data={tmp_path / 'data'}",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", REAL, str(tmp_path), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    real = json.loads(done.stdout.splitlines()[-1])
+    found = bw.estimate("tiny", words, machine="cpu2")
+    assert found.parameters == real["parameters"]
+    assert real["bytes"] == pytest.approx(sum(found.memory.values()), rel=0.15)
+
+
+@pytest.mark.long
+def test_here_is_measured() -> None:
+    found = bw.estimate("tiny", SMALL, seconds=0.1)
+    assert 0 < found.share < 1.2  # a busy machine's peak may be measured too low
+    peak = found.machine.peak["fp32"]
+    assert found.flops_per_second == pytest.approx(found.share * peak)
+    assert found.seconds == found.flops / found.flops_per_second

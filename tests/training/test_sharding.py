@@ -1,0 +1,97 @@
+"""A sharded network learns what one learns that each process has all of."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bertworks.errors import CheckpointError, SettingsError
+from bertworks.training.checkpoint import ResumeWarning, load_newest
+from bertworks.training.journal import RunDirectory
+from bertworks.training.settings import FinetuneSettings, FitSettings
+from bertworks.training.sharding import check_can_shard
+
+from .shard_run import shard_run
+
+ROOT = Path(__file__).parents[2]
+CLOSE = {"rtol": 0, "atol": 1e-6}
+
+
+def start(processes: int, out: Path, case: str, steps: int) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    command += [str(processes), "-m", "tests.training.shard_run", str(out), case, str(steps)]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def assert_equal(out: Path, steps: int) -> None:
+    """The journals, the final weights, and the last checkpoints of the two runs."""
+    runs = [RunDirectory(out / name) for name in ("none", "full")]
+    for one, other in zip(*(list(run.lines()) for run in runs), strict=True):
+        assert one.keys() == other.keys()
+        for key in ("losses", "metrics"):
+            assert one.pop(key, {}) == pytest.approx(other.pop(key, {}), rel=1e-6)
+        for key in one.keys() - {"time"}:
+            is_close = isinstance(one[key], float)
+            assert one[key] == (pytest.approx(other[key], rel=1e-6) if is_close else other[key])
+    files = [run.path / f"after-{steps}.safetensors" for run in runs]
+    torch.testing.assert_close(load_file(files[0]), load_file(files[1]), **CLOSE)
+    found = [load_newest(run.checkpoints) for run in runs]
+    assert found[0] is not None and found[1] is not None
+    torch.testing.assert_close(found[0].weights, found[1].weights, **CLOSE)
+    torch.testing.assert_close(found[0].optimizer, found[1].optimizer, **CLOSE)
+
+
+@pytest.mark.long
+def test_one_process_goes_on_with_the_checkpoint_of_two(tmp_path: Path) -> None:
+    start(2, tmp_path, "adamw", 6)
+    assert_equal(tmp_path, 6)
+    (last,) = (tmp_path / "full" / "checkpoints").iterdir()
+    shards = sorted((last / "weights").iterdir())
+    assert len(shards) == 2
+    end = tmp_path / "full" / "after-6.safetensors"
+    whole, *parts = (sum(map(torch.numel, load_file(file).values())) for file in (end, *shards))
+    assert sum(parts) == whole, "each number once"
+    assert max(parts) < 0.6 * whole
+
+    for name in ("none", "full"):
+        with pytest.warns(ResumeWarning, match="processes 2 → 1"):
+            shard_run(tmp_path / name, "adamw", 10, sharding=name)
+    assert_equal(tmp_path, 10)
+
+    shutil.rmtree(tmp_path / "full" / "checkpoints" / "step-00000010")
+    content = bytearray(shards[1].read_bytes())
+    content[-1] ^= 1
+    shards[1].write_bytes(content)
+    with (
+        pytest.warns(ResumeWarning, match=r"weights/.* is damaged"),
+        pytest.raises(CheckpointError, match="every checkpoint is damaged"),
+    ):
+        load_newest(tmp_path / "full" / "checkpoints")
+
+
+@pytest.mark.slow  # half a minute for each start
+@pytest.mark.parametrize("case", ["adamw", "lamb"])
+def test_fifty_steps_and_three_processes_go_on(case: str, tmp_path: Path) -> None:
+    start(2, tmp_path, case, 50)
+    assert_equal(tmp_path, 50)
+    evaluations = [
+        line["metrics"]["loss"]
+        for line in RunDirectory(tmp_path / "full").lines()
+        if line["kind"] == "eval"
+    ]
+    assert evaluations[-1] < evaluations[0] - 0.02, "it learns"
+    start(3, tmp_path, case, 55)
+    assert_equal(tmp_path, 55)
+
+
+def test_what_cannot_be_sharded_is_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match=r"sharding=full.*unfreeze_every"):
+        check_can_shard(FitSettings(batch_size=2, unfreeze_every=3, sharding="full"))
+    with pytest.raises(SettingsError, match=r"sharding=full.*lora_rank"):
+        FinetuneSettings.parse({"sharding": "full", "lora_rank": 4})
