@@ -1,12 +1,15 @@
 """Texts to vectors on a CPU: ours beside what people use, in one run.
 
     python benchmarks/inference.py MODEL --out inference.json
+    python benchmarks/inference.py --passages 384 --texts 24 --out passages.json
 
 MODEL is a sentence encoder's directory (all-MiniLM-L6-v2's, say). The texts are paragraphs of the
-reference text that Python carries. Each contestant is a process that is given texts and returns
-mean-pooled vectors of length 1, tokenising included; all use the same number of threads. ONNX
-Runtime and OpenVINO get the texts sorted by length, in batches that hardly need padding, and their
-graphs are optimised. Cosines are to sentence-transformers' float32 vectors.
+reference text that Python carries, of any length, or joined to passages of so many tokens; passages
+are read by a network of BERT-base's geometry with random weights. Each contestant is a process that
+is given texts and returns mean-pooled vectors of length 1, tokenising included; all use the same
+number of threads. ONNX Runtime and OpenVINO get the texts sorted by length, in batches that hardly
+need padding, and their graphs are optimised. OpenVINO's int8 is nncf's, calibrated on 300 other
+paragraphs. Cosines are to sentence-transformers' float32 vectors.
 """
 
 from __future__ import annotations
@@ -17,21 +20,22 @@ import os
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness import Contestant, Job, in_rounds, machine, matmul_peaks, serve
+from harness import Contestant, Job, Target, Work, arguments, chosen, in_rounds, report, serve
+from models import fresh
 
 Encode = Callable[[list[str]], np.ndarray]
 ONE = "Where did they sell the fresh apples that we ate?"  # 13 pieces
+CALLS = 21
 AT_ONCE = 32
-PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "openvino")
+CALIBRATION = 300
+MANY, SINGLE = "mixed lengths", "one text of 13 tokens"
 
 
 def ours(settings: Mapping[str, str], model: Path, _work: Path) -> Encode:
@@ -55,24 +59,15 @@ def sentence_transformers(dtype: str, model: Path, _work: Path) -> Encode:
 
 def padded(run: Callable[[dict[str, np.ndarray]], np.ndarray], model: Path) -> Encode:
     """Texts through an engine of padded batches, sorted by length, with little to pad."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    tokenizer.enable_truncation(_max_length(model))
-    tokenizer.no_padding()
+    rows_of = _tokenize(model)
 
     def encode(texts: list[str]) -> np.ndarray:
-        rows = [row.ids for row in tokenizer.encode_batch(texts)]
+        rows = rows_of(texts)
         vectors = np.empty((len(texts), 0), np.float32)
         for places in alike(rows):
-            ids = np.zeros((len(places), len(rows[places[-1]])), np.int64)
-            mask = np.zeros_like(ids)
-            for number, at in enumerate(places):
-                ids[number, : len(rows[at])] = rows[at]
-                mask[number, : len(rows[at])] = 1
-            hidden = run(
-                {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-            )
+            inputs = _batch([rows[at] for at in places])
+            mask = inputs["attention_mask"]
+            hidden = run(inputs)
             means = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
             if not vectors.size:
                 vectors = np.empty((len(texts), means.shape[1]), np.float32)
@@ -80,6 +75,25 @@ def padded(run: Callable[[dict[str, np.ndarray]], np.ndarray], model: Path) -> E
         return vectors
 
     return encode
+
+
+def _tokenize(model: Path) -> Callable[[list[str]], list[list[int]]]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer.enable_truncation(_max_length(model))
+    tokenizer.no_padding()
+    return lambda texts: [row.ids for row in tokenizer.encode_batch(texts)]
+
+
+def _batch(rows: list[list[int]]) -> dict[str, np.ndarray]:
+    """Rows in order of length, padded."""
+    ids = np.zeros((len(rows), len(rows[-1])), np.int64)
+    mask = np.zeros_like(ids)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = row
+        mask[number, : len(row)] = 1
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
 
 
 def alike(rows: list[list[int]]) -> Iterator[list[int]]:
@@ -114,7 +128,7 @@ def onnxruntime(name: str, model: Path, work: Path) -> Encode:
     return padded(run, model)
 
 
-def openvino(precision: str, model: Path, work: Path) -> Encode:
+def openvino(weights: str, precision: str, model: Path, work: Path) -> Encode:
     import openvino as ov
 
     core = ov.Core()
@@ -123,7 +137,8 @@ def openvino(precision: str, model: Path, work: Path) -> Encode:
         "INFERENCE_NUM_THREADS": os.environ["OMP_NUM_THREADS"],
         "PERFORMANCE_HINT": "LATENCY",
     }
-    compiled = core.compile_model(core.read_model(work / "openvino.xml"), "CPU", settings)
+    graph = core.read_model(work / f"openvino-{weights}.xml")
+    compiled = core.compile_model(graph, "CPU", settings)
     request = compiled.create_infer_request()
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -133,8 +148,9 @@ def openvino(precision: str, model: Path, work: Path) -> Encode:
     return padded(run, model)
 
 
+REFERENCE = "sentence-transformers"
 CONTESTANTS: dict[str, Callable[[Path, Path], Encode]] = {
-    "sentence-transformers": partial(sentence_transformers, "float32"),
+    REFERENCE: partial(sentence_transformers, "float32"),
     "bertworks": partial(ours, {}),
     "bertworks fp32": partial(ours, {"precision": "fp32"}),
     "bertworks bf16": partial(ours, {"precision": "bf16"}),
@@ -142,13 +158,14 @@ CONTESTANTS: dict[str, Callable[[Path, Path], Encode]] = {
     "sentence-transformers bf16": partial(sentence_transformers, "bfloat16"),
     "ONNX Runtime fp32": partial(onnxruntime, "fp32"),
     "ONNX Runtime int8": partial(onnxruntime, "int8"),
-    "OpenVINO f32": partial(openvino, "f32"),
-    "OpenVINO bf16": partial(openvino, "bf16"),
+    "OpenVINO f32": partial(openvino, "f32", "f32"),
+    "OpenVINO bf16": partial(openvino, "f32", "bf16"),
+    "OpenVINO int8": partial(openvino, "int8", "bf16"),
 }
 
 
-def prepare(model: Path, work: Path) -> None:
-    """Make the peers' files: an optimised ONNX graph, its int8 form, and OpenVINO's."""
+def prepare(model: Path, work: Path, names: list[str], calibration: list[str]) -> None:
+    """Make the peers' files: an optimised ONNX graph, OpenVINO's, and their int8 forms."""
     import onnx
     import openvino as ov
     import torch
@@ -170,13 +187,13 @@ def prepare(model: Path, work: Path) -> None:
             return found.last_hidden_state
 
     plain = Plain("eager")
-    names = ["input_ids", "attention_mask", "token_type_ids"]
+    inputs = ["input_ids", "attention_mask", "token_type_ids"]
     ids = torch.ones(2, 8, dtype=torch.int64)
     given = (ids, ids, torch.zeros_like(ids))
-    dynamic = {name: {0: "rows", 1: "length"} for name in [*names, "last_hidden_state"]}
+    dynamic = {name: {0: "rows", 1: "length"} for name in [*inputs, "last_hidden_state"]}
     torch.onnx.export(
         *(plain, given, str(work / "plain.onnx")),
-        input_names=names,
+        input_names=inputs,
         output_names=["last_hidden_state"],
         dynamic_axes=dynamic,
         dynamo=False,
@@ -190,9 +207,20 @@ def prepare(model: Path, work: Path) -> None:
     kinds = {"DefaultTensorType": onnx.TensorProto.FLOAT}
     quantize_dynamic(work / "fp32.onnx", work / "int8.onnx", extra_options=kinds)
     graph = ov.convert_model(Plain("sdpa"), example_input=given)
-    for place, name in zip(graph.inputs, names, strict=True):
+    for place, name in zip(graph.inputs, inputs, strict=True):
         place.get_tensor().set_names({name})
-    ov.save_model(graph, work / "openvino.xml", False)
+    ov.save_model(graph, work / "openvino-f32.xml", False)
+    if "OpenVINO int8" in names:
+        import nncf
+
+        rows = [_batch([row]) for row in _tokenize(model)(calibration)]
+        eight = nncf.quantize(
+            graph,
+            nncf.Dataset(rows),
+            subset_size=len(rows),
+            model_type=nncf.ModelType.TRANSFORMER,
+        )
+        ov.save_model(eight, work / "openvino-int8.xml", False)
 
 
 def jobs(name: str, model: Path, work: Path) -> Mapping[str, Job]:
@@ -200,124 +228,133 @@ def jobs(name: str, model: Path, work: Path) -> Mapping[str, Job]:
     texts = json.loads((work / "texts.json").read_text())
     encode = CONTESTANTS[name](model, work)
 
-    def many() -> None:
-        np.save(work / f"{name}.npy", encode(texts))
-
-    def one(times: int = 21) -> tuple[float, float]:
-        clock, processor = [], []
-        for _ in range(times):
-            start, used = time.perf_counter(), time.process_time()
+    def single() -> None:
+        for _ in range(CALLS):
             encode([ONE])
-            clock.append(time.perf_counter() - start)
-            processor.append(time.process_time() - used)
-        return sorted(clock)[times // 2], sorted(processor)[times // 2]
 
-    return {"many": many, "one": one}
+    return {MANY: lambda: np.save(work / f"{name}.npy", encode(texts)), SINGLE: single}
 
 
 def cosines(work: Path, name: str) -> np.ndarray:
     """Of each vector with the reference's."""
-    expected, found = (np.load(work / f"{who}.npy") for who in (next(iter(CONTESTANTS)), name))
+    expected, found = (np.load(work / f"{who}.npy") for who in (REFERENCE, name))
     norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
     return (expected * found).sum(1) / norms
 
 
-def paragraphs(count: int) -> list[str]:
-    """So many of the paragraphs of Python's reference text, of any length, chosen by a seed."""
+def paragraphs() -> list[str]:
+    """Those of Python's reference text, of any length, shuffled by a seed."""
     from bertworks.demo.texts import topics
 
     every = [paragraph for document in topics() for paragraph in document]
-    return random.Random(0).sample(every, min(count, len(every)))
+    return random.Random(0).sample(every, len(every))
 
 
-def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
+def passages(tokenizer: Any, texts: list[str], length: int) -> list[str]:
+    """Texts joined, and cut to so many tokens."""
+    found, waiting = [], ""
+    for text in texts:
+        waiting = f"{waiting} {text}".strip()
+        (row,) = tokenizer.encode_batch([waiting], max_length=1 << 20)
+        if row.num_tokens >= length:
+            found.append(waiting[: row.offsets[length - 2][1]])
+            waiting = ""
+    return found
+
+
+def operations(model: Path, lengths: np.ndarray) -> float:
+    """Of the matrix products of texts of these lengths."""
+    config = json.loads((model / "config.json").read_text())
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    linear = 2 * lengths.sum() * (4 * width**2 + 2 * width * inner)
+    return float(config["num_hidden_layers"] * (linear + 4 * width * (lengths**2).sum()))
+
+
+def measure(options: argparse.Namespace, work: Path) -> list[Work]:
     """All contestants on all jobs."""
     from bertworks import Tokenizer
 
-    texts = paragraphs(options.texts)
+    names = chosen(CONTESTANTS, options)
+    model = options.model
+    if options.passages:
+        model = fresh("base", work / "base")
+    every = paragraphs()
+    tokenizer = Tokenizer.load(model)
+    calibration, every = every[:CALIBRATION], every[CALIBRATION:]
+    if options.passages:
+        calibration, every = (
+            passages(tokenizer, texts, options.passages) for texts in (calibration, every)
+        )
+    texts = every[: options.texts]
     (work / "texts.json").write_text(json.dumps(texts))
-    limit = _max_length(options.model)
-    encoded = Tokenizer.load(options.model).encode_batch(
-        texts, max_length=limit, truncation="longest_first"
-    )
-    tokens = sum(row.num_tokens for row in encoded)
-    result: dict[str, Any] = {"machine": machine(), "texts": len(texts), "tokens": tokens}
-    result["versions"] = {name: _version(name) for name in PACKAGES}
-    result["peaks"] = matmul_peaks()
-    prepare(options.model, work)
-    command = [sys.executable, __file__, str(options.model), "--work", str(work), "--serve"]
-    contestants = [
-        Contestant(name, [*command, name], options.threads)
-        for name in CONTESTANTS
-        if not options.only or name in options.only or name == next(iter(CONTESTANTS))
+    lengths = np.array([len(row) for row in _tokenize(model)(texts)])
+    prepare(model, work, names, calibration)
+    command = [sys.executable, __file__, str(model), "--work", str(work), "--serve"]
+
+    def start(name: str) -> Contestant:
+        return Contestant(name, [*command, name], options.threads)
+
+    if REFERENCE not in names:
+        reference = start(REFERENCE)
+        reference.run(MANY)
+        reference.close()
+    contestants = [start(name) for name in names]
+    many = in_rounds(contestants, MANY, options.rounds)
+    found = {name: cosines(work, name) for name in names}
+    works = [
+        Work(
+            f"passages of {options.passages}" if options.passages else MANY,
+            many,
+            "tokens",
+            float(lengths.sum()),
+            operations=operations(model, lengths),
+            remarks={
+                name: f"cosine {one.min():.5f} at worst, {one.mean():.5f} on average"
+                for name, one in found.items()
+            },
+        )
     ]
-    many = in_rounds(contestants, "many", options.rounds)
-    one = in_rounds(contestants, "one", options.rounds)
+    if not options.passages:
+        works.append(Work(SINGLE, in_rounds(contestants, SINGLE, options.rounds), calls=CALLS))
     for contestant in contestants:
         contestant.close()
-    result["contestants"] = {
-        name: {
-            "tokens_per_second": tokens / found["median"],
-            "slowest": tokens / found["most"],
-            "fastest": tokens / found["least"],
-            "tokens_per_processor_second": tokens / found["processor"],
-            "one_text_ms": 1000 * one[name]["told"][0],
-            "one_text_processor_ms": 1000 * one[name]["told"][1],
-            "worst_cosine": float(cosines(work, name).min()),
-            "mean_cosine": float(cosines(work, name).mean()),
-            "peak_mb": found["peak_mb"],
-        }
-        for name, found in many.items()
-    }
-    return result
+    return works
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def table(result: Mapping[str, Any]) -> str:
-    """The result for people."""
-    lines = [
-        "| | tokens/s (slowest–fastest round) | per processor second | one text (processor) "
-        "| worst cosine | peak memory |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, found in result["contestants"].items():
-        speed, slowest, fastest = (
-            f"{found[key]:,.0f}" for key in ("tokens_per_second", "slowest", "fastest")
-        )
-        lines.append(
-            f"| {name} | {speed} ({slowest}–{fastest}) "
-            f"| {found['tokens_per_processor_second']:,.0f} "
-            f"| {found['one_text_ms']:.1f} ms ({found['one_text_processor_ms']:.1f}) | "
-            f"{found['worst_cosine']:.5f} | {found['peak_mb']:.0f} MB |"
-        )
-    return "\n".join(lines)
+EIGHT = "bertworks int8"
+TARGETS = [
+    Target(MANY, "bertworks", REFERENCE, 3.5, 4.5),
+    Target(MANY, "bertworks bf16", "OpenVINO bf16", 1.05, 1.2),
+    Target(MANY, "bertworks bf16", "ONNX Runtime fp32", 1.9, 2.3),
+    Target(MANY, EIGHT, "OpenVINO int8", 1.05, 1.3),
+    Target(MANY, EIGHT, "ONNX Runtime int8", 1.15, 1.3),
+    Target(MANY, "bertworks fp32", "OpenVINO f32", 1.0, 1.2),
+    Target(MANY, "bertworks fp32", "ONNX Runtime fp32", 1.0, 1.2),
+    Target(SINGLE, "bertworks", "OpenVINO bf16", 1.0, 1.0),
+    Target(SINGLE, "bertworks", "ONNX Runtime int8", 1 / 1.3, 1.0),
+    Target(SINGLE, "bertworks", "OpenVINO int8", 1 / 1.3, 1.0),
+    Target(MANY, "bertworks", "OpenVINO bf16", 1.0, 2.0, of="memory"),
+    Target("passages of 384", "bertworks bf16", "OpenVINO bf16", 1.0, 1.2),
+    Target("passages of 384", EIGHT, "OpenVINO int8", 1.0, 1.2),
+]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path, help="a sentence encoder's directory")
-    parser.add_argument("--out", type=Path, help="JSON of all figures")
-    parser.add_argument("--texts", type=int, default=2000, help="how many paragraphs")
-    parser.add_argument("--rounds", type=int, default=5, help="that are measured")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--only", nargs="+", help="of the contestants")
-    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--serve", metavar="NAME", help=argparse.SUPPRESS)
+    parser = arguments(__doc__)
+    parser.add_argument("model", type=Path, nargs="?", help="a sentence encoder's directory")
+    parser.add_argument("--texts", type=int, default=2000, help="how many")
+    parser.add_argument("--passages", type=int, help="tokens of each text, for random weights")
     options = parser.parse_args()
     if options.serve:
         serve(partial(jobs, options.serve, options.model, options.work))
         return
+    if options.model is None and not options.passages:
+        parser.error("give MODEL, or --passages")
     with tempfile.TemporaryDirectory() as work:
-        result = measure(options, Path(work))
-    if options.out is not None:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(table(result))
+        works = measure(options, Path(work))
+    ends = {"int8": "int8", "bf16": "bf16", "bertworks": "bf16"}
+    precisions = {name: ends.get(name.split()[-1], "fp32") for name in CONTESTANTS}
+    report(works, TARGETS, options, precisions)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Load on servers of embeddings, in turns: requests and texts a second, and latencies.
 
-Each server is started by the command given, asked through OpenAI's `/embeddings` with one text a
-request by 1, 8, 64 and 256 clients, each of which sends its next request when the last is answered,
-and is idle while another's turn lasts. The caller is a process of its own on the same processors.
+    make bench-serving MODEL=DIR
 
-    python benchmarks/serving.py --data $BERTWORKS_DATA --out results.jsonl \\
-        ours 8101 /v1/embeddings "bertworks serve m=MODEL precision=auto --port 8101" \\
-        peer 8102 /embeddings "infinity_emb v2 --model-id MODEL --served-model-name m --port 8102 …"
+Ours and infinity-emb, which has an environment of its own, are asked through OpenAI's
+`/embeddings` by 1, 8, 64 and 256 clients, each of which sends its next request when the last is
+answered. A server is idle while another's turn lasts. The caller is a process of its own on the
+same processors. In a turn, what is answered before each client has had two answers is not counted:
+all clients begin at once, and the first answers are early. Medians over the rounds are reported.
 """
 
 from __future__ import annotations
@@ -14,17 +14,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import shlex
 import statistics
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from harness import machine
 
 CLIENTS = (1, 8, 64, 256)
+_MOST_SECONDS = 120.0  # of a turn
+_ANSWERS = 4  # that each client has in a turn, at least
 
 
 class Server(NamedTuple):
@@ -34,6 +40,30 @@ class Server(NamedTuple):
     port: int
     path: str
     command: str
+
+
+class Running(NamedTuple):
+    """A server that has answered, and what it took to start it."""
+
+    server: Server
+    process: subprocess.Popen[bytes]
+    first_answer: float  # seconds, by the clock
+    first_processor: float  # seconds of the processor's
+
+
+def servers_of(model: str, infinity: Path | None) -> list[Server]:
+    """Ours, and infinity-emb in both precisions that it has for a CPU."""
+    ours = f"{sys.executable} -m bertworks serve m={shlex.quote(model)} --log-level warning"
+    found = [Server("bertworks", 8101, "/v1/embeddings", f"{ours} --port 8101")]
+    if infinity is not None:
+        theirs = (
+            f"{infinity} v2 --model-id {shlex.quote(model)} --served-model-name m --engine torch "
+            "--device cpu --no-bettertransformer --no-compile --log-level critical"
+        )
+        for port, dtype in ((8102, "float32"), (8103, "bfloat16")):
+            command = f"{theirs} --dtype {dtype} --port {port}"
+            found.append(Server(f"infinity {dtype}", port, "/embeddings", command))
+    return found
 
 
 def texts_of(data: Path, kind: str, count: int = 2000) -> list[str]:
@@ -50,123 +80,155 @@ def texts_of(data: Path, kind: str, count: int = 2000) -> list[str]:
     return [draw.choice(draw.choice((short, short, questions, passages))) for _ in range(count)]
 
 
-def request(server: Server, text: str, key: str = "m") -> bytes:
+def request(server: Server, texts: Sequence[str]) -> bytes:
     """A request as it goes over the wire."""
-    body = json.dumps(
-        {"model": key, "input": [text], "encoding_format": "base64", "truncate": True}
-    )
+    body = json.dumps({"model": "m", "input": texts, "encoding_format": "base64", "truncate": True})
     head = f"POST {server.path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {len(body.encode())}\r\n\r\n{body}".encode()
 
 
-async def client(
-    server: Server, requests: Sequence[bytes], first: int, end: float, latencies: list[float]
-) -> None:
-    """Ask, wait, ask again, until the time is over."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    at = first
-    while time.perf_counter() < end:
-        started = time.perf_counter()
-        writer.write(requests[at % len(requests)])
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
-        lower = head.lower()
-        size = lower[lower.index(b"content-length:") + 15 :]
-        await reader.readexactly(int(size[: size.index(b"\r")]))
-        latencies.append(time.perf_counter() - started)
-        at += 1
-    writer.close()
+class Turn:
+    """Clients that ask a server; when each answer came, and what it took."""
+
+    def __init__(self, running: Running, texts: Sequence[str], clients: int, size: int) -> None:
+        groups = [texts[at : at + size] for at in range(0, len(texts) - size + 1, size)]
+        self.running, self.requests = running, [request(running.server, one) for one in groups]
+        self.answers: list[list[tuple[float, float]]] = [[] for _ in range(clients)]
+        self.is_over = False
+
+    async def client(self, number: int) -> None:
+        """Ask, wait, ask again, until the turn is over."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.running.server.port)
+        at = number * len(self.requests) // len(self.answers)
+        while not self.is_over:
+            started = time.perf_counter()
+            writer.write(self.requests[at % len(self.requests)])
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200"), head
+            lower = head.lower()
+            size = lower[lower.index(b"content-length:") + 15 :]
+            await reader.readexactly(int(size[: size.index(b"\r")]))
+            ended = time.perf_counter()
+            self.answers[number].append((ended, ended - started))
+            at += 1
+        writer.close()
+
+    async def until_each_has(self, answers: int, until: float) -> None:
+        while min(map(len, self.answers)) < answers and time.perf_counter() < until:
+            await asyncio.sleep(0.02)
+
+    async def run(self, seconds: float) -> dict[str, float]:
+        """What clients see for some seconds, or until each has had a few answers."""
+        tasks = [asyncio.create_task(self.client(number)) for number in range(len(self.answers))]
+        until = time.perf_counter() + _MOST_SECONDS
+        await self.until_each_has(2, until)
+        begun, used = time.perf_counter(), processor_of(self.running.process.pid)
+        await asyncio.sleep(seconds)
+        await self.until_each_has(2 + _ANSWERS, until)
+        ended, used = time.perf_counter(), processor_of(self.running.process.pid) - used
+        self.is_over = True
+        await asyncio.gather(*tasks)
+        counted = (one for own in self.answers for one in own if begun <= one[0] <= ended)
+        ordered = sorted(latency for _, latency in counted)
+        return {
+            "requests_per_second": len(ordered) / (ended - begun),
+            "p50_ms": 1000 * statistics.median(ordered),
+            "p99_ms": 1000 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+            "processor_ms": 1000 * used / len(ordered),
+        }
 
 
-async def load(
-    server: Server, texts: Sequence[str], clients: int, seconds: float
-) -> dict[str, float]:
-    """What clients see for some seconds, after a second of warming up."""
-    requests = [request(server, text) for text in texts]
-    for measured in (False, True):
-        latencies: list[float] = []
-        started = time.perf_counter()
-        end = started + (seconds if measured else 1.0)
-        step = len(requests) // clients
-        await asyncio.gather(
-            *(client(server, requests, at * step, end, latencies) for at in range(clients))
-        )
-        elapsed = time.perf_counter() - started
-    ordered = sorted(latencies)
-    return {
-        "requests_per_second": len(ordered) / elapsed,
-        "p50_ms": 1000 * statistics.median(ordered),
-        "p99_ms": 1000 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
-    }
+def processor_of(pid: int) -> float:
+    """Seconds of the processor's that a process took."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def wait_for(server: Server, process: subprocess.Popen[bytes]) -> None:
-    """Wait until it answers."""
-    end = time.monotonic() + 180
-    while time.monotonic() < end:
-        assert process.poll() is None, f"{server.name} has ended"
+def start(server: Server) -> Running:
+    """Start a server, and wait until it answers."""
+    began = time.perf_counter()
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+    process = subprocess.Popen(shlex.split(server.command), env=offline)
+    body = json.dumps({"model": "m", "input": ["a first text"]}).encode()
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{server.port}{server.path}", body, {"content-type": "application/json"}
+    )
+    while time.perf_counter() < began + 300:
+        if process.poll() is not None:
+            raise SystemExit(f"{server.name} has ended with {process.returncode}")
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=2)
-            return
+            urllib.request.urlopen(asked, timeout=30).read()
         except OSError:
-            time.sleep(0.2)
+            time.sleep(0.01)
+            continue
+        return Running(server, process, time.perf_counter() - began, processor_of(process.pid))
+    process.kill()
     raise SystemExit(f"{server.name} does not answer")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("model", help="a sentence encoder's directory")
+    parser.add_argument("--infinity", type=Path, help="the program of infinity-emb")
+    parser.add_argument("--data", type=Path, default=os.environ.get("BERTWORKS_DATA"))
+    parser.add_argument("--out", type=Path, required=True, help="lines of JSON, which are added")
+    parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--clients", type=int, action="append", help="1, 8, 64, 256")
-    parser.add_argument("servers", nargs="+", help="NAME PORT PATH COMMAND, of each")
+    parser.add_argument("--size", type=int, default=1, help="texts of a request")
+    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     given = parser.parse_args()
-    words = given.servers
-    servers = [
-        Server(name, int(port), path, command)
-        for name, port, path, command in zip(*(words[at::4] for at in range(4)), strict=True)
-    ]
-    processes = [subprocess.Popen(shlex.split(server.command)) for server in servers]
+    if given.data is None:
+        parser.error("--data, or BERTWORKS_DATA, says where the real texts are")
+    every: list[Running] = []
+    lines: list[dict[str, Any]] = [{"machine": machine(), "size": given.size}]
     try:
-        for server, process in zip(servers, processes, strict=True):
-            wait_for(server, process)
-        with given.out.open("a") as out:
+        for server in servers_of(given.model, given.infinity):
+            every.append(start(server))
+            took = {"seconds": every[-1].first_answer, "processor": every[-1].first_processor}
+            lines.append({"server": server.name, "first_answer": took})
+        for number in range(given.rounds):
             for kind in ("short", "mix"):
                 texts = texts_of(given.data, kind)
-                for clients in given.clients or CLIENTS:
-                    for number in range(given.rounds):
-                        for server in servers[:: 1 if number % 2 else -1]:
-                            found = asyncio.run(load(server, texts, clients, given.seconds))
-                            line = {"server": server.name, "texts": kind, "clients": clients}
-                            out.write(json.dumps({**line, "round": number, **found}) + "\n")
-                            out.flush()
+                for clients in given.clients:
+                    for running in every[:: 1 if number % 2 else -1]:
+                        turn = Turn(running, texts, clients, given.size)
+                        found = asyncio.run(turn.run(given.seconds))
+                        name = {"server": running.server.name, "texts": kind, "clients": clients}
+                        lines.append({**name, "round": number, **found})
+                        print(lines[-1], flush=True)
     finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait(60)
-    print(table(given.out))
+        for running in every:
+            running.process.terminate()
+        for running in every:
+            running.process.wait(60)
+    with given.out.open("a") as out:
+        out.writelines(json.dumps(line) + "\n" for line in lines)
+    print(table(lines))
 
 
-def table(file: Path) -> str:
-    """Medians over the rounds."""
-    found: dict[tuple[str, int, str], list[dict[str, float]]] = {}
-    for line in file.read_text().splitlines():
-        row = json.loads(line)
-        found.setdefault((row["texts"], row["clients"], row["server"]), []).append(row)
-    lines = [
-        "| texts | clients | server | requests/s | p50 ms | p99 ms |",
-        "|---|---|---|---|---|---|",
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """Medians over the rounds of one run."""
+    found: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for line in lines:
+        if "clients" in line:
+            place = line["texts"], line["clients"], line["server"]
+            found.setdefault(place, []).append(line)
+    shown = [
+        "| texts | clients | server | requests/s | texts/s | p50 ms | p99 ms | processor ms |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for (kind, clients, name), rows in found.items():
-        middle = [
-            statistics.median(row[key] for row in rows)
-            for key in ("requests_per_second", "p50_ms", "p99_ms")
-        ]
-        cells = [kind, str(clients), name, f"{middle[0]:.0f}", *(f"{x:.1f}" for x in middle[1:])]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    names = ("requests_per_second", "p50_ms", "p99_ms", "processor_ms")
+    for (kind, clients, server), rows in sorted(found.items()):
+        rate, p50, p99, used = (statistics.median(row[name] for row in rows) for name in names)
+        cells = [kind, str(clients), server, f"{rate:.1f}", f"{rate * lines[0]['size']:.1f}"]
+        shown.append("| " + " | ".join([*cells, *(f"{x:.1f}" for x in (p50, p99, used))]) + " |")
+    shown += [
+        f"{line['server']}: first answer after {line['first_answer']['seconds']:.2f} s, "
+        f"{line['first_answer']['processor']:.2f} s of the processor's"
+        for line in lines
+        if "first_answer" in line
+    ]
+    return "\n".join(shown)
 
 
 if __name__ == "__main__":

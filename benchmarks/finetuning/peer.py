@@ -23,12 +23,12 @@ import torch
 import yaml
 from transformers import AutoTokenizer
 
+from bertworks.tables.reading import read_rows
 from bertworks.tasks import labelled_task
-from bertworks.tasks.rows import read_rows
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.finetune_settings import settings_of
+from bertworks.training.labelled_data import RowSource
 from bertworks.training.optimizer import parameter_groups
-from bertworks.training.row_source import RowSource
+from bertworks.training.settings import settings_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from peer_tasks import PEERS

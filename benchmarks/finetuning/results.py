@@ -210,11 +210,11 @@ def processor_seconds(command: Sequence[str]) -> tuple[float, str]:
 def write_start(one: Measured, model: str, settings: Mapping[str, Any], folder: Path) -> str:
     """Save a model with the head that a run of ours would begin with; returns its directory."""
     from bertworks.api import Model, load
+    from bertworks.tables.reading import read_rows
     from bertworks.tasks import labelled_task
-    from bertworks.tasks.rows import read_rows
-    from bertworks.training.finetune_settings import settings_of
-    from bertworks.training.random_state import seed_everything
-    from bertworks.training.start import Start
+    from bertworks.training.finetune import Start
+    from bertworks.training.machine import seed_everything
+    from bertworks.training.settings import settings_of
 
     kind = labelled_task(one.task)
     resolved = settings_of(kind).parse(settings)
