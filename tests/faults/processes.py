@@ -189,14 +189,15 @@ def _watch(fault: Fault) -> list[int]:
 
     below, steps = str(fault.below), [0]
 
-    def step(event: str) -> None:
+    def step(event: str, path: str) -> None:
         steps[0] += 1
         count = steps[0]
         if isinstance(fault.kind, signal.Signals):
             if count == fault.at:
                 os.kill(os.getpid(), fault.kind)
         elif 0 < fault.at <= count and not (fault.kind == errno.ENOSPC and event in _FREES):
-            raise OSError(fault.kind, os.strerror(fault.kind))
+            named = () if event == "bertworks.fsync" else (path,)  # a descriptor has no name
+            raise OSError(fault.kind, os.strerror(fault.kind), *named)
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
@@ -205,7 +206,7 @@ def _watch(fault: Fault) -> list[int]:
         elif event not in _CHANGES:
             return
         if isinstance(args[0], str | os.PathLike) and os.fspath(args[0]).startswith(below):
-            step(event)
+            step(event, os.fspath(args[0]))
 
     append, fsync = files.LineFile.append, os.fsync
 
