@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,21 +14,25 @@ from . import show
 from .app import AsJson, Computing, output, verb
 from .training import Seeds, seed_numbers
 
+if TYPE_CHECKING:
+    from ..lab.bench import Lab
+
 
 @verb(
     "lab",
     "bertworks lab list",
     "bertworks lab run order senses --out runs/lab",
     "bertworks lab all --budget 60 --seeds 3 --out runs/lab",
+    "bertworks lab lineage --data data --minutes 10 --seeds 3 --out runs/lab",
     "bertworks lab compare mini bert-base-uncased --data reviews.tsv",
 )
 def lab(
     what: Annotated[
-        Literal["list", "run", "all", "compare"],
+        Literal["list", "run", "all", "lineage", "compare"],
         typer.Argument(
             metavar="WHAT",
-            help="list: all claims; run: those named; all: all, the cheapest first; compare: "
-            "models, on a table of yours.",
+            help="list: all claims; run: those named; all: all, the cheapest first; lineage: BERT "
+            "beside its ancestors; compare: models, on a table of yours.",
             show_default=False,
         ),
     ],
@@ -47,13 +51,17 @@ def lab(
         typer.Option(
             metavar="DIR|TABLE",
             help="With wiki/ (a corpus) and glue/sst2/; docstrings of Python if left out. Of "
-            "compare: a table of texts and labels.",
+            "lineage: with more probes beside. Of compare: a table of texts and labels.",
         ),
     ] = None,
     budget: Annotated[
         float | None,
         typer.Option(min=0, metavar="MINUTES", help="Of all: what would cost more is left out."),
     ] = None,
+    minutes: Annotated[
+        float,
+        typer.Option(min=0, metavar="M", help="Of lineage: processor time of each pre-training."),
+    ] = 10.0,
     seeds: Seeds = None,
     json: AsJson = False,
     device: Computing = "auto",
@@ -63,6 +71,9 @@ def lab(
     Each claim is decided by its effect beside the spread of the seeds: shown, not shown at this
     size, or contradicted. Experiments are ordinary runs, kept under --out; a page with pictures
     (lab.md) and results.json are written there.
+
+    lineage trains BERT and what came before it on the same text for the same time, and measures
+    them on the same tasks, frozen and fine-tuned (lineage.md).
 
     compare measures models on texts with labels: frozen vectors and logistic regression, texts a
     second of processor time, parameters. Every fourth row is measured on.
@@ -88,6 +99,9 @@ def lab(
     asked = list(range(numbers)) if isinstance(numbers, int) else numbers
     with output(out, [data], model=model, kind="directory"):
         place = Lab(out, data=data, model=model, device=device, progress=Progress())
+        if what == "lineage":
+            _lineage(place, minutes, asked, json)
+            return
         records, skipped = measure_all(place, found, asked, budget if what == "all" else None)
         page = write_page(place)
     if json:
@@ -101,6 +115,20 @@ def lab(
     if skipped:
         show.remarks([f"no time left for {', '.join(skipped)}"])
     show.facts({"page": page, "results": page.with_name("results.json")})
+
+
+def _lineage(place: Lab, minutes: float, seeds: Sequence[int], json: bool) -> None:
+    from ..lab.lineage import lineage, table
+
+    found = lineage(place, minutes, seeds)
+    if json:
+        show.as_json(found)
+        return
+    headings, rows = table(found)
+    show.table(headings, rows, right=headings[1:])
+    if found["skipped"]:
+        show.remarks([f"without data: {', '.join(found['skipped'])}"])
+    show.facts({"page": place.out / "lineage.md"})
 
 
 def _compare(models: Sequence[str], table: Path | None, device: str, json: bool) -> None:

@@ -25,7 +25,7 @@ from ..probing import probe
 from ..tables.reading import read_rows
 from ..text.vocabulary import train_vocabulary
 from ..training.finetune import finetune
-from ..training.pretrain import pretrain
+from ..training.pretrain import PretrainResult, pretrain
 from ..training.progress import Progress, say
 
 Rows = list[dict[str, Any]]
@@ -88,7 +88,7 @@ class Lab:
     @property
     def corpus(self) -> Path:
         """The text, as files."""
-        return self._at_hand / "corpus.txt" if self.data is None else self._given("wiki")
+        return self._at_hand / "corpus.txt" if self.data is None else self.given("wiki")
 
     @cached_property
     def paragraphs(self) -> list[str]:
@@ -113,7 +113,7 @@ class Lab:
     def labelled(self) -> tuple[Rows, Rows]:
         """Texts with labels: those to learn from, and those to measure on."""
         at_hand = self.data is None
-        folder = self._at_hand if at_hand else self._given("glue/sst2")
+        folder = self._at_hand if at_hand else self.given("glue/sst2")
         kind = "jsonl" if at_hand else "tsv"
         train, dev = (
             [dict(row.values) for row in read_rows(folder / f"{part}.{kind}")]
@@ -121,10 +121,14 @@ class Lab:
         )
         return train, dev
 
-    def _given(self, path: str) -> Path:
-        assert self.data is not None
-        if not (self.data / path).exists():
-            raise DataError(f"there is no {path}", where=str(self.data))
+    def given(self, path: str) -> Path:
+        """A file or a directory of the data.
+
+        Raises:
+            DataError: it is not there.
+        """
+        if self.data is None or not (self.data / path).exists():
+            raise DataError(f"there is no {path}", where=str(self.data or "--data"))
         return self.data / path
 
     def sample(self, count: int, seed: int) -> Rows:
@@ -150,6 +154,11 @@ class Lab:
             files.write_json(file, {"settings": settings, "metrics": metrics, "seconds": cost})
         return run, json.loads(file.read_bytes())["metrics"]
 
+    def seconds(self, run: str = "*") -> float:
+        """Processor time of a run, by its directory's name; of all runs, if left out."""
+        done = (self.out / "runs").glob(f"{run}/result.json")
+        return float(sum(json.loads(file.read_bytes())["seconds"] for file in done))
+
     def pretrained(
         self, seed: int, *, by_model: bool = False, **changes: Any
     ) -> tuple[Path, Metrics]:
@@ -159,6 +168,32 @@ class Lab:
             by_model: with the model's vocabulary.
             changes: settings of `pretrain` that differ from the lab's; groups are completed.
         """
+        settings = self._pretraining(seed, changes)
+
+        def make(run: Path) -> Metrics:
+            return self._pretrain(run, settings, by_model, self.progress).metrics
+
+        return self.once("pretrain", {**settings, "by_model": by_model}, make)
+
+    def pace(self, *, by_model: bool = False, **changes: Any) -> float:
+        """Seconds of processor time that an update of such a pre-training takes, measured once."""
+        settings = self._pretraining(0, {**changes, "steps": 60})
+
+        def make(run: Path) -> Metrics:
+            clock = _Clock()
+            self._pretrain(run, settings, by_model, clock)
+            return {"seconds": (clock.times[-1] - clock.times[9]) / (len(clock.times) - 10)}
+
+        return self.once("pace", {**settings, "by_model": by_model}, make)[1]["seconds"]
+
+    def _pretrain(
+        self, run: Path, settings: Mapping[str, Any], by_model: bool, progress: Progress | None
+    ) -> PretrainResult:
+        data = str(self.prepared(by_model=by_model))
+        return pretrain(data=data, out=run, device=self.device, progress=progress, **settings)
+
+    def _pretraining(self, seed: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The lab's settings of pre-training, but for some changes."""
         settings: dict[str, Any] = {
             **{**PRETRAINING, "steps": STEPS, "initial_attention": "neighbours"},
             **{"tensorboard": False, "log_every": 100, "keep_checkpoints": 1},
@@ -169,14 +204,7 @@ class Lab:
             settings[key] = {**settings[key], **value} if is_group else value
         settings = {key: value for key, value in settings.items() if value is not None}
         every = settings["steps"]
-        settings |= {"seed": seed, "eval_every": every, "checkpoint_every": every}
-
-        def make(run: Path) -> Metrics:
-            data = str(self.prepared(by_model=by_model))
-            how = {"device": self.device, "progress": self.progress, **settings}
-            return pretrain(data=data, out=run, **how).metrics
-
-        return self.once("pretrain", {**settings, "by_model": by_model}, make)
+        return settings | {"seed": seed, "eval_every": every, "checkpoint_every": every}
 
     def finetuned(
         self, model: str | Path, seed: int, *, rows: int = 1000, **settings: Any
@@ -204,3 +232,14 @@ class Lab:
 
         asked = {"model": Path(model).name, "seed": seed, **settings}
         return self.once("probe", asked, make)[1]["accuracy"]
+
+
+class _Clock(Progress):
+    """Takes down when each update was done, in seconds of processor time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    def train(self, *_: Any, **__: Any) -> None:
+        self.times.append(time.process_time())

@@ -26,15 +26,15 @@ _ONLY: Changes = {"masking": {"mask_ratio": 1.0, "random_ratio": 0.0}}
 _RANDOM: Changes = {"masking": {"mask_ratio": 0.8, "random_ratio": 0.2}}
 _KEPT: Changes = {"masking": {"mask_ratio": 0.8, "random_ratio": 0.0}}
 _EVERY: Changes = {"masking": {"mlm_probability": 1.0, "mask_ratio": 0.0, "random_ratio": 0.0}}
-_FILLED: Changes = {"instances": {"format": "full-sentences", "next_sentence_balance": "original"}}
-_CAUSAL: Changes = {**_FILLED, "objective": "causal", "masking": None}
-_LEFT: Changes = {**_CAUSAL, "model": {"attention": "causal"}}
-_BESIDE: Changes = {  # as wide as two of `_LEFT`
-    **_CAUSAL,
+FILLED: Changes = {"instances": {"format": "full-sentences", "next_sentence_balance": "original"}}
+CAUSAL: Changes = {**FILLED, "objective": "causal", "masking": None}
+LEFT: Changes = {**CAUSAL, "model": {"attention": "causal"}}
+BESIDE: Changes = {  # as wide as two of `LEFT`
+    **CAUSAL,
     "model": {"attention": "two-way", "family": "bertworks", "hidden_size": 256}
     | {"num_attention_heads": 16, "intermediate_size": 1024},
 }
-_LEAK: Changes = {**_CAUSAL, "model": {"attention": "bidirectional"}, "allow_leak": True}
+_LEAK: Changes = {**CAUSAL, "model": {"attention": "bidirectional"}, "allow_leak": True}
 _PLAIN: Changes = {"initial_attention": "random"}
 _FEW = STEPS // 4
 _SMALL: Changes = {"hidden_size": 32, "intermediate_size": 128, "num_attention_heads": 4}
@@ -128,9 +128,9 @@ compared(
 )
 compared(
     "cheating",
-    {"both sides": after("lm_accuracy", _LEAK), "left side": after("lm_accuracy", _LEFT)},
+    {"both sides": after("lm_accuracy", _LEAK), "left side": after("lm_accuracy", LEFT)},
 )
-_NETWORKS = {"bidirectional": _FILLED, "left-to-right": _LEFT, "side by side": _BESIDE}
+_NETWORKS = {"bidirectional": FILLED, "left-to-right": LEFT, "side by side": BESIDE}
 compared(
     "deeply-bidirectional", {name: after("fine-tuned", how) for name, how in _NETWORKS.items()}
 )
@@ -138,7 +138,7 @@ compared(
     "slower-at-first",
     {
         f"{name}, {when}": after("fine-tuned", how, _PLAIN, steps=steps)
-        for name, how in (("left-to-right", _LEFT), ("masked", _FILLED))
+        for name, how in (("left-to-right", LEFT), ("masked", FILLED))
         for when, steps in (("early", _FEW), ("late", STEPS))
     },
 )
@@ -171,7 +171,7 @@ compared(
 )
 compared(
     "cls-filled",
-    {"with next sentences": after("frozen [CLS]"), "without": after("frozen [CLS]", _FILLED)},
+    {"with next sentences": after("frozen [CLS]"), "without": after("frozen [CLS]", FILLED)},
 )
 compared(
     "positions-needed",

@@ -125,7 +125,7 @@ def write_page(lab: Lab) -> Path:
     files.write(lab.out / "lab.md", page(lab, records))
     if charts.can_draw():
         for record in records:
-            files.write(lab.out / _picture(record), charts.picture(partial(_bars, record.arms)))
+            files.write(lab.out / _picture(record), charts.picture(partial(bars, record.arms)))
     return lab.out / "lab.md"
 
 
@@ -200,7 +200,7 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
-def _bars(arms: Mapping[str, Sequence[float]], axes: Any) -> None:
+def bars(arms: Mapping[str, Sequence[float]], axes: Any) -> None:
     """A bar for each arm's mean, from top to bottom, and a dot for each case."""
     places = range(len(arms), 0, -1)
     means = [statistics.fmean(values) for values in arms.values()]

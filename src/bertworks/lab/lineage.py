@@ -1,0 +1,317 @@
+"""BERT and its ancestors side by side: the same text, vocabulary and time, then the same probes.
+
+Each system is a setting of the one encoder (docs/ancestors.md). Frozen, a probe learns its output
+layer alone; fine-tuned, all of the network.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import files
+from ..api import load
+from ..errors import SettingsError, need
+from ..inference.features import TokenFeatures
+from ..inference.settings import EngineSettings, TokenSettings
+from ..tables.reading import read_rows
+from ..tasks.scores import EXTRA
+from ..training.finetune import finetune
+from ..training.machine import describe
+from ..training.progress import say
+from ..training.report import charts
+from ..word_vectors import WordVectors
+from ..wording import duration, markdown
+from .bench import Lab, Metrics, Rows
+from .pretraining import BESIDE, CAUSAL, FILLED, LEFT, Changes
+from .report import bars
+
+_LSTM: Changes = {"mixer": "lstm", "positions": "none", "family": "bertworks"}
+_PLAIN: Changes = {"initial_attention": "random"}  # there is none, or no head for what is near
+_STATIC: Changes = {"num_hidden_layers": 0, "positions": "none", "type_vocab_size": 0}
+
+SYSTEMS: Mapping[str, Changes] = {
+    "skip-gram": {**FILLED, **_PLAIN, "objective": "skip_gram", "masking": None, "model": _STATIC},
+    "ELMo": {**CAUSAL, **_PLAIN, "model": {**BESIDE["model"], **_LSTM}},
+    "shallow": BESIDE,
+    "ULMFiT": {**CAUSAL, **_PLAIN, "model": {**LEFT["model"], **_LSTM}},
+    "OpenAI": LEFT,
+    "BERT": {},
+}
+"""The settings of pre-training in which each differs from the lab's, which are BERT's."""
+
+SAYS = """\
+Skip-gram: static vectors. ELMo: two LSTM language models, one from each side, side by side.
+Shallow: the same with attention. ULMFiT: an LSTM language model. OpenAI: a language model with
+attention. BERT: masked words and next sentences. Each is the like of the system it is called
+after, small and alike in everything else; two networks side by side are each as wide as one alone.
+"""
+
+ROWS = 2000
+"""The rows that a probe learns from, at most."""
+
+_TUNING: Mapping[str, Any] = {"batch_size": 16, "max_seq_length": 128, "epochs": 4}
+
+Tables = tuple[Rows, Rows]
+Measure = Callable[[Lab, Path, int], Metrics]
+
+
+class Probe(NamedTuple):
+    """What is asked of a pre-trained model: the data that it needs, and what measures it."""
+
+    needs: tuple[str, ...]
+    measure: Measure
+
+
+def _learned(task: str, metric: str, read: Callable[[Lab], Tables], **how: Any) -> Measure:
+    """Of a task, with the encoder frozen and fine-tuned."""
+    read = cache(read)
+
+    def measure(lab: Lab, run: Path, seed: int) -> Metrics:
+        train, dev = read(lab)
+        some = random.Random(f"rows {seed}").sample(train, min(ROWS, len(train)))
+        layers = load(run, device="cpu").encoder.config.num_hidden_layers
+        ways: Mapping[str, dict[str, Any]] = {
+            "frozen": {"freeze_embeddings": True, "freeze_layers": layers, "learning_rate": 1e-2},
+            "fine-tuned": {"learning_rate": 1e-3},
+        }
+        found = {}
+        for name, way in ways.items():
+            settings = {**_TUNING, **how, **way, "seed": seed}
+
+            def make(out: Path, settings: Mapping[str, Any] = settings) -> Metrics:
+                more: dict[str, Any] = {
+                    "device": lab.device,
+                    "progress": lab.progress,
+                    "tensorboard": False,
+                }
+                tables: dict[str, Any] = {"train": some, "dev": dev}
+                return finetune(str(run), task, **tables, out=out, **more, **settings).metrics
+
+            asked = {"model": run.name, "rows": len(some), "dev": len(dev), **settings}
+            found[name] = lab.once(f"{task}-{metric}", asked, make)[1][metric]
+        return found
+
+    return measure
+
+
+def _files(*paths: str) -> Callable[[Lab], Tables]:
+    """The rows of two files."""
+
+    def read(lab: Lab) -> Tables:
+        train, dev = ([dict(r.values) for r in read_rows(lab.given(path))] for path in paths)
+        return train, dev
+
+    return read
+
+
+def _lines(lab: Lab, path: str, encoding: str = "utf-8") -> list[str]:
+    return lab.given(path).read_text(encoding=encoding).splitlines()
+
+
+def _questions(lab: Lab) -> Tables:
+    """TREC's questions and their kinds; every tenth is measured on."""
+    parts = (line.partition(" ") for line in _lines(lab, _TREC, "latin-1"))
+    rows = [{"text": question, "label": kind} for kind, _, question in parts]
+    return [row for at, row in enumerate(rows) if at % 10], rows[::10]
+
+
+def _in_context(lab: Lab) -> Tables:
+    """Whether a word has, in its context, the sense of a definition."""
+
+    def read(part: str) -> Rows:
+        kinds = ("examples", "definitions", "labels")
+        columns = (_lines(lab, f"wic-tsv/{part}_{kind}.txt") for kind in kinds)
+        rows = []
+        for example, sense, label in zip(*columns, strict=True):
+            word, _, context = example.split("\t")
+            rows.append({"sentence1": context, "sentence2": f"{word}: {sense}", "label": label})
+        return rows
+
+    return read("Training/train"), read("Development/dev")
+
+
+def _vectors(run: Path, words: Sequence[str]) -> NDArray[np.float32]:
+    """Of each word alone, the mean of its pieces' vectors in the last layer."""
+    model = load(run, device="cpu")
+    found = TokenFeatures(
+        model.network, model.tokenizer, TokenSettings(), EngineSettings(precision="fp32")
+    ).embed(words)
+    sums = np.zeros((len(words), found.vectors.shape[1]), np.float32)
+    np.add.at(sums, found.rows, found.vectors)
+    counts: NDArray[np.float32] = np.bincount(found.rows, minlength=len(words)).astype(np.float32)
+    return sums / counts[:, None]
+
+
+def _kept(path: str, measure: Measure) -> Measure:
+    """The same, measured once."""
+    return lambda lab, run, seed: lab.once(
+        "words", {"model": run.name, "data": path}, lambda _: measure(lab, run, seed)
+    )[1]
+
+
+def _alike(path: str) -> Measure:
+    """The rank correlation of cosines with what people say of pairs of words."""
+
+    def measure(lab: Lab, run: Path, seed: int) -> Metrics:
+        stats: Any = need("scipy.stats", EXTRA, "A correlation")
+        first, second, said = zip(*(line.split("\t") for line in _lines(lab, path)), strict=True)
+        ones, others = (_vectors(run, words) for words in (first, second))
+        lengths = np.linalg.norm(ones, axis=1) * np.linalg.norm(others, axis=1)
+        cosines = (ones * others).sum(1) / lengths
+        return {"frozen": float(stats.spearmanr(cosines, list(map(float, said))).statistic)}
+
+    return _kept(path, measure)
+
+
+def _analogies(lab: Lab, run: Path, seed: int) -> Metrics:
+    """How often the fourth word is the nearest to the sum, of all words of the questions."""
+    questions = [line.lower().split() for line in _lines(lab, _QUESTIONS) if line[:1] != ":"]
+    words = sorted({word for question in questions for word in question})
+    table = WordVectors(words, _vectors(run, words))
+    right = [table.neighbours((b, c), (a,), top_k=1)[0][0] == d for a, b, c, d in questions]
+    return {"frozen": statistics.fmean(right)}
+
+
+_TREC, _QUESTIONS = "trec/TREC.train.all", "words/questions-words.txt"
+_SENTIMENT = ("glue/sst2/train.tsv", "glue/sst2/dev.tsv")
+_MRPC = ("glue/mrpc/train.tsv", "glue/mrpc/dev.tsv")
+_UD = ("ud-ewt/en_ewt-ud-train.conllu", "ud-ewt/en_ewt-ud-dev.conllu")
+_WNUT = ("wnut17/train.conll", "wnut17/dev.conll")
+_MEN, _WORDSIM = "words/EN-MEN-TR-3k.txt", "words/EN-WS-353-ALL.txt"
+_OF_TEXTS = partial(_learned, "classification", "accuracy", classifier_pooling="mean")
+
+PROBES: Mapping[str, Probe] = {
+    "SST-2": Probe(_SENTIMENT, _OF_TEXTS(_files(*_SENTIMENT))),
+    "TREC": Probe((_TREC,), _OF_TEXTS(_questions)),
+    "MRPC": Probe(_MRPC, _OF_TEXTS(_files(*_MRPC))),
+    "word in context": Probe(("wic-tsv",), _OF_TEXTS(_in_context)),
+    "UD tags": Probe(_UD, _learned("tagging", "accuracy", _files(*_UD))),
+    "WNUT17, F1": Probe(_WNUT, _learned("tagging", "f1", _files(*_WNUT))),
+    "similarity, MEN": Probe((_MEN,), _alike(_MEN)),
+    "similarity, WordSim": Probe((_WORDSIM,), _alike(_WORDSIM)),
+    "analogies": Probe((_QUESTIONS,), _kept(_QUESTIONS, _analogies)),
+}
+"""Shares of what is right, where nothing else is said; of similarity, rank correlations."""
+
+
+def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
+    """Train each system and probe it; what was done before is kept.
+
+    `lineage.md`, `lineage.json` and a picture are written anew after each system.
+
+    Args:
+        lab: the place, the data, the device; the vocabulary is its model's.
+        minutes: processor time of each pre-training.
+        seeds: of pre-training and of the probes alike.
+
+    Returns:
+        `systems`: of each its `parameters`, `updates`, `minutes` (measured, of a seed), and
+        `scores`: for each probe, by `frozen` and `fine-tuned`, a number with each seed; `skipped`:
+        the data that a probe was left out for.
+
+    Raises:
+        SettingsError: the lab has no data.
+        BertworksError: a run failed.
+    """
+    if lab.data is None:
+        fix = "Give --data DIR, with wiki/, glue/, trec/, words/ and others (docs/ancestors.md)."
+        raise SettingsError("lab lineage measures on data, and there are none", fix=fix)
+    lacking = {
+        name: [path for path in probe.needs if not (lab.data / path).exists()]
+        for name, probe in PROBES.items()
+    }
+    probes = {name: probe for name, probe in PROBES.items() if not lacking[name]}
+    found: dict[str, Any] = {"systems": {}, "skipped": {n: p[0] for n, p in lacking.items() if p}}
+    for name, changes in SYSTEMS.items():
+        updates = max(1, round(60 * minutes / lab.pace(by_model=True, **changes)))
+        scores: dict[str, dict[str, list[float]]] = {}
+        spent = []
+        for seed in seeds:
+            say(lab.progress, f"{name}, seed {seed}: {updates} updates")
+            run, _ = lab.pretrained(seed, by_model=True, steps=updates, **changes)
+            spent.append(lab.seconds(run.name) / 60)
+            for probe, (_, measure) in probes.items():
+                for way, number in measure(lab, run, seed).items():
+                    scores.setdefault(probe, {}).setdefault(way, []).append(number)
+        weights = load(run, device="cpu").encoder.parameters()
+        found["systems"][name] = {
+            **{"parameters": sum(one.numel() for one in weights), "updates": updates},
+            **{"minutes": statistics.fmean(spent), "scores": scores},
+        }
+        files.write_json(lab.out / "lineage.json", found, indent=1)
+        files.write(lab.out / "lineage.md", page(lab, found, minutes, seeds))
+        if _is_drawn(found):
+            files.write(lab.out / _PICTURE, charts.picture(partial(bars, arms(found))))
+    return found
+
+
+_PICTURE = "images/lineage.svg"
+
+
+def _is_drawn(found: Mapping[str, Any]) -> bool:
+    return charts.can_draw() and all(arms(found).values())
+
+
+def arms(found: Mapping[str, Any]) -> dict[str, list[float]]:
+    """For each system, frozen and fine-tuned, its mean on each probe that has both."""
+    return {
+        f"{name}, {way}": [
+            statistics.fmean(ways[way]) for ways in of["scores"].values() if len(ways) > 1
+        ]
+        for name, of in found["systems"].items()
+        for way in ("frozen", "fine-tuned")
+    }
+
+
+def table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The headings and cells of what was found: a row a probe, a column a system."""
+    systems = found["systems"]
+    rows = [
+        [name, *(f"{one[name]:,.{digits}f}" for one in systems.values())]
+        for name, digits in (("parameters", 0), ("updates", 0), ("minutes", 1))
+    ]
+    for way in ("frozen", "fine-tuned"):
+        for probe, ways in next(iter(systems.values()), {"scores": {}})["scores"].items():
+            if way in ways:
+                every = (one["scores"][probe][way] for one in systems.values())
+                rows.append([f"{probe}, {way}", *map(_cell, every)])
+    return ["", *systems], rows
+
+
+def _cell(values: Sequence[float]) -> str:
+    spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * statistics.fmean(values):.1f}{spread}"
+
+
+def page(lab: Lab, found: Mapping[str, Any], minutes: float, seeds: Sequence[int]) -> str:
+    """The table with what it is of."""
+    machine = describe(lab.device)
+    headings, cells = table(found)
+    lines = [
+        "# BERT and its ancestors, trained alike",
+        "",
+        f"Written by `bertworks lab lineage --minutes {minutes:g}`, seeds "
+        f"{', '.join(map(str, seeds))}. Text: {lab.data}. "
+        f"Vocabulary: that of {lab.name}. Machine: {machine['cpu']}, {machine['device']}; "
+        f"{duration(lab.seconds())} of processor time in all.",
+        "",
+        SAYS,
+        "Scores are in percent (of similarity, rank correlations times 100). A probe learns from "
+        f"{ROWS:,} rows at most; of its epochs, the best on dev counts.",
+        "",
+        *markdown(headings, cells, numbers=len(headings) - 1),
+    ]
+    for name, path in found["skipped"].items():
+        lines += ["", f"Left out: {name}, since there is no {path} in the data."]
+    if _is_drawn(found):
+        lines += ["", "A bar is the mean over the probes that have both, a dot one of them."]
+        lines += ["", f"![lineage]({_PICTURE})"]
+    return "\n".join([*lines, ""])

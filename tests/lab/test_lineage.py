@@ -1,0 +1,155 @@
+"""BERT beside its ancestors, on a little of made-up data."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bertworks.api import load
+from bertworks.cli import app
+from bertworks.errors import SettingsError
+from bertworks.lab import bench, lineage
+from bertworks.lab.bench import Lab
+from bertworks.lab.report import bars
+from bertworks.training.report import charts
+
+_PAIRS = "king queen\nman woman\nboy girl\ncity town\nriver lake".splitlines()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Some of what the probes need: a corpus, questions, tagged words, questions of words."""
+    made = tmp_path / "data"
+    documents = [
+        "\n".join(
+            f"The {first} {verb} the {second} in {1900 + at}."
+            for first, second in map(str.split, _PAIRS)
+            for verb in ("saw", "met", "left")
+        )
+        for at in range(30)
+    ]
+    written = {
+        "wiki/part": "\n\n".join(documents),
+        "trec/TREC.train.all": "\n".join(
+            f"{at % 2} {('Who', 'Where')[at % 2]} is the {['king', 'boy', 'city'][at % 3]} ?"
+            for at in range(60)
+        ),
+        "words/EN-WS-353-ALL.txt": "\n".join(
+            f"{pair.replace(' ', chr(9))}\t{at}" for at, pair in enumerate(_PAIRS)
+        ),
+        "words/questions-words.txt": ": family\nKing Queen Man Woman\nman woman boy girl\n",
+    }
+    for part in ("train", "dev"):
+        written[f"wnut17/{part}.conll"] = 40 * "the\tO\nking\tB-person\n\nin\tO\ntown\tB-place\n\n"
+    for path, text in written.items():
+        (made / path).parent.mkdir(parents=True, exist_ok=True)
+        (made / path).write_text(text, encoding="utf-8")
+    return made
+
+
+@pytest.mark.long
+def test_systems_are_trained_alike_and_probed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "lab"
+    (data / "wnut17/train.conll").unlink()
+    monkeypatch.setattr(Lab, "pace", lambda self, **_: 60.0)  # so that a minute is one update
+    words = ["lab", "lineage", "--data", str(data), "--out", str(out), "--minutes", "2"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    found = json.loads((out / "lineage.json").read_bytes())
+    systems = found["systems"]
+    assert list(systems) == list(lineage.SYSTEMS)
+    assert {one["updates"] for one in systems.values()} == {2}
+    assert found["skipped"] == {
+        "SST-2": "glue/sst2/train.tsv",
+        "MRPC": "glue/mrpc/train.tsv",
+        "word in context": "wic-tsv",
+        "UD tags": "ud-ewt/en_ewt-ud-train.conllu",
+        "WNUT17, F1": "wnut17/train.conll",
+        "similarity, MEN": "words/EN-MEN-TR-3k.txt",
+    }
+    for one in systems.values():
+        assert one["scores"].keys() == {"TREC", "similarity, WordSim", "analogies"}
+        assert one["scores"]["TREC"].keys() == {"frozen", "fine-tuned"}
+        assert one["scores"]["analogies"].keys() == {"frozen"}
+    page = (out / "lineage.md").read_text(encoding="utf-8")
+    assert "| TREC, fine-tuned |" in page and "there is no wic-tsv" in page
+    drawn = charts.picture(partial(bars, lineage.arms(found)))
+    assert all(f"{name}, frozen" in drawn for name in systems)
+
+    configs = [load(run.parent).encoder.config for run in out.glob("runs/pretrain-*/model")]
+    kinds = Counter((one.num_hidden_layers, one.mixer, one.attention) for one in configs)
+    assert kinds == {
+        (0, "attention", "bidirectional"): 1,
+        (2, "lstm", "two-way"): 1,
+        (2, "attention", "two-way"): 1,
+        (2, "lstm", "causal"): 1,
+        (2, "attention", "causal"): 1,
+        (2, "attention", "bidirectional"): 1,
+    }
+    assert len({one.one_way.hidden_size for one in configs}) == 1
+    assert len({one.vocab_size for one in configs}) == 1
+
+    for name in ("pretrain", "finetune"):  # nothing is trained again
+        monkeypatch.setattr(bench if name == "pretrain" else lineage, name, None)
+    assert lineage.lineage(Lab(out, data=data), 2, [0])["systems"] == systems
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("probe", ["TREC", "WNUT17, F1"])
+def test_frozen_encoders_stay_as_they_are(
+    probe: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path / "lab", data=data)
+    seen: list[dict[str, Any]] = []
+    finetune = lineage.finetune
+
+    def noted(*given: Any, **settings: Any) -> Any:
+        result = finetune(*given, **{**settings, "epochs": 1})
+        trained = load(result.run.model).encoder.state_dict()
+        begun = load(given[0], task="encoder").encoder.state_dict()
+        seen.append({name: bool((begun[name] == trained[name]).all()) for name in trained})
+        return result
+
+    monkeypatch.setattr(lineage, "finetune", noted)
+    run, _ = lab.pretrained(0, by_model=True, steps=1, **lineage.SYSTEMS["ULMFiT"])
+    lineage.PROBES[probe].measure(lab, run, 0)
+    frozen, tuned = seen
+    assert all(frozen.values()) and not any(tuned.values())
+
+
+def test_words_alike_in_meaning_and_in_their_vectors(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cosines in the order of what people say correlate perfectly; turned, not at all."""
+    lab = Lab(tmp_path / "lab", data=data)
+    vectors = {
+        word: [1.0, at / 10 * place]
+        for at, pair in enumerate(_PAIRS)
+        for place, word in enumerate(pair.split())
+    }
+    monkeypatch.setattr(
+        lineage, "_vectors", lambda _, words: np.array([vectors[word] for word in words])
+    )
+    found = lineage.PROBES["similarity, WordSim"].measure(lab, Path("one"), 0)
+    assert found == {"frozen": pytest.approx(-1)}
+
+
+def test_a_lineage_needs_data(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="there are none"):
+        lineage.lineage(Lab(tmp_path / "lab"), 1, [0])
+
+
+def test_updates_are_timed(data: Path, tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "lab", data=data)
+    small = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8}
+    pace = lab.pace(by_model=True, batch_size=2, initial_attention="random", model=small)
+    assert 0 < 50 * pace < lab.seconds()
