@@ -5,7 +5,6 @@ Nothing else: no other warning, and no error.
 
 from __future__ import annotations
 
-import platform
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,8 +13,7 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from bertworks.cli import app
-
-from . import look
+from bertworks.training.machine import describe
 
 
 def invoke(command: Sequence[str], begun: Mapping[str, Any] | None = None) -> Result:
@@ -48,6 +46,5 @@ def deprecations() -> Iterator[None]:
 
 def _tells_changes(line: str, begun: Mapping[str, Any]) -> bool:
     """Whether a warning names what has changed since the run was begun, if anything has."""
-    now = {"python": platform.python_version(), **look.conditions()}
-    changed = [str(value) for key, value in now.items() if begun[key] != value]
+    changed = [str(value) for key, value in describe("cpu").items() if begun[key] != value]
     return bool(changed) and all(value in line for value in changed)

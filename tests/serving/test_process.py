@@ -107,7 +107,7 @@ def until_answered(callers: Callers, count: int) -> None:
 @pytest.mark.long
 def test_sigterm_under_load_loses_nothing_that_was_accepted(saved, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with command(saved["encoder"], "drain_delay=0.5", log=log) as (process, url):
+    with command(saved["encoder"], "drain_delay=3", log=log) as (process, url):
         callers = Callers(url, 8)
         until_answered(callers, 100)
         at_signal = callers.answered

@@ -73,10 +73,10 @@ def _merge_files(parts: Sequence[Path], out: Path) -> WrittenVectors | int:
     with claim(out, paths), files.writing(out):
         if out.exists():
             raise DataError("is there already", where=str(out), fix="Give another name.")
-        if layout is None:
-            append(paths, out, head)
-            return note.rows
         with files.atomic(out) as new:
+            if layout is None:
+                append(paths, new, head)
+                return note.rows
             layout.join(paths, new, note.rows)
             # Before the file, since it says nothing as long as that is not there.
             replace(note, checksum=checksum_of(new)).write(note_file(out))

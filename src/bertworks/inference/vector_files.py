@@ -46,7 +46,7 @@ class Layout(ABC):
 
 def append(parts: Sequence[Path], out: Path, head: bytes) -> None:
     """Put files together whose heads are as long as this one, which is written instead."""
-    with files.atomic(out) as new, new.open("wb") as whole:
+    with out.open("wb") as whole:
         whole.write(head)
         for part in parts:
             with part.open("rb") as file:
@@ -101,18 +101,15 @@ class Parquet(Layout):
 
     def finish(self, part: Path, out: Path, rows: int) -> None:
         del rows
-        with pa.OSFile(str(part)) as file:
-            self._write(pa.ipc.open_stream(file), out)
+        with pa.OSFile(str(part)) as file, files.atomic(out) as new:
+            self._write(pa.ipc.open_stream(file), new)
 
     def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
         del rows
         self._write((batch for part in parts for batch in _row_groups(part)), out)
 
     def _write(self, batches: Iterable[Any], out: Path) -> None:
-        with (
-            files.atomic(out) as new,
-            pq.ParquetWriter(new, self.schema, use_dictionary=False) as writer,
-        ):
+        with pq.ParquetWriter(out, self.schema, use_dictionary=False) as writer:
             for batch in batches:
                 writer.write_batch(batch)
 
