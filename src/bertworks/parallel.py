@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -63,8 +67,23 @@ def map(
         for part in parts:
             yield function(part)
         return
+    yield from in_processes(function, parts, workers)
+
+
+def in_processes(
+    function: Callable[[PartT], ResultT], parts: Iterable[PartT], workers: int
+) -> Generator[ResultT]:
+    """As `map` does on this machine, in processes even if it is one: they work meanwhile.
+
+    Raises:
+        WorkerError: a worker died.
+    """
     with closing(_Workers(workers, function)) as pool:
         yield from pool.map(parts)
+
+
+class WorkerError(BertworksError):
+    """A worker process died."""
 
 
 class _Workers(Generic[PartT, ResultT]):
@@ -77,59 +96,49 @@ class _Workers(Generic[PartT, ResultT]):
     def __init__(self, count: int, function: Callable[[PartT], ResultT]) -> None:
         self._count, self._function = count, function
         self._processes: dict[Connection[Any, Any], SpawnProcess] = {}
+        # A generator that is left open must not hold up the exit, which waits for all processes.
+        self.close = Finalize(None, self._end, exitpriority=0)
 
     def map(self, parts: Iterable[PartT]) -> Iterator[ResultT]:
-        """Results in the order of the parts."""
+        """Results in the order of the parts; none is handed out before all workers are busy."""
+        parts = iter(parts)
+        drawn: list[PartT] = []  # the next, drawn while all are busy
         idle: list[Connection[Any, Any]] = []
         busy: dict[Connection[Any, Any], int] = {}
         results: dict[int, ResultT] = {}
-        taken = 0
-
-        def receive() -> Iterator[ResultT]:
-            nonlocal taken
-            for connection in wait(list(busy)):
-                assert isinstance(connection, Connection)
-                results[busy.pop(connection)] = self._receive(connection)
-                idle.append(connection)
-            while taken in results:
+        sent = taken = 0
+        while True:
+            while sent - taken < 2 * self._count and (drawn := drawn or list(islice(parts, 1))):
+                if not idle and len(self._processes) == self._count:
+                    break
+                connection = idle.pop() if idle else self._start()
+                try:
+                    connection.send(drawn.pop())
+                except OSError:
+                    raise self._death(connection) from None
+                busy[connection] = sent
+                sent += 1
+            if taken in results:
                 yield results.pop(taken)
                 taken += 1
-
-        for number, part in enumerate(parts):  # the next is drawn while all are busy
-            if not idle and len(self._processes) < self._count:
-                idle.append(self._start())
-            while not idle or number - taken >= 2 * self._count:
-                yield from receive()
-            connection = idle.pop()
-            try:
-                connection.send(part)
-            except OSError:
-                raise self._death(connection) from None
-            busy[connection] = number
-        while busy:
-            yield from receive()
+            elif busy:
+                for ready in wait(list(busy)):
+                    assert isinstance(ready, Connection)
+                    results[busy.pop(ready)] = self._receive(ready)
+                    idle.append(ready)
+            else:
+                return
 
     def _start(self) -> Connection[Any, Any]:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        with without_main():
-            process = context.Process(target=_work, args=(theirs,), daemon=True)
-            process.start()
-        theirs.close()
+        ours, process = start(_work, self._function, daemon=True)
         self._processes[ours] = process
-        # Not an argument of the process: its start would wait for ever for one that was killed
-        # before it has read more than a pipe holds, since it has the pipe's other end open too.
-        try:
-            ours.send(self._function)
-        except OSError:
-            raise self._death(ours) from None
         return ours
 
-    def close(self) -> None:
+    def _end(self) -> None:
         """End the processes, whatever they are doing."""
         for connection, process in self._processes.items():
             connection.close()
-            process.terminate()
+            process.kill()
             process.join()
 
     def _receive(self, connection: Connection[Any, Any]) -> ResultT:
@@ -140,18 +149,53 @@ class _Workers(Generic[PartT, ResultT]):
         value: ResultT = _value(answer)
         return value
 
-    def _death(self, connection: Connection[Any, Any]) -> BertworksError:
+    def _death(self, connection: Connection[Any, Any]) -> WorkerError:
         process = self._processes[connection]
         process.join(timeout=10)
         code = process.exitcode
         how = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
-        return BertworksError(
+        return WorkerError(
             f"a worker process died ({how})", fix="If memory was short, use fewer workers."
         )
 
 
+def start(
+    target: Callable[[Connection[Any, Any]], None], given: Any, *, daemon: bool
+) -> tuple[Connection[Any, Any], SpawnProcess]:
+    """Start a process of its own, which is called with one end of a pipe.
+
+    Args:
+        target: what is called.
+        given: what it receives first from the pipe; if it has parts of the user's script, the
+            process runs that again, to find them.
+        daemon: whether it ends with this one, and has no processes of its own.
+
+    Returns:
+        The other end of the pipe, and the process. One that has died is found when an answer of it
+        is awaited.
+    """
+    context = multiprocessing.get_context("spawn")
+    hidden: Callable[[], AbstractContextManager[None]] = _without_main
+    try:
+        with hidden():
+            pickled = ForkingPickler.dumps(given)
+    except (pickle.PicklingError, AttributeError):
+        hidden = nullcontext
+        pickled = ForkingPickler.dumps(given)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=target, args=(theirs,), daemon=daemon)
+    with hidden():
+        process.start()
+    theirs.close()
+    # Not an argument of the process: its start would wait for ever for one that was killed before
+    # it has read more than a pipe holds, since it has the pipe's other end open too.
+    with suppress(OSError):
+        ours.send_bytes(pickled)
+    return ours, process
+
+
 @contextmanager
-def without_main() -> Iterator[None]:
+def _without_main() -> Iterator[None]:
     """Hide the program's main module from processes that start now.
 
     They would run it again, for things that it may define and these workers do not need: so a
@@ -174,7 +218,9 @@ def end_with_parent() -> None:
 
 
 def _work(connection: Connection[Any, Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    # A signal to all processes is for the parent, which still wants results meanwhile.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
     with suppress(EOFError):
         function = connection.recv()

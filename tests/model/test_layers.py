@@ -93,6 +93,26 @@ def test_fused_loss_equals_the_plain_one(monkeypatch, chunk):
         assert head.loss_sum(hidden, labels).item() == pytest.approx(plain.item(), abs=1e-10)
 
 
+@pytest.mark.parametrize(("chunk", "group"), [(2**24, 2**24), (3 * 50, 6 * 50), (3 * 50, 1)])
+def test_fused_loss_in_bfloat16_is_near_the_exact_one(monkeypatch, chunk, group):
+    """With rows of zeros behind the labels, whose gradient is zero, and labels that repeat."""
+    monkeypatch.setattr(heads, "_CHUNK", chunk)
+    monkeypatch.setattr(heads, "_GROUP", group)
+    torch.manual_seed(0)
+    x = torch.nn.functional.pad(torch.randn(21, 16), (0, 0, 0, 3)).bfloat16().requires_grad_()
+    weight = torch.randn(50, 16, requires_grad=True)
+    bias = torch.randn(50, requires_grad=True)
+    labels = torch.randint(0, 9, (21,))
+    found = heads._linear_cross_entropy(x, weight, bias, labels)
+    exact = [one.detach().double().requires_grad_() for one in (x, weight, bias)]
+    plain = F.cross_entropy(F.linear(*exact)[:21], labels, reduction="sum")
+    assert found.item() == pytest.approx(plain.item(), rel=1e-3)
+    gradients = torch.autograd.grad(found / 21, (x, weight, bias))
+    for one, other in zip(gradients, torch.autograd.grad(plain / 21, exact), strict=True):
+        assert (one - other).norm() < 0.01 * other.norm()
+    assert not gradients[0][21:].any()
+
+
 def test_a_loss_over_nothing_is_zero():
     config = reference.config()
     head = MLMHead(config, torch.nn.Parameter(torch.randn(config.vocab_size, config.hidden_size)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from bertworks.tasks.classification import ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from bertworks.training.grid import GridResult, GridRun, PointResult, finetune_grid
-from bertworks.training.grid.loop import Job, do_here, slots
+from bertworks.training.grid.loop import Job, do_here, do_in_processes, slots
 from bertworks.training.grid.space import Range, Space, name_of, propose
 from bertworks.training.journal import RunDirectory
 from bertworks.training.progress import Progress
@@ -377,6 +379,17 @@ def test_side_by_side_gives_the_same(model: Model, run: Run, tmp_path: Path) -> 
     there = run("there", model=start, grid=axes, schedule="constant", jobs=2)
     files = [out.run.path / "grid.json" for out in (here, there)]
     assert files[0].read_text() == files[1].read_text()
+
+
+def test_a_run_that_dies_as_it_begins_is_no_hang(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As one that the kernel kills: it reads nothing of a job that no pipe can hold."""
+    resource_tracker.ensure_running()
+    monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: b"/bin/true")
+    job = Job(tmp_path / "run", partial(finetune, train=[{"text": "a" * 200_000}]))
+    outcomes = do_in_processes([job, job], slots(torch.device("cpu"), 2))
+    assert [error for _, error in outcomes] == ["its process died (exit status 0)"] * 2
 
 
 def test_each_gpu_has_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,16 @@ def test_workers_change_nothing_and_hand_on_errors() -> None:
         take(20, DyingSource(), collate, size, workers=1)
 
 
+def test_a_worker_that_dies_as_it_begins_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that the kernel kills: it reads nothing of a source that no pipe can hold."""
+    resource_tracker.ensure_running()
+    monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: b"/bin/true")
+    source = ToySource()
+    source.rows = list(range(200_000))  # type: ignore[attr-defined]
+    with pytest.raises(TrainingError, match="worker ended before its time"):
+        take(1, source, collate, BatchSize(examples=2), workers=2)
+
+
 ORPHANS = """
 import multiprocessing, sys, time
 sys.path.insert(0, {root!r})
@@ -167,6 +178,16 @@ from bertworks.training.stream import BatchSize, stream
 batches = stream(ToySource(), collate, BatchSize(examples=4), workers=1)
 print(next(batches).num_examples)
 batches.close()
+"""
+
+OPEN = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.training.test_stream import ToySource, collate
+from bertworks.training.stream import BatchSize, stream
+batches = stream(ToySource(), collate, BatchSize(examples=4), workers=1)
+sys.kept = batches  # until after the exit
+print(next(batches).num_examples)
 """
 
 OWN = """
@@ -198,7 +219,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("text", [PLAIN, OWN, PARTS], ids=["plain", "own source", "own parts"])
+@pytest.mark.parametrize(
+    "text", [PLAIN, OPEN, OWN, PARTS], ids=["plain", "left open", "own source", "own parts"]
+)
 def test_scripts_may_have_workers(tmp_path: Path, text: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(text.format(root=str(Path(__file__).parents[2])))

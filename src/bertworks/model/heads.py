@@ -18,7 +18,8 @@ from .cpu import align_rows
 from .encoder import Encoder
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, draw_weight, initialize
 
-_CHUNK = 2**21  # the most logits in memory at a time
+_CHUNK = 2**21  # logits that are worked on at a time
+_GROUP = 2**25  # the most logits in memory
 
 
 class MLMHead(nn.Module):
@@ -81,8 +82,9 @@ class MLMTransform(nn.Module):
 class _LinearCrossEntropy(torch.autograd.Function):
     """The summed cross-entropy of `x Wᵀ + b`, with its gradient from the same pass.
 
-    The logits of one chunk of positions are in memory at a time, and are overwritten by their
-    gradient: softmax minus the one-hot labels.
+    The logits of a chunk of positions become exponentials in place. These are the wide factor of
+    the gradient's products; their sums are divided out of the narrow one. The part of the one-hot
+    labels, one row of the weights for a position, is subtracted by itself.
     """
 
     @staticmethod
@@ -92,31 +94,38 @@ class _LinearCrossEntropy(torch.autograd.Function):
         sums = torch.promote_types(x.dtype, torch.float32)
         want_gradient = any(ctx.needs_input_grad[:3])
         total = x.new_zeros((), dtype=sums)
-        d_x = torch.empty_like(x)
-        d_weight = d_bias = None
-        chunk = 1 << max(0, (_CHUNK // len(weight)).bit_length() - 1)
-        for start in range(0, len(x), chunk):
-            rows = slice(start, start + chunk)
-            targets = labels[rows, None]
-            count = len(targets)  # fewer than the rows, where rows of zeros follow
-            logits = F.linear(x[rows], cast_weight, cast_bias)
-            log_sum = torch.logsumexp(logits[:count].to(sums), -1, keepdim=True)
-            total += (log_sum - logits[:count].gather(1, targets)).sum()
-            if not want_gradient:
-                continue
-            d_logits = torch.softmax(logits, -1)
-            d_logits[:count].scatter_add_(1, targets, -torch.ones_like(d_logits[:count, :1]))
-            d_logits[count:].zero_()
-            d_x[rows] = d_logits @ cast_weight
-            part_weight = (d_logits.t() @ x[rows]).to(weight.dtype)
-            d_weight = part_weight if d_weight is None else d_weight.add_(part_weight)
-            if bias is not None:
-                part_bias = d_logits.sum(0, dtype=sums).to(bias.dtype)
-                d_bias = part_bias if d_bias is None else d_bias.add_(part_bias)
+        inverse = x.new_zeros((len(x), 1), dtype=sums)  # of the sums; 0 where no label is
+        d_x, d_weight, d_bias = torch.empty_like(x), None, None
+        chunk, group = _chunk_and_group(x, weight)
+        for begin in range(0, len(x), group):
+            whole = slice(begin, begin + group)
+            exponentials = _room_for_logits(x[whole], weight)
+            for start in range(0, len(exponentials), chunk):
+                logits = exponentials[start : start + chunk]
+                rows = slice(begin + start, begin + start + len(logits))
+                _linear(x[rows], cast_weight, cast_bias, out=logits)
+                targets = labels[rows, None]
+                count = len(targets)  # fewer than the rows, where rows of zeros follow
+                highest = logits.amax(-1, keepdim=True)
+                wanted = logits[:count].gather(1, targets)
+                summed = logits.sub_(highest).exp_().sum(-1, keepdim=True, dtype=sums)
+                total += ((summed.log() + highest)[:count] - wanted).sum()
+                inverse[rows][:count] = summed[:count].reciprocal()
+                if want_gradient:
+                    d_x[rows] = (logits @ cast_weight) * inverse[rows]
+            if want_gradient:
+                wide, narrow = exponentials.t(), inverse[whole]
+                d_weight = _add_product(d_weight, wide, x[whole] * narrow, like=weight)
+                if bias is not None:
+                    d_bias = _add_product(d_bias, wide, narrow, like=bias[:, None])
         if want_gradient:
-            if d_weight is None:  # there were no positions
-                d_weight = torch.zeros_like(weight)
-                d_bias = None if bias is None else torch.zeros_like(bias)
+            given = x[: len(labels)].to(weight.dtype)
+            d_x[: len(labels)] -= cast_weight[labels]
+            d_weight = torch.zeros_like(weight) if d_weight is None else d_weight
+            d_weight.index_add_(0, labels, given, alpha=-1)
+            if bias is not None:
+                d_bias = torch.zeros_like(bias) if d_bias is None else d_bias.squeeze(1)
+                d_bias -= labels.bincount(minlength=len(bias))
             ctx.save_for_backward(d_x, d_weight, d_bias)
         return total
 
@@ -129,6 +138,43 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 _linear_cross_entropy: Callable[..., Tensor] = _LinearCrossEntropy.apply
+
+
+def _chunk_and_group(x: Tensor, weight: Tensor) -> tuple[int, int]:
+    """How many positions' logits are made at a time, and how many make one product with `x`.
+
+    A product in the weights' own dtype adds to their gradient by itself; another has to be cast,
+    and then passes over the whole gradient once more.
+    """
+    rows, most = (1 << max(0, (size // len(weight)).bit_length() - 1) for size in (_CHUNK, _GROUP))
+    return (2 * rows, 2 * rows) if x.dtype == weight.dtype else (rows, max(rows, most))
+
+
+def _room_for_logits(x: Tensor, weight: Tensor) -> Tensor:
+    """Memory for `[rows, vocab_size]`, where a piece's logits lie side by side if nothing is cast.
+
+    The CPU's float32 product fills that 1.5 times as fast (docs/decisions.md).
+    """
+    if x.dtype == weight.dtype:
+        return x.new_empty(len(weight), len(x)).t()
+    return x.new_empty(len(x), len(weight))
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    if bias is None:
+        torch.mm(x, weight.t(), out=out)
+    else:
+        torch.addmm(bias, x, weight.t(), out=out)
+
+
+def _add_product(total: Tensor | None, wide: Tensor, narrow: Tensor, *, like: Tensor) -> Tensor:
+    """`total + wide narrow`, in the dtype of `like`; in place."""
+    narrow = narrow.to(wide.dtype)
+    if total is None:
+        return (wide @ narrow).to(like.dtype)
+    if total.dtype == wide.dtype:
+        return total.addmm_(wide, narrow)
+    return total.add_(wide @ narrow)
 
 
 def next_piece_loss_sum(

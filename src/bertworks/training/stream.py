@@ -13,20 +13,14 @@ depend on how many ranks share it.
 
 from __future__ import annotations
 
-import multiprocessing
-import pickle
-import signal
-import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import TrainingError
-from ..parallel import end_with_parent, without_main
+from ..parallel import WorkerError, in_processes
 
 if TYPE_CHECKING:
     from ..packed import Batch
@@ -192,42 +186,16 @@ def _blocks(
     positions = _block_numbers(source, start)
     if workers == 0:
         for position in positions:
-            yield position, source.block(position.epoch, position.block)
+            yield _placed_block(source, position)
         return
-    pool = ProcessPoolExecutor(
-        workers,
-        # Forking a process that has threads (torch's) is not safe.
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(source,),
-    )
-    hidden = nullcontext if _needs_main(source) else without_main
-    try:
-        ahead: deque[tuple[Position, Future[Sequence[Any]]]] = deque()
-        for position in positions:
-            with hidden():  # each of these may start a process
-                future = pool.submit(_make_block, position.epoch, position.block)
-            ahead.append((position, future))
-            if len(ahead) > 2 * workers:
-                made_at, made = ahead.popleft()
-                yield made_at, made.result()
-    except BrokenProcessPool:
-        raise TrainingError(
-            "a loader worker ended before its time; the machine may be out of memory",
-            fix="Run the same command again, perhaps with fewer loader_workers.",
-        ) from None
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _needs_main(source: Source[Any]) -> bool:
-    """Whether a source has parts of the user's script, which workers find by running it again."""
-    try:
-        with without_main():
-            pickle.dumps(source)
-    except (pickle.PicklingError, AttributeError):
-        return True
-    return False
+    with closing(in_processes(partial(_placed_block, source), positions, workers)) as blocks:
+        try:
+            yield from blocks
+        except WorkerError:
+            raise TrainingError(
+                "a loader worker ended before its time; the machine may be out of memory",
+                fix="Run the same command again, perhaps with fewer loader_workers.",
+            ) from None
 
 
 def _block_numbers(source: Source[Any], start: Position) -> Iterator[Position]:
@@ -239,19 +207,5 @@ def _block_numbers(source: Source[Any], start: Position) -> Iterator[Position]:
         position = Position(position.epoch + 1)
 
 
-_worker_source: Source[Any] | None = None
-
-
-def _start_worker(source: Source[Any]) -> None:
-    """Runs first in each worker process."""
-    global _worker_source  # noqa: PLW0603 - a worker has one source for life
-    _worker_source = source
-    # A signal to the whole process group is for the parent, which still wants blocks meanwhile.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _make_block(epoch: int, block: int) -> Sequence[Any]:
-    assert _worker_source is not None
-    return _worker_source.block(epoch, block)
+def _placed_block(source: Source[Any], position: Position) -> tuple[Position, Sequence[Any]]:
+    return position, source.block(position.epoch, position.block)

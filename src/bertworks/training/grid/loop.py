@@ -6,7 +6,6 @@ to it (a GPU's memory is full, the kernel kills it) ends that run alone.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import threading
@@ -31,7 +30,7 @@ from ...errors import (
     TrainingError,
     is_memory_short,
 )
-from ...parallel import end_with_parent, without_main
+from ...parallel import end_with_parent, start
 from ...wording import duration
 from ..finetune import FinetuneResult
 from ..journal import RunDirectory
@@ -316,7 +315,7 @@ def do_in_processes(
             while waiting or running:
                 while waiting and free:
                     job, slot = waiting.pop(), free.pop()
-                    connection, process = _start(job, slot)
+                    connection, process = start(_work, (job, slot), daemon=False)
                     running[connection] = job, slot, process
                 for ready in wait(list(running), timeout=0.2):
                     assert isinstance(ready, Connection)
@@ -336,20 +335,11 @@ def do_in_processes(
                 process.join()
 
 
-def _start(job: Job, slot: Slot) -> tuple[Connection[Any, Any], SpawnProcess]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, job, slot))
-    with without_main():
-        process.start()
-    theirs.close()
-    return ours, process
-
-
-def _work(connection: Connection[Any, Any], job: Job, slot: Slot) -> None:
+def _work(connection: Connection[Any, Any]) -> None:
     """What a process does: one run, and an answer."""
     os.setpgrp()  # Ctrl-C is the parent's to handle: it sends SIGTERM
     threading.Thread(target=end_with_parent, daemon=True).start()
+    job, slot = connection.recv()
     os.environ.update(slot.environment)  # before CUDA is first used
     os.environ["RAYON_NUM_THREADS"] = str(slot.threads)
     torch.set_num_threads(slot.threads)
