@@ -15,8 +15,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bertworks as bw
 from bertworks.errors import SettingsError
+from bertworks.model.device import has_bfloat16
 from bertworks.training import estimate as module
 from bertworks.training.objective import Objective
+
+needs_bfloat16 = pytest.mark.skipif(
+    not has_bfloat16("cpu"), reason="bfloat16 without instructions for it takes minutes"
+)
 
 SMALL = (
     "model.hidden_size=64",
@@ -155,7 +160,7 @@ bw.pretrain("tiny", words, out=folder / "run")
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bfloat16)])
 def test_memory_of_a_real_run(tmp_path: Path, precision: str) -> None:
     """A run takes what is estimated, give or take the 15 % that the command names."""
     text = tmp_path / "text"
