@@ -169,7 +169,7 @@ def measure(options: argparse.Namespace, work: Path) -> Iterable[tuple[str, Any]
     for size in sizes:
 
         def pretrain(progress: Any, size: str = size) -> object:
-            given = settings(argparse.Namespace(dropout=0.1), size, work)
+            given = settings(argparse.Namespace(dropout=0.1, precision=options.precision), size, work)
             return bw.pretrain(out=work / f"run-{size}", progress=progress, **given)
 
         yield f"a step of pre-training, {size}", steps(pretrain, 30522, best)

@@ -7,7 +7,8 @@ Vocabulary of 30,522 pieces, sequences of up to 128 tokens, 32 a step (base: 8),
 is the loop of `bertworks pretrain`. The peer is given the same weights to begin with, the same
 batches, padded, bfloat16 by autocast, fused AdamW with the same groups, the learning rate of each
 step, and gradients cut at the same norm. The losses of both are compared step by step; without
-dropout they differ by rounding alone.
+dropout they differ by rounding alone. On a processor without instructions for bfloat16 both are
+asked for float32 (`--precision fp32`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from harness import DATA, Contestant, Pace, Target, Work, arguments, in_rounds, report
 from models import fresh
 
-OURS, PEER = "bertworks", "Hugging Face, bf16 autocast"
+OURS, PEER = "bertworks", "Hugging Face"
 LEAST = {"tiny": (8.5, 10), "mini": (5, 6), "small": (3.3, 4), "base": (1.9, 2.3)}
 MANY = 1 << 20  # steps of the schedule: more than are done
 
@@ -36,7 +37,7 @@ def settings(options: argparse.Namespace, size: str, work: Path) -> dict[str, An
         "model": {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout},
         "steps": MANY,
         "batch_size": 8 if size == "base" else 32,
-        "precision": "bf16",
+        "precision": options.precision,
         "learning_rate": 1e-4,
         "warmup": 10,
         "eval_every": MANY,
@@ -109,7 +110,7 @@ def peer(options: argparse.Namespace, size: str, work: Path) -> None:
         for group in optimizer.param_groups:
             group["lr"] = given.rate(step, MANY)
         (batch,) = global_batch.micro_batches
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
             loss = model(**padded(batch.to("cpu"))).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), given.max_grad_norm)
@@ -124,6 +125,7 @@ def measure(options: argparse.Namespace, work: Path) -> list[Work]:
     for size in options.sizes:
         command = [sys.executable, __file__, "--work", str(work), "--sizes", size]
         command += ["--steps", str(options.steps), "--dropout", str(options.dropout)]
+        command += ["--precision", options.precision]
         pair = [
             Contestant(name, [*command, "--serve", name], options.threads) for name in (OURS, PEER)
         ]
@@ -144,6 +146,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(LEAST))
     parser.add_argument("--steps", type=int, default=5, help="of a turn")
     parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of both")
     parser.add_argument("--files", type=int, default=10, help="of the corpus")
     options = parser.parse_args()
     if options.serve:

@@ -354,8 +354,9 @@ def parse_json(text: str | bytes) -> Any:
 def _check_depth(value: Any) -> None:
     """See that a value is not nested too deeply, level by level."""
     level = [value]
+    nested = (dict, list)  # looked at in half the time of a union
     for _ in range(MAX_DEPTH):
-        level = [part for whole in level for part in _parts(whole) if isinstance(part, dict | list)]
+        level = [part for whole in level for part in _parts(whole) if isinstance(part, nested)]
         if not level:
             return
     raise _too_deep()

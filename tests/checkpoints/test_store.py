@@ -24,7 +24,8 @@ from transformers import (
 
 import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
-from bertworks.checkpoints.store import own_tensors
+from bertworks.checkpoints.store import own_tensors, read_tensors
+from bertworks.checkpoints.weights import _read_in_order
 from bertworks.errors import CheckpointError, OutputError
 from bertworks.model.config import EncoderConfig
 from bertworks.tables.schema import Columns
@@ -95,6 +96,32 @@ def test_what_is_repacked_is_resident_once(tmp_path, family):
     # What is kept is mapped, and was read once to see that it is finite.
     kept = (tmp_path / "m" / "model.safetensors").stat().st_size - repacked
     assert int(resident[1]) * 1024 < kept + repacked / 4
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "electra"])
+def test_queries_keys_and_values_are_read_below_each_other(tmp_path, family):
+    """From one file: one matrix, which is a view of what was read."""
+    config = geometry(family, vocab_size=len(PIECES))
+    bw.Model.fresh(config, Tokenizer.from_vocabulary(PIECES)).save(tmp_path)
+    plain = load_file(tmp_path / "model.safetensors")
+    tensors, _ = read_tensors(tmp_path, FAMILIES[family])
+    keys = FAMILIES[family].keys
+    assert len(tensors) == len(plain)
+    for name in ("weight", "bias"):
+        ours = f"encoder.layers.0.attention.query_key_value.{name}"
+        parts = [plain[part] for part in keys.theirs(ours)]
+        whole = keys.fetch(ours, tensors)
+        assert torch.equal(whole, torch.cat(parts))
+        assert whole.data_ptr() == tensors[keys.theirs(ours)[0]].data_ptr()
+
+
+def test_a_file_that_was_cut_as_it_was_read_is_named(tmp_path):
+    save_file({"a": torch.ones(8), "b": torch.ones(8)}, tmp_path / "model.safetensors")
+    mapped = load_file(tmp_path / "model.safetensors")
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(whole[:-4])
+    with pytest.raises(CheckpointError, match=r"cut.safetensors.*shorter"):
+        _read_in_order(tmp_path / "cut.safetensors", mapped, [["a", "b"]])
 
 
 @pytest.mark.long

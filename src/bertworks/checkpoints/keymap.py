@@ -40,6 +40,15 @@ class Rule:
             return re.compile(rf"({names})(\.weight|\.bias)?")
         return re.compile(rf"({names})(\.weight)?" if self.transposed else r"(?!)")
 
+    def siblings(self, theirs: str) -> tuple[str, ...]:
+        """All of theirs that are in one tensor of ours with this one, of which the rule is."""
+        for part in self.theirs:
+            pattern = re.escape(part).replace(r"\{\}", r"(\d+)") + r"(\.weight|\.bias)?"
+            if found := re.fullmatch(pattern, theirs):
+                *layer, kind = found.groups()
+                return tuple(part.format(*layer) + (kind or "") for part in self.theirs)
+        raise KeyError(theirs)
+
     def match(self, name: str) -> tuple[str, ...] | None:
         """Their names of our tensor `name`, if the rule is about it."""
         found = self.pattern.fullmatch(name)
@@ -94,7 +103,17 @@ class KeyMap:
             parts = [part.double() for part in parts]  # which holds every number of any type
         if transposed:
             parts = [_transposed(part) for part in parts]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return parts[0] if len(parts) == 1 else _below_each_other(parts)
+
+    def stack(self, theirs: str) -> tuple[str, ...]:
+        """All of theirs that ours holds, with `theirs`, one below the other, untransposed.
+
+        Nothing where ours holds it alone.
+        """
+        for rule in self.rules:
+            if len(rule.theirs) > 1 and not rule.transposed and rule.repacked.fullmatch(theirs):
+                return rule.siblings(theirs)
+        return ()
 
     def repacks(self, theirs: str) -> bool:
         """Whether their tensor `theirs` is copied when it is fetched, not taken as it is."""
@@ -106,6 +125,18 @@ class KeyMap:
             if found is not None:
                 return found, rule.transposed
         raise KeyError(name)
+
+
+def _below_each_other(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors one below the other; without a copy if they lie so in memory."""
+    first, end = parts[0], parts[0].data_ptr()
+    for part in parts:
+        same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not same or part.data_ptr() != end or not part.is_contiguous():
+            return torch.cat(list(parts))
+        end += part.nbytes
+    rows = sum(len(part) for part in parts)
+    return first.as_strided((rows, *first.shape[1:]), first.stride())
 
 
 def _transposed(tensor: Tensor) -> Tensor:

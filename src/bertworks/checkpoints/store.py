@@ -12,7 +12,7 @@ is listed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,9 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
     dropped: dict[str, str] = {}
     if has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:
         tensors = read_weights(
-            directory, lambda name: family.keys.repacks(family.normalize_name(name))
+            directory,
+            lambda name: family.keys.repacks(family.normalize_name(name)),
+            lambda names: _stacks(names, family),
         )
     else:
         tensors, dropped = tensorflow.read_checkpoint(prefix)
@@ -134,6 +136,18 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
     if embeddings not in found and decoder in found:
         found[embeddings] = found.pop(decoder)
     return found, dropped
+
+
+def _stacks(names: Iterable[str], family: Family) -> Iterator[list[str]]:
+    """A file's names of tensors that become one of ours, in its order."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for name in names:
+        today = family.normalize_name(name)
+        if stack := family.keys.stack(today):
+            found.setdefault(stack, {})[today] = name
+    for stack, given in found.items():
+        if len(given) == len(stack):  # else others are in another file, or missing
+            yield [given[today] for today in stack]
 
 
 def check_geometry(

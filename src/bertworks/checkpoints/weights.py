@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ def has_weights(directory: Path) -> bool:
 
 
 def read_weights(
-    directory: Path, passing: Callable[[str], bool] = lambda _: False
+    directory: Path,
+    passing: Callable[[str], bool] = lambda _: False,
+    stacks: Callable[[Iterable[str]], Iterable[list[str]]] = lambda _: (),
 ) -> dict[str, Tensor]:
     """All tensors of a directory, under the names they have there.
 
@@ -40,6 +43,8 @@ def read_weights(
     Args:
         passing: of which names the tensors will be copied, not kept. They are views of a mapping
             of their own, so that when they go, the pages that were read for them go too.
+        stacks: which of a file's names are of tensors that are to lie one after the other. Of
+            safetensors they are read in this order, not mapped.
 
     Raises:
         CheckpointError: there are no weights, or a file is damaged, or holds more than weights.
@@ -54,7 +59,9 @@ def read_weights(
     for file in files:
         found = _read_file(file)
         tensors.update(found)
-        copied = [name for name in found if passing(name)]
+        read = _read_in_order(file, found, stacks(found)) if file.suffix == ".safetensors" else {}
+        tensors.update(read)
+        copied = [name for name in found if passing(name) and name not in read]
         if copied and _is_mapped(file):
             again = _read_file(file)
             tensors.update({name: again[name] for name in copied})
@@ -134,6 +141,35 @@ def _read_file(file: Path) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"the tensor {name!r} is not stored as plain numbers", where=str(file)
             )
+    return found
+
+
+def _read_in_order(
+    file: Path, mapped: Mapping[str, Tensor], stacks: Iterable[list[str]]
+) -> dict[str, Tensor]:
+    """Tensors of a file of safetensors; those of a stack one after the other in new memory.
+
+    Args:
+        mapped: the file's tensors, which has been found to be whole.
+    """
+    found: dict[str, Tensor] = {}
+    with file.open("rb", buffering=0) as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(size))
+        for stack in stacks:
+            like = [mapped[name] for name in stack]
+            if len({one.dtype for one in like}) > 1:
+                continue
+            sizes = [one.nbytes for one in like]
+            parts = torch.split(torch.empty(sum(sizes), dtype=torch.uint8), sizes)
+            for name, one, part in zip(stack, like, parts, strict=True):
+                opened.seek(8 + size + header[name]["data_offsets"][0])
+                room = part.numpy().data
+                while room and (count := opened.readinto(room)):
+                    room = room[count:]
+                if room:
+                    raise CheckpointError("has become shorter as it was read", where=str(file))
+                found[name] = part.view(one.dtype).view(one.shape)
     return found
 
 

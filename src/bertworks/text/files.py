@@ -328,7 +328,7 @@ def _number_pieces(
             added.append(AddedPiece(**token.model_dump(exclude={"id"})))
         else:
             ids[token.content] = token.id
-    pieces = sorted(ids, key=lambda piece: ids[piece])
+    pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise DataError("the ids of the vocabulary are not 0, 1, 2, …", where=where)
     return pieces, added
