@@ -6,7 +6,8 @@ Texts to vectors (many, and one), a step of fine-tuning, a step of pre-training 
 PyTorch's profiler counts each operator's own time; what is left of the step is Python, tokenising
 and the making of batches. The floor of a part is what its matrix products would take at the
 measured peak of the precision, and its other operators at the measured bandwidth, if each number
-they take in or give out passed through memory once.
+they take in or give out passed through memory once. On a processor without instructions for
+bfloat16: `--precision fp32`, in which then all is computed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 NORMS = ("layer_norm", "gelu", "tanh", "random_", "ge", "mul", "add", "sum", "div")
 OPTIMIZER = ("_fused_adam", "_foreach", "linalg_vector_norm", "clamp", "reciprocal", "zero_")
 COPIES = ("copy_", "cat", "index", "embedding", "fill_", "pad", "gather", "scatter", "clone")
-BYTES = 2  # of most numbers in bfloat16
+BYTES = {"bf16": 2, "fp32": 4}  # of most numbers
 
 Parts = dict[str, dict[str, float]]
 
@@ -65,14 +66,16 @@ class Account:
 
     Args:
         times: how often it is timed, and then profiled.
+        precision: whose peak is the floor's.
     """
 
-    def __init__(self, times: int, vocabulary: int, best: dict[str, float]) -> None:
+    def __init__(self, times: int, vocabulary: int, best: dict[str, float], precision: str) -> None:
         import torch
 
         activities = [torch.profiler.ProfilerActivity.CPU]
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True)
-        self._times, self._vocabulary, self._best = times, vocabulary, best
+        self._times, self._vocabulary = times, vocabulary
+        self._peak, self._copy, self._bytes = best[precision], best["copy"], BYTES[precision]
 
     def time(self) -> None:
         self._start = time.process_time()
@@ -98,28 +101,32 @@ class Account:
 
     def _floor(self, name: str, shapes: list[list[int]]) -> float:
         if work := operations(name, shapes):
-            return work / self._best["bf16"] / 1e6
+            return work / self._peak / 1e6
         sizes = [math.prod(shape) for shape in shapes]
-        return BYTES * (sum(sizes) + max(sizes, default=0)) / self._best["copy"] / 1e6
+        return self._bytes * (sum(sizes) + max(sizes, default=0)) / self._copy / 1e6
 
 
-def encode(model: Path, texts: list[str], best: dict[str, float], times: int) -> Parts:
+def encode(
+    model: Path, texts: list[str], best: dict[str, float], times: int, precision: Any
+) -> Parts:
     import bertworks as bw
 
     held = bw.load(model, device="cpu")
-    account = Account(times, held.tokenizer.vocab_size, best)
+    account = Account(times, held.tokenizer.vocab_size, best, precision)
     for begin in (lambda: None, account.time, account.profile):
         begin()
         for _ in range(times):
-            held.embed(texts)
+            held.embed(texts, precision=precision)
     return account.end()
 
 
-def steps(train: Callable[[Any], object], vocabulary: int, best: dict[str, float]) -> Parts:
+def steps(
+    train: Callable[[Any], object], vocabulary: int, best: dict[str, float], precision: str
+) -> Parts:
     """Steps 7 to 10 of a training run that takes a progress, timed by steps 3 to 6."""
     from bertworks.training.progress import Progress
 
-    account = Account(4, vocabulary, best)
+    account = Account(4, vocabulary, best, precision)
     found: Parts = {}
 
     class EnoughError(Exception):
@@ -145,40 +152,42 @@ def steps(train: Callable[[Any], object], vocabulary: int, best: dict[str, float
 def measure(options: argparse.Namespace, work: Path) -> Iterable[tuple[str, Any]]:
     import bertworks as bw
 
-    best = peaks(options.threads)
+    best, precision = peaks(options.threads), options.precision
     yield "peaks", best
     texts = paragraphs()
     if "encode" in options.parts:
         yield (
             f"{options.texts} texts to vectors",
-            encode(options.model, texts[: options.texts], best, 1),
+            encode(options.model, texts[: options.texts], best, 1, precision),
         )
-        yield "one text of 13 tokens to a vector", encode(options.model, [ONE], best, 50)
+        yield "one text of 13 tokens to a vector", encode(options.model, [ONE], best, 50, precision)
     if "finetune" in options.parts:
         rows = (DATA / "glue/sst2/train.tsv").read_text(encoding="utf-8").splitlines()[:401]
         (work / "sst2.tsv").write_text("\n".join(rows) + "\n")
 
         def finetune(progress: Any) -> object:
             kept: dict[str, Any] = {"train": work / "sst2.tsv", "out": work / "finetuned"}
-            return bw.finetune(options.model, progress=progress, batch_size=32, **kept)
+            kept |= {"batch_size": 32, "precision": precision}
+            return bw.finetune(options.model, progress=progress, **kept)
 
-        yield "a step of fine-tuning, SST-2", steps(finetune, -1, best)
+        yield "a step of fine-tuning, SST-2", steps(finetune, -1, best, precision)
     sizes = [size for size in LEAST if size in options.parts]
     if sizes:
         prepare(sizes, 4, work)
     for size in sizes:
 
         def pretrain(progress: Any, size: str = size) -> object:
-            given = settings(argparse.Namespace(dropout=0.1, precision=options.precision), size, work)
+            given = settings(argparse.Namespace(dropout=0.1, precision=precision), size, work)
             return bw.pretrain(out=work / f"run-{size}", progress=progress, **given)
 
-        yield f"a step of pre-training, {size}", steps(pretrain, 30522, best)
+        yield f"a step of pre-training, {size}", steps(pretrain, 30522, best, precision)
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("model", type=Path, help="a sentence encoder's directory")
     parser.add_argument("--texts", type=int, default=400)
+    parser.add_argument("--precision", choices=list(BYTES), default="bf16")
     parser.add_argument("--parts", nargs="+", default=["encode", "finetune", *LEAST])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
