@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import shutil
@@ -116,18 +117,33 @@ _CLOCK, _TIMES = (
 
 
 def left(folder: Path) -> dict[str, Any]:
-    """What a command left in a folder, but for what depends on the clock."""
+    """What a command left in a folder, but for what depends on the clock, and locks of nobody."""
     return {
         path.relative_to(folder).as_posix(): _content(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in _CLOCK and "tensorboard" not in path.parts
+        if path.is_file()
+        and path.name not in _CLOCK
+        and "tensorboard" not in path.parts
+        and not (path.name.endswith(".lock") and _is_free(path))
     }
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether no process holds a lock; a disk that refuses to remove it leaves one."""
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _content(path: Path) -> Any:
     content = path.read_bytes()
     if path.name == "journal.jsonl":
-        return [json.dumps(_timeless(json.loads(line))) for line in content.splitlines()]
+        lines = [_timeless(json.loads(line)) for line in content.splitlines()]
+        # A grid's journal tells of runs that failed too, which are then done again.
+        return [json.dumps(line) for line in lines if line.get("error") is None]
     if "checkpoints" in path.parts and path.suffix == ".json":
         tree = json.loads(content)
         tree.pop("state.json", None)

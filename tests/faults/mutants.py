@@ -4,9 +4,11 @@
     python -m tests.faults.mutants --count 0 src/bertworks/text  # every mutant of a folder
     python -m tests.faults.mutants src/bertworks/corpus/lines.py --tests tests/corpus/test_lines.py
 
-A mutant is the module's source with one node of its syntax tree changed. The tests of the module's
-folder run against a copy of the package, in a process of their own, until the first fails. What is
-left, the survivors, is printed with file, line and change, to be read one by one.
+A mutant is the module's source with one node of its syntax tree changed. First the tests of the
+module's folder run once, and each notes which functions of the package it calls, and how long it
+takes. Then those that call the changed function run against a changed copy of the package, in a
+process of their own, the quickest first, until one fails. What is left, the survivors, is printed
+with file, line and change, to be read one by one.
 """
 
 from __future__ import annotations
@@ -16,14 +18,19 @@ import ast
 import copy
 import multiprocessing
 import os
+import pickle
 import random
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pyarrow.parquet  # noqa: F401, so that no fork has to
 import pytest
@@ -33,6 +40,8 @@ import torch  # noqa: F401
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "bertworks"
 FOLDERS = ("model", "text", "tasks", "training", "checkpoints", "corpus")
+
+Owners = dict[ast.AST, ast.AST]
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE},
@@ -51,17 +60,19 @@ class Mutant:
 
     Attributes:
         file: the module.
+        number: which of its changes.
         line: where it is changed.
+        function: the line where the function around it begins; 0 outside of all.
         was: the node's source.
         now: what takes its place.
-        source: the whole.
     """
 
     file: Path
+    number: int
     line: int
+    function: int
     was: str
     now: str
-    source: str
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -98,33 +109,37 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 def mutants(file: Path) -> Iterator[Mutant]:
     """All mutants of a module, but for what only types and messages depend on."""
     tree = ast.parse(file.read_text("utf-8"))
-    for node in ast.walk(tree):  # strings of docstrings, annotations and f-strings are no code
-        for child in ast.iter_child_nodes(node):
-            child.parent = node  # type: ignore[attr-defined]
-    for node in list(ast.walk(tree)):
-        if _is_said(node):
-            continue
-        for new in changes(node):
-            owner = node.parent  # type: ignore[attr-defined]
-            ast.copy_location(new, node)
-            for name, value in ast.iter_fields(owner):
-                if value is node:
-                    setattr(owner, name, new)
-                elif isinstance(value, list) and node in value:
-                    value[value.index(node)] = new
-                else:
-                    continue
-                source = ast.unparse(ast.fix_missing_locations(tree))
-                yield Mutant(file, node.lineno, ast.unparse(node), ast.unparse(new), source)
-                if getattr(owner, name) is new:
-                    setattr(owner, name, node)
-                else:
-                    value[value.index(new)] = node
+    for number, (node, new, owners) in enumerate(_changed(tree)):
+        was, now = ast.unparse(node), ast.unparse(new)
+        yield Mutant(file, number, node.lineno, _function(node, owners), was, now)  # type: ignore[attr-defined]
 
 
-def _is_said(node: ast.AST) -> bool:
+def source_of(mutant: Mutant) -> str:
+    """The whole of a changed module."""
+    tree = ast.parse(mutant.file.read_text("utf-8"))
+    node, new, owners = next(islice(_changed(tree), mutant.number, None))
+    owner = owners[node]
+    for name, value in ast.iter_fields(owner):
+        if value is node:
+            setattr(owner, name, new)
+        elif isinstance(value, list) and node in value:
+            value[value.index(node)] = new
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _changed(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, Owners]]:
+    """Nodes, what may take their places, and what each node of the tree is in."""
+    nodes = list(ast.walk(tree))
+    owners = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+    for node in nodes:
+        if not _is_said(node, owners):
+            for new in changes(node):
+                yield node, ast.copy_location(new, node), owners
+
+
+def _is_said(node: ast.AST, owners: Owners) -> bool:
     """Whether a node is in an annotation, a message or a declaration of a setting."""
-    while (owner := getattr(node, "parent", None)) is not None:
+    while (owner := owners.get(node)) is not None:
         if isinstance(owner, ast.JoinedStr | ast.AnnAssign) or (
             isinstance(owner, ast.arg | ast.FunctionDef)
             and node is getattr(owner, "annotation", getattr(owner, "returns", None))
@@ -137,48 +152,139 @@ def _is_said(node: ast.AST) -> bool:
     return False
 
 
-def tests_of(file: Path, named: Sequence[Path]) -> list[str]:
-    """The tests of a module: those that are named; or its namesake's, then those of its folder."""
-    if named:
-        return [str(path) for path in named]
+def _function(node: ast.AST, owners: Owners) -> int:
+    """The line where the function around a node begins, as its code object says; 0: none."""
+    while (owner := owners.get(node)) is not None:
+        if isinstance(owner, ast.FunctionDef) and node in owner.body:
+            return min([owner.lineno, *(one.lineno for one in owner.decorator_list)])
+        node = owner
+    return 0
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test that passes as things are.
+
+    Attributes:
+        name: pytest's.
+        seconds: how long it takes.
+        calls: the functions of the package that it, or a fixture that it uses, calls: module, and
+            the line where they begin.
+    """
+
+    name: str
+    seconds: float
+    calls: frozenset[tuple[str, int]]
+
+
+class Calls:
+    """A plugin of pytest that takes down what each test calls."""
+
+    def __init__(self, package: Path) -> None:
+        self.tests: list[Test] = []
+        self.failed: list[str] = []
+        self._root = str(package / "bertworks") + os.sep
+        self._called: set[tuple[str, int]] = set()
+        self._fixtures: dict[str, set[tuple[str, int]]] = {}
+
+    def _trace(self, frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        if code.co_filename.startswith(self._root):
+            self._called.add((code.co_filename.removeprefix(self._root), code.co_firstlineno))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        """What a fixture calls is called for every test that uses it."""
+        around, self._called = self._called, set()
+        try:
+            return (yield)
+        finally:
+            self._fixtures.setdefault(fixturedef.argname, set()).update(self._called)
+            self._called |= around
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Trace one test."""
+        self._called, self._passed, begun = set(), True, time.monotonic()
+        sys.settrace(self._trace)
+        threading.settrace(self._trace)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+            for name in item.fixturenames:  # type: ignore[attr-defined]
+                self._called |= self._fixtures.get(name, set())
+            seconds = time.monotonic() - begun
+            if self._passed:
+                self.tests.append(Test(item.nodeid, seconds, frozenset(self._called)))
+            else:
+                self.failed.append(item.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take down what failed."""
+        self._passed &= not report.failed
+
+
+def tests_of(file: Path, named: Sequence[Path]) -> tuple[str, ...]:
+    """Where the tests of a module are: those that are named, or its folder's."""
     folder = ROOT / "tests" / file.relative_to(PACKAGE).parts[0]
-    namesakes = sorted(folder.rglob(f"test_{file.stem}*.py"))
-    others = [path for path in sorted(folder.rglob("test_*.py")) if path not in namesakes]
-    return [str(path) for path in (*namesakes, *others)]
+    return tuple(str(path) for path in named or [folder])
 
 
-def is_found(mutant: Mutant | None, package: Path, tests: Sequence[str], seconds: float) -> bool:
+def traced(package: Path, where: Sequence[str]) -> Calls:
+    """Run tests once, and take down what each calls."""
+    taken = package / "calls"
+    process = multiprocessing.get_context("fork").Process(
+        target=_trace_tests, args=(package, where, taken)
+    )
+    process.start()
+    process.join()
+    calls: Calls = pickle.loads(taken.read_bytes())
+    return calls
+
+
+def is_found(mutant: Mutant, package: Path, tests: Sequence[Test]) -> bool:
     """Whether a test fails of a mutant, or hangs; `package` is a copy to change.
 
     The tests run in a fork of this process, which has imported all but the package.
     """
-    whole = b""
-    if mutant is not None:
-        target = package / "bertworks" / mutant.file.relative_to(PACKAGE)
-        whole = target.read_bytes()
-        target.write_text(mutant.source, "utf-8")
-        for compiled in target.parent.glob(f"__pycache__/{target.stem}.*"):
-            compiled.unlink()
-    process = multiprocessing.get_context("fork").Process(target=_test, args=(package, tests))
+    target = package / "bertworks" / mutant.file.relative_to(PACKAGE)
+    whole = target.read_bytes()
+    target.write_text(source_of(mutant), "utf-8")
+    for compiled in target.parent.glob(f"__pycache__/{target.stem}.*"):
+        compiled.unlink()
+    names = [test.name for test in sorted(tests, key=lambda test: test.seconds)]
+    process = multiprocessing.get_context("fork").Process(target=_test, args=(package, names))
     process.start()
-    process.join(seconds)
+    process.join(120 + 10 * sum(test.seconds for test in tests))
     if process.is_alive():
         process.kill()
         process.join()
-    if mutant is not None:
-        target.write_bytes(whole)
+    target.write_bytes(whole)
     return process.exitcode != 0
 
 
-def _test(package: Path, tests: Sequence[str]) -> None:
+def _begin(package: Path) -> list[str]:
+    """Have a fork run tests of a copy, and say nothing; pytest's options."""
     os.chdir(ROOT)
     sys.path.insert(0, str(package))
     os.environ["PYTHONPATH"] = str(package)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    how = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not long"]
-    os._exit(pytest.main([*how, *tests]))
+    return ["-q", "-p", "no:cacheprovider", "-m", "not slow and not long"]
+
+
+def _test(package: Path, tests: Sequence[str]) -> None:
+    os._exit(pytest.main([*_begin(package), "-x", *tests]))
+
+
+def _trace_tests(package: Path, where: Sequence[str], taken: Path) -> None:
+    calls = Calls(package)
+    pytest.main([*_begin(package), *where], plugins=[calls])
+    taken.write_bytes(pickle.dumps(calls))
+    os._exit(0)
 
 
 def main() -> None:
@@ -190,7 +296,6 @@ def main() -> None:
     )
     parser.add_argument("--count", type=int, default=100, help="how many; 0: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=900, help="until tests are said to hang")
     given = parser.parse_args()
     paths = [path.resolve() for path in given.paths]
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
@@ -198,20 +303,30 @@ def main() -> None:
     draw = random.Random(given.seed)
     chosen = draw.sample(every, min(given.count, len(every))) if given.count else every
     found = 0
+    calls: dict[tuple[str, ...], Calls] = {}
     with tempfile.TemporaryDirectory() as temporary:
-        package = Path(temporary)
+        package = Path(temporary).resolve()
         shutil.copytree(PACKAGE, package / "bertworks")
-        for file in sorted({mutant.file for mutant in chosen}):
-            if is_found(None, package, tests_of(file, given.tests), given.seconds):
-                sys.exit(f"{file.relative_to(ROOT)}: its tests fail as it is")
         for number, mutant in enumerate(chosen, 1):
             begun = time.monotonic()
-            is_one = is_found(mutant, package, tests_of(mutant.file, given.tests), given.seconds)
+            where = tests_of(mutant.file, given.tests)
+            if where not in calls:
+                calls[where] = traced(package, where)
+                for name in calls[where].failed:
+                    print(f"left out, since it fails as things are: {name}")
+            module = mutant.file.relative_to(PACKAGE).as_posix()
+            tests = [
+                test
+                for test in calls[where].tests
+                if any(of == module and mutant.function in (0, at) for of, at in test.calls)
+            ]
+            is_one = bool(tests) and is_found(mutant, package, tests)
             found += is_one
-            where = f"{mutant.file.relative_to(ROOT)}:{mutant.line}"
-            what = "found" if is_one else f"SURVIVED: {mutant.was[:80]!r} -> {mutant.now[:80]!r}"
+            end = "found" if is_one else f"SURVIVED {len(tests)} tests"
+            what = f"{mutant.was[:80]!r} -> {mutant.now[:80]!r}"
             print(
-                f"{number}/{len(chosen)} {where} {time.monotonic() - begun:.0f} s {what}",
+                f"{number}/{len(chosen)} {mutant.file.relative_to(ROOT)}:{mutant.line} "
+                f"{time.monotonic() - begun:.0f} s {end}: {what}",
                 flush=True,
             )
     used = os.times()
