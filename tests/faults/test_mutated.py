@@ -313,10 +313,7 @@ def test_changed_files(
                 args=(reader, source, file, folder, f"{SEED} {name}", first, count),
             )
             process.start()
-            process.join(processes.PATIENCE)
-            if process.is_alive():
-                process.kill()
-            process.join()
+            processes.is_over(process)
             code, last = process.exitcode, count - 1
             if code or code is None:  # it died of this try; the next goes on
                 last = int((folder / "try").read_text())
