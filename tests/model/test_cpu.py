@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.model import cpu, encoder, heads
+from bertworks.model.layers import ACTIVATIONS
 from bertworks.packed import Padded
 from tests.model import reference
 from tests.model.test_parity import pair
@@ -94,3 +95,18 @@ def test_freed_memory_is_kept_where_glibc_is():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() in ("True", "False")
     assert (found.stdout.strip() == "True") == (platform.libc_ver()[0] == "glibc")
+
+
+def test_a_number_becomes_the_same_whatever_the_rows_and_threads() -> None:
+    gelu = ACTIVATIONS["gelu_new"]
+    x = torch.randn(401, 96, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([gelu(row) for row in x.split(1)])
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3, 5, 7):
+            torch.set_num_threads(threads)
+            for rows in (1, 7, 250, 399, 401):
+                found = cpu.in_whole_vectors(gelu, x[:rows])
+                assert torch.equal(found, alone[:rows]), (threads, rows)
+    finally:
+        torch.set_num_threads(before)

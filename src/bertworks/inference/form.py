@@ -12,7 +12,7 @@ once. A form whose module has other weights by now is replaced at its next use.
 from __future__ import annotations
 
 import platform
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..literals import InferencePrecision
+from ..model.cpu import LANES, in_whole_vectors
 from ..model.device import dtype_of
 from ..model.eight_bits import QuantizedLinear
 from ..model.encoder import Encoder, FeedForward, Layer
@@ -32,6 +33,8 @@ from ..model.heads import MLMHead
 from ..model.layers import ACTIVATIONS, Embeddings, Linear
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+_ROWS = 2048  # of a block of the feed-forward layers
 
 # The names that oneDNN's kernels have for activations: the operation and its algorithm.
 _FUSED = {
@@ -85,6 +88,21 @@ class FrozenLinear(Linear):
         else:
             result = F.linear(x, self.ready, self.ready_bias)
         return result if self.activation is None else self.activation(result)
+
+
+class FeedForwardInBlocks(FeedForward):
+    """The same in blocks of rows, which the activation finds in the cache."""
+
+    def forward(
+        self, hidden: Float[Tensor, "tokens hidden_size"]
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        parts = [self._of_rows(rows) for rows in torch.split(hidden, _ROWS)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _of_rows(self, rows: Tensor) -> Tensor:
+        inner = self.intermediate(rows)
+        result: Tensor = self.output(in_whole_vectors(self.activation, inner))
+        return result
 
 
 class _Form:
@@ -211,6 +229,9 @@ class _Freezing:
         first, activation = twin.intermediate, twin.activation
         if twin.gated or activation not in _FUSED:
             return
+        if isinstance(first, FrozenLinear) and first.kernel and _is_faster_alone(first, activation):
+            twin.__class__ = FeedForwardInBlocks
+            return
         if isinstance(first, FrozenLinear | QuantizedLinear):
             first.activation, twin.activation = activation, _unchanged
         if isinstance(first, FrozenLinear):
@@ -219,6 +240,13 @@ class _Freezing:
 
 def _unchanged(x: Tensor) -> Tensor:
     return x
+
+
+def _is_faster_alone(first: Linear, activation: Callable[[Tensor], Tensor]) -> bool:
+    """Whether an activation takes less time after a map than in its kernel (docs/decisions.md)."""
+    looked_up = activation is not ACTIVATIONS["relu"]  # by oneDNN, in tables
+    whole = first.out_features % LANES == 0
+    return looked_up and whole and not torch.cpu._is_avx512_supported()
 
 
 def has_packed_kernels(dtype: torch.dtype) -> bool:

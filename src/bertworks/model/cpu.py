@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,8 @@ from torch import Tensor
 # oneDNN reads this when it is first used. Attention has a few thousand shapes; with the default,
 # 1,024, kernels are compiled again and again.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+
+LANES = 32  # numbers that PyTorch's kernels take at a time, at most
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # names of mallopt(3)
 
@@ -57,3 +60,24 @@ def aligned(rows: int) -> int:
     """`rows` rounded up to one of 32 numbers between a power of two and the next."""
     step = 1 << max(0, rows.bit_length() - 6)
     return -(-rows // step) * step
+
+
+def in_whole_vectors(
+    function: Callable[[Tensor], Tensor], x: Float[Tensor, "rows width"]
+) -> Float[Tensor, "rows width"]:
+    """A function of each number, by one formula whatever the number of rows and of threads.
+
+    PyTorch's kernels compute several numbers at a time, and the last few of each thread's share by
+    another formula, which gives other bits. So shares are made of whole vectors.
+
+    Args:
+        function: such as GELU.
+        x: of any width, but the promise is that of multiples of `LANES`.
+    """
+    threads = torch.get_num_threads()
+    if not x.is_cpu or x.shape[-1] % LANES or x.numel() % (threads * LANES) == 0:
+        return function(x)
+    shared = len(x) - len(x) % threads
+    return torch.cat(
+        [function(part) for part in (x[:shared], *torch.split(x[shared:], 1)) if len(part)]
+    )

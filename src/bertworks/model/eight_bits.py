@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
+from .cpu import in_whole_vectors
 from .layers import Linear
 
 _LARGEST = 127
@@ -64,6 +65,8 @@ class QuantizedLinear(Linear):
         if weight.is_cpu and torch.cpu._is_vnni_supported():
             linear.kernel = torch.ops.onednn.qlinear_pointwise.default
             linear.codes = torch.ops.onednn.qlinear_prepack(linear.codes, None)
+        elif weight.is_cpu:
+            linear.codes = linear.codes.float()  # cast once; sums are exact up to 2**24
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         rows = x.reshape(-1, self.in_features)
@@ -80,14 +83,17 @@ class QuantizedLinear(Linear):
         x = x.float()
         largest = torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_())
         scale = largest.clamp_(min=_SMALLEST).div_(_LARGEST)
-        signed = (x * scale.reciprocal()).round_().to(torch.int8)
-        codes = signed.bitwise_xor_(-_ZERO).view(torch.uint8)  # the same as adding 128
+        rounded = (x * scale.reciprocal()).round_()
         if self.kernel is None:
-            sums = F.linear(codes.float() - _ZERO, self.codes.float()) * self.scales
+            sums = F.linear(rounded, self.codes.float()).mul_(self.scales)
         else:
+            signed = rounded.to(torch.int8)
+            codes = signed.bitwise_xor_(-_ZERO).view(torch.uint8)  # the same as adding 128
             sums = self.kernel(
                 *(codes, 1.0, _ZERO, self.codes, self.scales, self.zeros),
                 *(None, 1.0, 0, torch.float32, "none", [], ""),
             )
         result = torch.addcmul(self.shift, sums, scale)
-        return result if self.activation is None else self.activation(result)
+        if self.activation is None:
+            return result
+        return in_whole_vectors(self.activation, result)
