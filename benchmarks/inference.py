@@ -352,9 +352,19 @@ def main() -> None:
         parser.error("give MODEL, or --passages")
     with tempfile.TemporaryDirectory() as work:
         works = measure(options, Path(work))
-    ends = {"int8": "int8", "bf16": "bf16", "bertworks": "bf16"}
-    precisions = {name: ends.get(name.split()[-1], "fp32") for name in CONTESTANTS}
-    report(works, TARGETS, options, precisions)
+    report(works, TARGETS, options, _precisions())
+
+
+def _precisions() -> dict[str, str]:
+    """What each contestant multiplies in on this processor, whose peak its rate is a share of."""
+    import torch
+
+    from bertworks.model.device import is_fast_at_bfloat16
+
+    found = {"int8": "int8"} if torch.cpu._is_vnni_supported() else {}
+    if is_fast_at_bfloat16("cpu"):
+        found |= {"bf16": "bf16", "bertworks": "bf16"}
+    return {name: found.get(name.split()[-1], "fp32") for name in CONTESTANTS}
 
 
 if __name__ == "__main__":
