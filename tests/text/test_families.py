@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
+from bertworks.text.readers import NORMAL, Piece, SentencePieceModel, read_model
 from bertworks.text.tokenizer import Tokenizer
 
 from . import peers
@@ -200,3 +202,41 @@ def test_a_merge_of_unknown_pieces_is_said(tmp_path):
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
     with pytest.raises(DataError, match=r"merges\.txt:2: 'b' is not in the vocabulary"):
         Tokenizer.load(tmp_path)
+
+
+SAVED = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("roberta-classification", ["tokenizer.json"]),
+        ("roberta-classification", ["vocab.json", "merges.txt"]),
+        ("camembert-classification", ["sentencepiece.bpe.model"]),
+    ],
+)
+def test_case_is_part_of_these(tmp_path, model, names):
+    for name in names:
+        (tmp_path / name).write_bytes((SAVED / model / name).read_bytes())
+    Tokenizer.load(tmp_path)
+    with pytest.raises(DataError, match=r"case is part of it\. Leave `lowercase` out"):
+        Tokenizer.load(tmp_path, lowercase=True)
+
+
+def test_what_a_sentencepiece_model_leaves_out_is_usual(tmp_path):
+    def field(number: int, value: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(value)]) + value
+
+    file = tmp_path / "spiece.model"
+    file.write_bytes(b"".join(field(1, field(1, piece)) for piece in (b"a", b"b")))
+    pieces = (Piece("a", 0.0, NORMAL), Piece("b", 0.0, NORMAL))
+    assert read_model(file) == SentencePieceModel(pieces, 0, b"", True, False)
+
+
+def test_a_text_ends_with_a_separator_or_what_the_settings_name():
+    definition = Tokenizer.load(SAVED / "roberta-classification").definition
+    assert replace(definition, config={}).end == "</s>"
+    bare = replace(definition, roles=replace(definition.roles, sep=None))
+    for named, end in (("<pad>", "<pad>"), ({"content": "<s>"}, "<s>"), ("none of it", None)):
+        assert replace(bare, config={"eos_token": named}).end == end
+    assert replace(bare, config={}).end is None

@@ -25,6 +25,12 @@ def tokens(tokenizer: Tokenizer, encoding) -> list[str]:
     return tokenizer.tokens(encoding.input_ids)
 
 
+def test_it_says_what_it_is(tokenizer):
+    assert repr(tokenizer) == "<Tokenizer: WordPiece, 18 pieces, lowercase>"
+    cased = Tokenizer.from_vocabulary(SPECIALS, lowercase=False)
+    assert repr(cased) == "<Tokenizer: WordPiece, 5 pieces, cased>"
+
+
 def test_one_text(tokenizer):
     encoding = tokenizer.encode("The Unaffable  Café!")
     assert tokens(tokenizer, encoding) == [
