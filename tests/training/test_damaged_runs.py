@@ -184,6 +184,15 @@ def test_the_best_weights_must_be_there(model: Model, path: Path) -> None:
         run(model, path, **SHORT)
 
 
+def test_a_changed_byte_of_the_best_weights_is_named(model: Model, path: Path) -> None:
+    file = RunDirectory(path).best_weights(2)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"step-00000002\.safetensors: is damaged"):
+        run(model, path, **SHORT)
+
+
 def test_an_outcome_and_an_evaluation_belong_together(path: Path) -> None:
     outcome = json.loads((path / "outcome.json").read_bytes())
     (path / "outcome.json").write_text(json.dumps({**outcome, "best_metric": "f2"}))

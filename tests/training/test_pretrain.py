@@ -13,7 +13,13 @@ import torch
 
 from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.store import load_weights, read_config, read_task, read_tensors
-from bertworks.errors import BertworksWarning, DataError, SettingsError, TrainingError
+from bertworks.errors import (
+    BertworksWarning,
+    CheckpointError,
+    DataError,
+    SettingsError,
+    TrainingError,
+)
 from bertworks.settings import dump_yaml
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
@@ -217,6 +223,17 @@ def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Pat
     with pytest.raises(DataError, match="nowhere"):
         pretrain("tiny", data=str(tmp_path / "nowhere"), out=tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_changed_bit_of_a_shard_is_named(prepared: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "prepared"
+    shutil.copytree(prepared, corpus)
+    shard = max(corpus.glob("*.arrow"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{shard.name}: .*checksum"):
+        tiny_run(corpus, tmp_path / "run")
 
 
 def test_runs_of_different_seeds_can_share_what_is_held_out(prepared: Path) -> None:

@@ -232,8 +232,8 @@ def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where:
         named[name].copy_(spread_like(named[name], value))
 
 
-def save_weights(file: Path, network: nn.Module) -> None:
-    """Write a network's tensors to a safetensors file, wholly or not at all.
+def save_weights(file: Path, network: nn.Module) -> str:
+    """Write a network's tensors to a safetensors file, wholly or not at all; its SHA-256.
 
     Raises:
         OutputError: the disk is full or not writable.
@@ -242,15 +242,26 @@ def save_weights(file: Path, network: nn.Module) -> None:
         files.make_directory(file.parent)
     with files.atomic(file) as new:
         write_weights(new, network_tensors(network))
+        return _sha256(new)
 
 
-def load_weights(file: Path, network: nn.Module) -> None:
+def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> None:
     """Read a file of `save_weights`, or the weights of a checkpoint, into the network.
+
+    Args:
+        sha256: what `save_weights` gave for the file, if that is known.
 
     Raises:
         CheckpointError: the file is missing or damaged, or of another network.
     """
-    restore_weights(_read_either(file.with_suffix("")), network, where=str(file))
+    tensors = _read_either(file.with_suffix(""))
+    if sha256 is not None and _sha256(file) != sha256:
+        raise CheckpointError(
+            "is damaged: its checksum is wrong",
+            where=str(file),
+            fix="Restore it from a backup, or begin a new run.",
+        )
+    restore_weights(tensors, network, where=str(file))
 
 
 def _load(path: Path) -> Checkpoint:

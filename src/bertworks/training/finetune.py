@@ -230,8 +230,9 @@ def _finetune(
         progress=progress,
     )
     if data.dev is not None:
-        assert result.state.best_step is not None, "it was measured at the end, if not before"
-        load_weights(run.best_weights(result.state.best_step), network)
+        ended = result.state
+        assert ended.best_step is not None, "it was measured at the end, if not before"
+        load_weights(run.best_weights(ended.best_step), network, ended.best_sha256)
     if start.adapters is not None:
         start.adapters.merge()
     final = Evaluation({}, 0)

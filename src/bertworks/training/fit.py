@@ -333,7 +333,7 @@ class _Loop:
             if self.best.is_better(value, state.best_value):
                 state.best_step, state.best_value = state.step, value
                 if self.team.is_main:
-                    save_weights(self.run.best_weights(state.step), self.whole)
+                    state.best_sha256 = save_weights(self.run.best_weights(state.step), self.whole)
 
     def put_together(self) -> None:
         """Have the weights in the whole network."""

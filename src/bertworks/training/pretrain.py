@@ -150,7 +150,7 @@ class PretrainingData:
 
     @classmethod
     def open(cls, settings: PretrainSettings) -> PretrainingData:
-        corpus = Corpus.open(settings.data)
+        corpus = Corpus.open(settings.data, verify=True)
         tokenizer = corpus.load_tokenizer()
         masked = settings.objective != "causal"
         seed = settings.seed if settings.held_out.seed is None else settings.held_out.seed

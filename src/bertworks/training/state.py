@@ -45,6 +45,7 @@ class TrainState:
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
     best_step: int | None = None  # the step of the best evaluation, and `best_value` its metric
     best_value: float | None = None
+    best_sha256: str | None = None  # of the file of the best weights; rank 0 alone knows it
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from .labelled_data import RowSource
 from .machine import seed_everything
 from .progress import Progress
 from .settings import Best, FitSettings, TrainingSettings
-from .state import Phase
+from .state import Phase, TrainState
 
 
 class LayerChoice(NamedTuple):
@@ -343,7 +343,7 @@ def train_probe(
         ).state
         assert state.best_step is not None, "it was measured at the end, if not before"
         return ProbeResult(
-            _metrics(run, state.best_step), state.best_step, _shares(run, network, state.best_step)
+            _metrics(run, state.best_step), state.best_step, _shares(run, network, state)
         )
 
 
@@ -356,10 +356,11 @@ def _metrics(run: RunDirectory, step: int) -> dict[str, float]:
     return metrics
 
 
-def _shares(run: RunDirectory, network: ProbeNetwork, best_step: int) -> list[float]:
+def _shares(run: RunDirectory, network: ProbeNetwork, state: TrainState) -> list[float]:
     """Each layer's share in the learned sum of the best epoch."""
     if network.mix is None:
         return []
-    load_weights(run.best_weights(best_step), network)
+    assert state.best_step is not None
+    load_weights(run.best_weights(state.best_step), network, state.best_sha256)
     shares: list[float] = network.mix.weights.tolist()
     return shares
