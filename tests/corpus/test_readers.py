@@ -165,6 +165,14 @@ def test_weights(tmp_path: Path) -> None:
             CorpusSource("f", weight)
 
 
+def test_what_a_source_says_itself_goes_before_what_is_said_of_all():
+    own = CorpusSource("f", 2.0, "wiki", "body")
+    assert CorpusSource.parse(own, format="text", column="text") == own
+    given = CorpusSource.parse(CorpusSource("f", 2.0), format="text", column="text")
+    assert given == CorpusSource("f", 2.0, "text", "text")
+    assert CorpusSource.parse("f@2", format="text", column="text") == given
+
+
 def test_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertworks.corpus.overlap._FEW", 7)  # so that the array is merged into
     texts = [str(number % 300) for number in range(1000)]
