@@ -69,10 +69,10 @@ def test_systems_are_trained_alike_and_probed(
     assert list(systems) == list(lineage.SYSTEMS)
     assert {one["updates"] for one in systems.values()} == {2}
     assert found["skipped"] == {
-        "SST-2": "glue/sst2/train.tsv",
-        "MRPC": "glue/mrpc/train.tsv",
-        "word in context": "wic-tsv",
-        "UD tags": "ud-ewt/en_ewt-ud-train.conllu",
+        "SST-2": "glue/sst2/dev.tsv",
+        "MRPC": "glue/mrpc/dev.tsv",
+        "word in context": "wic-tsv/Development/dev",
+        "UD tags": "ud-ewt/en_ewt-ud-dev.conllu",
         "WNUT17, F1": "wnut17/train.conll",
         "similarity, MEN": "words/EN-MEN-TR-3k.txt",
     }

@@ -54,12 +54,14 @@ attention. BERT: masked words and next sentences. Each is the like of the system
 after, small and alike in everything else; two networks side by side are each as wide as one alone.
 """
 
-ROWS = 2000
+ROWS = 1000
 """The rows that a probe learns from, at most."""
 
-_TUNING: Mapping[str, Any] = {"batch_size": 16, "max_seq_length": 128, "epochs": 4}
+_TUNING: Mapping[str, Any] = {
+    **{"batch_size": 16, "max_seq_length": 128, "epochs": 4, "tensorboard": False},
+    "bucket_batches": 16,  # an LSTM runs once for each length of a batch
+}
 
-Tables = tuple[Rows, Rows]
 Measure = Callable[[Lab, Path, int], Metrics]
 
 
@@ -70,134 +72,118 @@ class Probe(NamedTuple):
     measure: Measure
 
 
-def _learned(task: str, metric: str, read: Callable[[Lab], Tables], **how: Any) -> Measure:
-    """Of a task, with the encoder frozen and fine-tuned."""
+def _learned(
+    task: str, metric: str, read: Callable[..., tuple[Rows, Rows]], *needs: str, **how: Any
+) -> Probe:
+    """A task, with the encoder frozen and fine-tuned; `read` makes rows of what it needs."""
     read = cache(read)
 
     def measure(lab: Lab, run: Path, seed: int) -> Metrics:
-        train, dev = read(lab)
+        train, dev = read(lab, *needs)
         some = random.Random(f"rows {seed}").sample(train, min(ROWS, len(train)))
         layers = load(run, device="cpu").encoder.config.num_hidden_layers
-        ways: Mapping[str, dict[str, Any]] = {
-            "frozen": {"freeze_embeddings": True, "freeze_layers": layers, "learning_rate": 1e-2},
-            "fine-tuned": {"learning_rate": 1e-3},
-        }
+        frozen = {"freeze_embeddings": True, "freeze_layers": layers, "learning_rate": 1e-2}
         found = {}
-        for name, way in ways.items():
-            settings = {**_TUNING, **how, **way, "seed": seed}
+        for name, way in {"frozen": frozen, "fine-tuned": {"learning_rate": 1e-3}}.items():
+            settings: dict[str, Any] = {**_TUNING, **how, **way, "seed": seed}
 
-            def make(out: Path, settings: Mapping[str, Any] = settings) -> Metrics:
-                more: dict[str, Any] = {
-                    "device": lab.device,
-                    "progress": lab.progress,
-                    "tensorboard": False,
-                }
-                tables: dict[str, Any] = {"train": some, "dev": dev}
-                return finetune(str(run), task, **tables, out=out, **more, **settings).metrics
+            def make(out: Path, settings: dict[str, Any] = settings) -> Metrics:
+                given: dict[str, Any] = {"train": some, "dev": dev, "out": out, **settings}
+                given |= {"device": lab.device, "progress": lab.progress}
+                return finetune(str(run), task, **given).metrics
 
-            asked = {"model": run.name, "rows": len(some), "dev": len(dev), **settings}
-            found[name] = lab.once(f"{task}-{metric}", asked, make)[1][metric]
+            asked = {"model": run.name, "data": needs, "rows": ROWS, **settings}
+            found[name] = lab.once(task, asked, make)[1][metric]
         return found
 
-    return measure
+    return Probe(needs, measure)
 
 
-def _files(*paths: str) -> Callable[[Lab], Tables]:
-    """The rows of two files."""
-
-    def read(lab: Lab) -> Tables:
-        train, dev = ([dict(r.values) for r in read_rows(lab.given(path))] for path in paths)
-        return train, dev
-
-    return read
+def _files(lab: Lab, *paths: str) -> tuple[Rows, Rows]:
+    train, dev = ([dict(row.values) for row in read_rows(lab.given(path))] for path in paths)
+    return train, dev
 
 
 def _lines(lab: Lab, path: str, encoding: str = "utf-8") -> list[str]:
     return lab.given(path).read_text(encoding=encoding).splitlines()
 
 
-def _questions(lab: Lab) -> Tables:
+def _questions(lab: Lab, path: str) -> tuple[Rows, Rows]:
     """TREC's questions and their kinds; every tenth is measured on."""
-    parts = (line.partition(" ") for line in _lines(lab, _TREC, "latin-1"))
+    parts = (line.partition(" ") for line in _lines(lab, path, "latin-1"))
     rows = [{"text": question, "label": kind} for kind, _, question in parts]
     return [row for at, row in enumerate(rows) if at % 10], rows[::10]
 
 
-def _in_context(lab: Lab) -> Tables:
+def _in_context(lab: Lab, *parts: str) -> tuple[Rows, Rows]:
     """Whether a word has, in its context, the sense of a definition."""
-
-    def read(part: str) -> Rows:
+    found: list[Rows] = []
+    for part in parts:
         kinds = ("examples", "definitions", "labels")
-        columns = (_lines(lab, f"wic-tsv/{part}_{kind}.txt") for kind in kinds)
-        rows = []
+        columns = (_lines(lab, f"{part}_{kind}.txt") for kind in kinds)
+        found.append([])
         for example, sense, label in zip(*columns, strict=True):
-            word, _, context = example.split("\t")
-            rows.append({"sentence1": context, "sentence2": f"{word}: {sense}", "label": label})
-        return rows
+            word, _, text = example.split("\t")
+            row = {"sentence1": text, "sentence2": f"{word}: {sense}", "label": label}
+            found[-1].append(row)
+    return found[0], found[1]
 
-    return read("Training/train"), read("Development/dev")
+
+def _of_words(measure: Callable[[Lab, Path, str], float], path: str) -> Probe:
+    """What the vectors of words are measured by, as they are."""
+    return Probe(
+        (path,),
+        lambda lab, run, _: lab.once(
+            "words",
+            {"model": run.name, "data": path},
+            lambda _: {"frozen": measure(lab, run, path)},
+        )[1],
+    )
 
 
 def _vectors(run: Path, words: Sequence[str]) -> NDArray[np.float32]:
     """Of each word alone, the mean of its pieces' vectors in the last layer."""
     model = load(run, device="cpu")
-    found = TokenFeatures(
-        model.network, model.tokenizer, TokenSettings(), EngineSettings(precision="fp32")
-    ).embed(words)
+    settings = TokenSettings(), EngineSettings(precision="fp32")
+    found = TokenFeatures(model.network, model.tokenizer, *settings).embed(words)
     sums = np.zeros((len(words), found.vectors.shape[1]), np.float32)
     np.add.at(sums, found.rows, found.vectors)
     counts: NDArray[np.float32] = np.bincount(found.rows, minlength=len(words)).astype(np.float32)
     return sums / counts[:, None]
 
 
-def _kept(path: str, measure: Measure) -> Measure:
-    """The same, measured once."""
-    return lambda lab, run, seed: lab.once(
-        "words", {"model": run.name, "data": path}, lambda _: measure(lab, run, seed)
-    )[1]
-
-
-def _alike(path: str) -> Measure:
+def _alike(lab: Lab, run: Path, path: str) -> float:
     """The rank correlation of cosines with what people say of pairs of words."""
-
-    def measure(lab: Lab, run: Path, seed: int) -> Metrics:
-        stats: Any = need("scipy.stats", EXTRA, "A correlation")
-        first, second, said = zip(*(line.split("\t") for line in _lines(lab, path)), strict=True)
-        ones, others = (_vectors(run, words) for words in (first, second))
-        lengths = np.linalg.norm(ones, axis=1) * np.linalg.norm(others, axis=1)
-        cosines = (ones * others).sum(1) / lengths
-        return {"frozen": float(stats.spearmanr(cosines, list(map(float, said))).statistic)}
-
-    return _kept(path, measure)
+    stats: Any = need("scipy.stats", EXTRA, "A correlation")
+    first, second, said = zip(*(line.split("\t") for line in _lines(lab, path)), strict=True)
+    ones, others = (_vectors(run, words) for words in (first, second))
+    lengths = np.linalg.norm(ones, axis=1) * np.linalg.norm(others, axis=1)
+    cosines = (ones * others).sum(1) / lengths
+    return float(stats.spearmanr(cosines, list(map(float, said))).statistic)
 
 
-def _analogies(lab: Lab, run: Path, seed: int) -> Metrics:
+def _analogies(lab: Lab, run: Path, path: str) -> float:
     """How often the fourth word is the nearest to the sum, of all words of the questions."""
-    questions = [line.lower().split() for line in _lines(lab, _QUESTIONS) if line[:1] != ":"]
+    questions = [line.lower().split() for line in _lines(lab, path) if line[:1] != ":"]
     words = sorted({word for question in questions for word in question})
     table = WordVectors(words, _vectors(run, words))
     right = [table.neighbours((b, c), (a,), top_k=1)[0][0] == d for a, b, c, d in questions]
-    return {"frozen": statistics.fmean(right)}
+    return statistics.fmean(right)
 
 
-_TREC, _QUESTIONS = "trec/TREC.train.all", "words/questions-words.txt"
-_SENTIMENT = ("glue/sst2/train.tsv", "glue/sst2/dev.tsv")
-_MRPC = ("glue/mrpc/train.tsv", "glue/mrpc/dev.tsv")
-_UD = ("ud-ewt/en_ewt-ud-train.conllu", "ud-ewt/en_ewt-ud-dev.conllu")
-_WNUT = ("wnut17/train.conll", "wnut17/dev.conll")
-_MEN, _WORDSIM = "words/EN-MEN-TR-3k.txt", "words/EN-WS-353-ALL.txt"
-_OF_TEXTS = partial(_learned, "classification", "accuracy", classifier_pooling="mean")
+_of_texts = partial(_learned, "classification", "accuracy", classifier_pooling="mean")
+_UD = "ud-ewt/en_ewt-ud"
 
 PROBES: Mapping[str, Probe] = {
-    "SST-2": Probe(_SENTIMENT, _OF_TEXTS(_files(*_SENTIMENT))),
-    "TREC": Probe((_TREC,), _OF_TEXTS(_questions)),
-    "MRPC": Probe(_MRPC, _OF_TEXTS(_files(*_MRPC))),
-    "word in context": Probe(("wic-tsv",), _OF_TEXTS(_in_context)),
-    "UD tags": Probe(_UD, _learned("tagging", "accuracy", _files(*_UD))),
-    "WNUT17, F1": Probe(_WNUT, _learned("tagging", "f1", _files(*_WNUT))),
-    "similarity, MEN": Probe((_MEN,), _alike(_MEN)),
-    "similarity, WordSim": Probe((_WORDSIM,), _alike(_WORDSIM)),
-    "analogies": Probe((_QUESTIONS,), _kept(_QUESTIONS, _analogies)),
+    "SST-2": _of_texts(_files, "glue/sst2/train.tsv", "glue/sst2/dev.tsv"),
+    "TREC": _of_texts(_questions, "trec/TREC.train.all"),
+    "MRPC": _of_texts(_files, "glue/mrpc/train.tsv", "glue/mrpc/dev.tsv"),
+    "word in context": _of_texts(_in_context, "wic-tsv/Training/train", "wic-tsv/Development/dev"),
+    "UD tags": _learned("tagging", "accuracy", _files, f"{_UD}-train.conllu", f"{_UD}-dev.conllu"),
+    "WNUT17, F1": _learned("tagging", "f1", _files, "wnut17/train.conll", "wnut17/dev.conll"),
+    "similarity, MEN": _of_words(_alike, "words/EN-MEN-TR-3k.txt"),
+    "similarity, WordSim": _of_words(_alike, "words/EN-WS-353-ALL.txt"),
+    "analogies": _of_words(_analogies, "words/questions-words.txt"),
 }
 """Shares of what is right, where nothing else is said; of similarity, rank correlations."""
 
@@ -224,12 +210,13 @@ def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
     if lab.data is None:
         fix = "Give --data DIR, with wiki/, glue/, trec/, words/ and others (docs/ancestors.md)."
         raise SettingsError("lab lineage measures on data, and there are none", fix=fix)
-    lacking = {
-        name: [path for path in probe.needs if not (lab.data / path).exists()]
+    skipped = {
+        name: path
         for name, probe in PROBES.items()
+        for path in probe.needs
+        if not any(lab.data.glob(f"{path}*"))  # the beginning of a name, of WiC's
     }
-    probes = {name: probe for name, probe in PROBES.items() if not lacking[name]}
-    found: dict[str, Any] = {"systems": {}, "skipped": {n: p[0] for n, p in lacking.items() if p}}
+    found: dict[str, Any] = {"systems": {}, "skipped": skipped}
     for name, changes in SYSTEMS.items():
         updates = max(1, round(60 * minutes / lab.pace(by_model=True, **changes)))
         scores: dict[str, dict[str, list[float]]] = {}
@@ -238,8 +225,8 @@ def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
             say(lab.progress, f"{name}, seed {seed}: {updates} updates")
             run, _ = lab.pretrained(seed, by_model=True, steps=updates, **changes)
             spent.append(lab.seconds(run.name) / 60)
-            for probe, (_, measure) in probes.items():
-                for way, number in measure(lab, run, seed).items():
+            for probe in [name for name in PROBES if name not in skipped]:
+                for way, number in PROBES[probe].measure(lab, run, seed).items():
                     scores.setdefault(probe, {}).setdefault(way, []).append(number)
         weights = load(run, device="cpu").encoder.parameters()
         found["systems"][name] = {
