@@ -12,9 +12,10 @@ from pydantic import Field
 from bertworks.cli.schemas import VERBS, schema_of
 from bertworks.settings import Settings
 from bertworks.settings_help import commented_yaml, describe, help_text
+from bertworks.tasks import LABELLED
 from bertworks.training.recipe import PretrainSettings, read_recipe
 
-TASKS = ("classification", "regression", "tagging", "answering", "choice", "retrieval")
+TASKS = LABELLED
 SCHEMAS: list[type[Settings]] = [
     *(schema_of("finetune", task) for task in TASKS),
     *(schema_of(verb) for verb in VERBS if verb != "finetune"),

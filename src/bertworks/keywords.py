@@ -347,6 +347,8 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     score_column: str | None
     loss: Literal["in-batch", "triplet", "cosine"] | None
     pooling: Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"] | None
+    source_column: str | None
+    target_column: str | None
 
 
 class TaggingProbeKeywords(TypedDict, total=False):

@@ -38,6 +38,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "loss": "cosine",
         "score_range": [0, 5],
     },
+    "translation": {"columns": {"source": "text", "target": "other"}},
 }
 
 
@@ -90,6 +91,15 @@ def test_any_two_texts_have_a_cosine(models: dict[str, Model], text: str) -> Non
         (answer,) = models["retrieval"].predict([{"a": text, "b": "b c"}])
     one, other = models["retrieval"].embed([text[: 62 * 3], "b c"])  # 62 words are the limit
     assert answer["similarity"] == pytest.approx(float(one @ other), abs=1e-6)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
+def test_any_text_has_a_translation(models: dict[str, Model], text: str) -> None:
+    with told_if_cut(text):
+        (answer,) = models["translation"].predict([text])
+    assert len(answer["translation"].split()) <= 63
+    (example,) = models["translation"].task.examples([{"text": "a", "other": LONG}], 0)
+    assert example.truncated_tokens == 100_000 - 62
 
 
 @pytest.mark.parametrize("task", ["classification", "choice", "retrieval"])

@@ -124,6 +124,8 @@ def pretrain(
     "bertworks finetune retrieval \\\n"
     "      --model sentence-transformers/all-MiniLM-L6-v2 \\\n"
     "      --train questions.jsonl --dev dev.jsonl --out runs/questions",
+    "bertworks finetune translation --model MODEL --train pairs.tsv \\\n"
+    "      --dev dev.tsv --out runs/german reinitialize=true learning_rate=2e-3",
     "bertworks finetune classification --model runs/tiny --train train.tsv \\\n"
     "      --dev dev.tsv --out runs/grid --grid paper --seeds 3 --jobs 2",
 )
@@ -134,8 +136,8 @@ def finetune(
         str,
         typer.Argument(
             metavar="TASK",
-            help="What to learn: classification, regression, tagging, answering, choice or "
-            "retrieval.",
+            help="What to learn: classification, regression, tagging, answering, choice, "
+            "retrieval or translation.",
         ),
     ],
     model: Model,

@@ -58,7 +58,7 @@ class MLMHead(nn.Module):
         self, hidden: Float[Tensor, "masked hidden_size"], labels: Int[Tensor, " masked"]
     ) -> Float[Tensor, ""]:
         """The summed cross-entropy of the masked positions, without keeping the logits."""
-        return _linear_cross_entropy(
+        return linear_cross_entropy(
             self.transform(align_rows(hidden)), self.decoder, self.bias, labels
         )
 
@@ -137,7 +137,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return d_x * scale, d_weight * scale, None if d_bias is None else d_bias * scale, None
 
 
-_linear_cross_entropy: Callable[..., Tensor] = _LinearCrossEntropy.apply
+linear_cross_entropy: Callable[..., Tensor] = _LinearCrossEntropy.apply
+"""Of inputs, weights, a bias or None, and labels; without keeping the logits."""
 
 
 def _chunk_and_group(x: Tensor, weight: Tensor) -> tuple[int, int]:
@@ -189,7 +190,7 @@ def next_piece_loss_sum(
     positions = has_next.nonzero().squeeze(-1)
     weight = encoder.embeddings.word_embeddings.weight
     labels = packed.input_ids[positions + 1]
-    return _linear_cross_entropy(align_rows(hidden[positions]), weight, None, labels)
+    return linear_cross_entropy(align_rows(hidden[positions]), weight, None, labels)
 
 
 class NSPHead(Linear):

@@ -24,6 +24,7 @@ _TASKS = {
     "answering": "answering.task:AnsweringTask",
     "choice": "choice:ChoiceTask",
     "retrieval": "retrieval.task:RetrievalTask",
+    "translation": "translation:TranslationTask",
 }
 _PUBLISHED = (
     *("answering", "tagging", "choice", "classification", "regression"),
@@ -33,7 +34,10 @@ _PUBLISHED = (
 
 _REGISTERED: dict[str, type[Task[Any]]] = {}
 
-LABELLED = ("classification", "regression", "tagging", "answering", "choice", "retrieval")
+LABELLED = (
+    *("classification", "regression", "tagging", "answering", "choice", "retrieval"),
+    "translation",
+)
 """The package's tasks that are learned from labelled rows."""
 
 

@@ -95,8 +95,9 @@ def finetune(
 
     Args:
         model: whose encoder to begin with: a `Model`, a directory, or a name on the hub.
-        task: what to learn: "classification", "regression", "tagging", "answering", "choice" or
-            "retrieval"; or a task of your own, as a class or `path/to/file.py:Class`.
+        task: what to learn: "classification", "regression", "tagging", "answering", "choice",
+            "retrieval" or "translation"; or a task of your own, as a class or
+            `path/to/file.py:Class`.
         train: the rows to learn from: a path, or rows in memory, such as a pandas `DataFrame`,
             `(text, label)` pairs or a tuple `(texts, labels)` (see `tables.reading.Table`).
         dev: the rows to measure on, likewise; or a number such as 0.1, the share of the training

@@ -1,0 +1,248 @@
+"""Translation: a text for a text, by an encoder and a decoder.
+
+    [CLS] source [SEP] ─► encoder ──────────┐
+    [CLS] target       ─► embeddings ─► decoder ─► Wᵀ ─► target [SEP]
+
+Both sides have the model's vocabulary and word embeddings, which are the output layer too. With the
+source as its own target it is a sequence autoencoder.
+
+Source: Vaswani et al. (2017), "Attention is all you need"; Dai and Le (2015), "Semi-supervised
+sequence learning", for the autoencoder. Texts are translated greedily: the likeliest piece is
+taken each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from ..checkpoints.heads import Head
+from ..errors import SettingsError, need
+from ..model.config import EncoderConfig
+from ..model.decoder import Decoder, Seen
+from ..model.encoder import Encoder
+from ..model.heads import linear_cross_entropy
+from ..model.layers import Dropout
+from ..model.memory import Memory
+from ..packed import Batch, Packed
+from ..tables.rows import Row, text_of
+from ..tables.schema import Column, Role, Schema
+from .example import LabelledExample, Tokens, by_length, pack
+from .labelled import LabelledTask, TaskSettings, check_length
+from .task import Evaluator, Network, Prediction, Shown
+
+
+class TranslationSettings(TaskSettings):
+    """What such a task is, beside its weights."""
+
+    columns: dict[str, Column] = Field(description="the column of each role")
+
+
+class TranslationNetwork(Network):
+    """An encoder, and a decoder that attends to what the encoder makes of the source.
+
+    Args:
+        limit: the most tokens of a target.
+        ends: the pieces that a target begins and ends with.
+        dropout: before the output layer.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        limit: int,
+        ends: tuple[int, int],
+        dropout: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=False)
+        self.decoder = Decoder(config)
+        self.dropout = Dropout(dropout or 0.0)
+        self.limit, self.ends = limit, ends
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The summed cross-entropy of the targets' tokens: `translation`."""
+        return {"translation": self._loss_sum(self._seen(batch.packed), batch)}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """`tokens` `[rows, length]`: what is written, and from its end on the last piece; where
+        targets are known, also the sum of their losses, `loss`."""
+        seen = self._seen(batch.packed)
+        known = {"loss": self._loss_sum(seen, batch)} if batch.targets else {}
+        return {"tokens": self._written(seen, batch.packed), **known}
+
+    def _seen(self, source: Packed) -> list[Seen]:
+        return self.decoder.seen(self.encoder(source), source)
+
+    def _states(
+        self, target: Packed, seen: Sequence[Seen], memory: Memory | None = None
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        hidden = self.encoder.embeddings(target).to(seen[0].key.dtype)
+        result: Tensor = self.dropout(self.decoder(hidden, target, seen, memory))
+        return result
+
+    def _loss_sum(self, seen: Sequence[Seen], batch: Batch) -> Float[Tensor, ""]:
+        ids, lengths = batch.targets["target_ids"], batch.targets["target_lengths"]
+        rows = np.split(ids.cpu().numpy(), np.cumsum(lengths.cpu().numpy())[:-1])
+        given = Packed.from_arrays([row[:-1] for row in rows]).to(ids.device)
+        wanted = torch.from_numpy(np.concatenate([row[1:] for row in rows])).to(ids.device)
+        table = self.encoder.embeddings.word_embeddings.weight
+        return linear_cross_entropy(self._states(given, seen), table, None, wanted)
+
+    def _written(self, seen: Sequence[Seen], source: Packed) -> Int[Tensor, "rows length"]:
+        """Piece by piece, until all rows have ended; each step computes one token of each."""
+        first, last = self.ends
+        table = self.encoder.embeddings.word_embeddings.weight
+        device = source.input_ids.device
+        step = Packed.from_arrays([np.array([first])] * source.num_sequences).to(device)
+        memory, written = Memory(), []
+        is_over = torch.zeros(source.num_sequences, dtype=torch.bool, device=device)
+        for position in range(self.limit - 1):
+            hidden = self._states(step, seen, memory)
+            found = F.linear(hidden, table.to(hidden.dtype)).argmax(-1)
+            found = found.masked_fill(is_over, last)
+            written.append(found)
+            is_over = is_over | (found == last)
+            if bool(is_over.all()):
+                break
+            positions = torch.full_like(found, position + 1)
+            step = replace(step, input_ids=found, position_ids=positions)
+        return torch.stack(written, 1)
+
+
+class TranslationTask(LabelledTask[LabelledExample]):
+    """Which text belongs to a text: its translation, or itself."""
+
+    name: ClassVar[str] = "translation"
+    head = Head("decoder", "translation")
+    schema = Schema(
+        Role("source", ("source", "src", "text")),
+        Role("target", ("target", "tgt", "translation"), of_label=True),
+    )
+    settings_class: ClassVar[type[TaskSettings]] = TranslationSettings
+    is_guessable: ClassVar[bool] = False
+    best_metric = "bleu"
+    metrics: ClassVar[tuple[str, ...]] = ("loss", "bleu")
+
+    def network(self, config: EncoderConfig) -> TranslationNetwork:
+        """A fresh network.
+
+        Raises:
+            SettingsError: the encoder has too few positions; or it is two-way or narrower in its
+                embeddings, or its positions are rotary, which a decoder has no use for.
+        """
+        check_length(self.settings.max_seq_length, config)
+        is_as_wide = config.one_way.embedding_width == config.hidden_size
+        if not is_as_wide or config.positions == "rotary":
+            raise SettingsError(
+                "a decoder takes the encoder's embeddings, with its positions and its width",
+                fix="Use a model without positions=rotary, attention=two-way and embedding_size.",
+            )
+        return TranslationNetwork(
+            config,
+            limit=self.settings.max_seq_length,
+            ends=(self.tokenizer.cls_id, self.tokenizer.sep_id),
+            dropout=self.settings.dropout,
+        )
+
+    def text_row(self, text: str, pair: str | None = None) -> Row:
+        return {str(self.columns["source"]): text, str(self.columns["target"]): pair}
+
+    def placed_examples(
+        self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
+    ) -> list[LabelledExample]:
+        """Tokenise the texts of many rows at once.
+
+        Raises:
+            DataError: a column is missing, or holds no text.
+        """
+        found = []
+        for role in ("source", "target")[: 1 + labelled]:
+            column = str(self.columns[role])
+            texts = [text_of(row, column, place) for row, place in zip(rows, where, strict=True)]
+            how: dict[str, Any] = {"truncation": "longest_first", "where": where}
+            limit = self.settings.max_seq_length
+            encodings = self.tokenizer.encode_batch(texts, max_length=limit, **how)
+            found.append(list(zip(texts, encodings, strict=True)))
+        return [
+            LabelledExample(
+                index=first_index + at,
+                sequences=[Tokens.of(sides[0][1])],
+                target=sides[1][1].input_ids if labelled else None,
+                truncated_tokens=sum(encoding.truncated_tokens for _, encoding in sides),
+                texts=[text for text, _ in sides],
+                where=where[at],
+            )
+            for at, sides in enumerate(zip(*found, strict=True))
+        ]
+
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
+        """Pack the sources in order of length.
+
+        If targets are known, `targets["target_ids"]` are theirs end to end, and
+        `targets["target_lengths"]` `[rows]`; `counts["translation"]` the tokens that are predicted.
+        The batch's examples are in the order of the rows.
+        """
+        places = by_length(examples)
+        order = [examples[at] for at, _ in places]
+        packed = pack(examples, places)
+        if any(one.target is None for one in order):
+            return Batch(packed, examples=order)
+        lengths = np.array([len(one.target) for one in order])
+        ids = np.concatenate([one.target for one in order]).astype(np.int64)
+        targets = {"target_ids": ids, "target_lengths": lengths}
+        return Batch(packed, targets, {"translation": int((lengths - 1).sum())}, order)
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """For each row its `translation`."""
+        rows = zip(batch.examples, outputs["tokens"].tolist(), strict=True)
+        return {one.index: {"translation": self.tokenizer.decode(ids)} for one, ids in rows}
+
+    def shown(self, prediction: Prediction) -> list[Shown]:
+        return [(prediction["translation"], None)]
+
+    def evaluator(self) -> Evaluator:
+        return TranslationEvaluator(self)
+
+
+class TranslationEvaluator(Evaluator):
+    """`loss`, the mean of the targets' tokens, and `bleu`, from 0 to 100, of the whole corpus.
+
+    BLEU is sacrebleu's with its own tokenisation; where the model's vocabulary is lower-cased, case
+    is ignored. Source: Papineni et al. (2002); Post (2018), "A call for clarity in reporting BLEU".
+
+    Raises:
+        BertworksError: sacrebleu is not installed.
+    """
+
+    gathered = ("_rows", "_loss", "_count")
+
+    def __init__(self, task: TranslationTask) -> None:
+        self._sacrebleu: Any = need("sacrebleu", "translation", "Measuring translations")
+        self._task = task
+        self._rows: list[tuple[int, str, str]] = []
+        self._loss = 0.0
+        self._count = 0
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        answers = self._task.decode(outputs, batch)
+        self._rows += [
+            (one.index, answers[one.index]["translation"], one.texts[1]) for one in batch.examples
+        ]
+        self._loss += float(outputs["loss"])
+        self._count += batch.counts["translation"]
+
+    def result(self) -> dict[str, float]:
+        _, written, wanted = zip(*sorted(self._rows), strict=True)
+        lower = self._task.tokenizer.lowercase
+        bleu = self._sacrebleu.corpus_bleu(list(written), [list(wanted)], lowercase=lower)
+        return {"loss": self._loss / max(1, self._count), "bleu": float(bleu.score)}
