@@ -125,7 +125,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             d_weight.index_add_(0, labels, given, alpha=-1)
             if bias is not None:
                 d_bias = torch.zeros_like(bias) if d_bias is None else d_bias.squeeze(1)
-                d_bias -= labels.bincount(minlength=len(bias))
+                d_bias.index_add_(0, labels, bias.new_ones(len(labels)), alpha=-1)
             ctx.save_for_backward(d_x, d_weight, d_bias)
         return total
 
