@@ -211,6 +211,9 @@ def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> N
     _fails(bertworks, *grid, "--seeds", "two", says="seeds=two: no numbers")
     _fails(bertworks, *grid, "--seeds", "", says="seeds=: no numbers")
     _fails(bertworks, *grid, "--seeds", "2", "seed=1", says="Give seeds")
+    lab = ("lab", "run", "order", "--out", tmp_path / "run")
+    for command in (grid, lab):
+        _fails(bertworks, *command, "--seeds", "0", says="seeds=0: one seed at least is needed")
     twice = ("--grid", "epochs=1", "--grid", "epochs=2")
     _fails(bertworks, *grid, *twice, says="epochs is given twice in the grid")
     _fails(bertworks, *grid, "--grid", "learning_rat=1", says="'learning_rate'")

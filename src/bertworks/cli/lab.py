@@ -93,10 +93,10 @@ def lab(
         return
     from ..lab.bench import Lab
     from ..lab.report import measure_all, write_page
+    from ..training.grid import seed_list
     from ..training.progress import Progress
 
-    numbers = seed_numbers(seeds)
-    asked = list(range(numbers)) if isinstance(numbers, int) else numbers
+    asked = seed_list(seed_numbers(seeds))
     with output(out, [data], model=model, kind="directory"):
         place = Lab(out, data=data, model=model, device=device, progress=Progress())
         if what == "lineage":

@@ -42,7 +42,10 @@ from .loop import GridLoop, slots
 from .results import GridResult, GridRun, PointResult
 from .space import Grid, Space, require_optuna
 
-__all__ = ["Grid", "GridResult", "GridRun", "PointResult", "describe_model", "finetune_grid"]
+__all__ = [
+    *("Grid", "GridResult", "GridRun", "PointResult"),
+    *("describe_model", "finetune_grid", "seed_list"),
+]
 
 
 def finetune_grid(
@@ -101,7 +104,9 @@ def finetune_grid(
     space = Space.parse(grid, schema, settings)
     if space.trials is not None:
         require_optuna()
-    numbers = _seeds(seeds, settings)
+    if "seed" in settings:
+        raise SettingsError("a grid has seeds, not a seed", fix="Give seeds instead.")
+    numbers = seed_list(seeds)
     computes_on = pick_device(device)
     places = slots(computes_on, jobs)
     if len(places) > 1 and isinstance(model, Model):
@@ -148,13 +153,16 @@ def describe_model(model: str | Path | Model) -> dict[str, str]:
     }
 
 
-def _seeds(seeds: int | Sequence[int], settings: Mapping[str, Any]) -> list[int]:
-    if "seed" in settings:
-        raise SettingsError("a grid has seeds, not a seed", fix="Give seeds instead.")
+def seed_list(seeds: int | Sequence[int]) -> list[int]:
+    """The seeds that a number of them asks for, or those given.
+
+    Raises:
+        SettingsError: there is none, one is given twice, or one is below 0.
+    """
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
         raise SettingsError(
-            f"seeds={seeds}: a grid needs one seed at least, none twice, and none below 0"
+            f"seeds={seeds}: one seed at least is needed, none twice, and none below 0"
         )
     return numbers
 
