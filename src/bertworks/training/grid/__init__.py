@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -43,8 +43,13 @@ from .results import GridResult, GridRun, PointResult
 from .space import Grid, Space, require_optuna
 
 __all__ = [
-    *("Grid", "GridResult", "GridRun", "PointResult"),
-    *("describe_model", "finetune_grid", "seed_list"),
+    "Grid",
+    "GridResult",
+    "GridRun",
+    "PointResult",
+    "describe_model",
+    "finetune_grid",
+    "seed_list",
 ]
 
 
