@@ -62,6 +62,14 @@ class TrainingError(BertworksError):
     """Training cannot continue; what was saved before is untouched."""
 
 
+class OtherRunError(TrainingError):
+    """A directory holds another run than the one that would go on in it."""
+
+
+class DamagedError(CheckpointError, TrainingError):
+    """What a run resumes from is damaged: it can only be restored, or begun anew."""
+
+
 class BertworksWarning(UserWarning):
     """Something people should know, for which nothing stops; the command line says it in a line."""
 
@@ -167,15 +175,6 @@ def check_name(path: str | os.PathLike[str]) -> None:
         raise DataError(
             "the name is not UTF-8", where=name, fix="Rename it, or give another."
         ) from None
-
-
-def is_memory_short(error: BaseException) -> bool:
-    """Whether memory is what failed; PyTorch has a class of its own for a GPU's alone."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
-    )
 
 
 def need(module: str, extra: str, what: str) -> ModuleType:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import IO, Any, Literal, TypeAlias
 
 from .errors import BertworksWarning, OutputError, check_name
 from .files import LOCK, beside, finish, is_device, make_directory, writing
+from .memory import start_thread
 from .remote import is_remote
 
 Kind: TypeAlias = Literal["file", "directory", "whole directory"]
@@ -88,15 +89,15 @@ def claim(
     if lend:
         _lent.add(owner)
     stop = threading.Event()
-    life = threading.Thread(target=_show_life, args=(handle, stop), daemon=True)
-    life.start()
+    await_end: Callable[[], object] = stop.set
     try:
+        await_end = start_thread(_show_life, handle, stop)
         if target.is_dir():
             finish(target)
         yield
     finally:
         stop.set()
-        life.join()
+        await_end()
         _lent.discard(owner)
         _unlock(lock, handle)
         _remove_empty(made)

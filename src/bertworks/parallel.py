@@ -12,7 +12,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -26,6 +25,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from .errors import BertworksError, SettingsError, need
+from .memory import is_memory_short, start_thread
 
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
@@ -221,7 +221,7 @@ def _work(connection: Connection[Any, Any]) -> None:
     # A signal to all processes is for the parent, which still wants results meanwhile.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    start_thread(end_with_parent)
     with suppress(EOFError):
         function = connection.recv()
         while True:
@@ -233,7 +233,11 @@ def _answer(function: Callable[[Any], Any], part: Any) -> tuple[bool, Any]:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
     try:
         return True, function(part)
-    except Exception as error:  # not hidden: `_value` raises it
+    except BaseException as error:  # not hidden: `_value` raises it
+        if is_memory_short(error):  # of a class that cannot be pickled, perhaps
+            return False, MemoryError(f"in a worker process: {error}")
+        if not isinstance(error, Exception):
+            raise
         if not isinstance(error, BertworksError):
             error.add_note(f"In a worker process:\n{traceback.format_exc()}")
         return False, error

@@ -410,6 +410,18 @@ def test_a_full_disk_is_one_line(world: World) -> None:
     assert errors.strip() == "error: No space left on device"
 
 
+def test_little_memory_is_said_before_a_library_ends_the_process(
+    bertworks: Bertworks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "warning" not in bertworks("settings", "vocab").output
+    monkeypatch.setattr("bertworks.memory.is_little_left", lambda: True)
+    says = bertworks("settings", "vocab").stderr
+    assert says.startswith("warning: this process cannot have 256 MB more memory; if it ends")
+
+
+PanicException = type("PanicException", (BaseException,), {})  # as Rust's libraries raise it
+
+
 @pytest.mark.parametrize(
     ("error", "says"),
     [
@@ -418,10 +430,11 @@ def test_a_full_disk_is_one_line(world: World) -> None:
             RuntimeError("[enforce] DefaultCPUAllocator:\ncan't allocate 9 bytes"),
             "allocate 9 bytes)",
         ),
+        (PanicException("no thread:\nout of memory"), "memory is short (no thread: out of"),
     ],
 )
 def test_memory_that_is_short_is_said_in_a_line(
-    bertworks: Bertworks, monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
+    bertworks: Bertworks, monkeypatch: pytest.MonkeyPatch, error: BaseException, says: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error

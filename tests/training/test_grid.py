@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
+import warnings
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import resource_tracker
@@ -20,6 +22,7 @@ from bertworks.api import Model, load
 from bertworks.errors import BertworksError, DataError, SettingsError, TrainingError
 from bertworks.tasks.classification import ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.checkpoint import ResumeWarning
 from bertworks.training.finetune import finetune
 from bertworks.training.grid import GridResult, GridRun, PointResult, finetune_grid
 from bertworks.training.grid.loop import Job, do_here, do_in_processes, slots
@@ -259,6 +262,69 @@ def test_what_was_done_is_not_done_again(run: Run, tmp_path: Path) -> None:
     other = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES), seed=1)
     with pytest.raises(TrainingError, match="begun with another model"):
         run("whole", grid=axes, model=other)
+
+
+def test_the_line_of_a_run_that_a_kill_left_out_is_written(run: Run) -> None:
+    axes = {"learning_rate": [1e-2, 1e-6]}
+    whole = run(grid=axes).run
+    journal = whole.journal_file.read_bytes()
+    whole.journal_file.write_bytes(b"")  # killed when the first run had ended, before its line
+    shutil.rmtree(whole.path / "learning_rate=1e-06,seed=0")
+    run(grid=axes)
+    assert whole.journal_file.read_bytes() == journal
+    run(grid=axes)
+    assert whole.journal_file.read_bytes() == journal
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "learning_rate=0.01,seed=0/evaluation.json"])
+def test_a_changed_digit_of_a_finished_run_is_named(run: Run, name: str) -> None:
+    axes = {"learning_rate": [1e-2, 1e-6]}
+    file = run(grid=axes).run.path / name
+    content = file.read_text()
+    at = content.index('"loss": 0.') + len('"loss": 0.')
+    file.write_text(content[:at] + str(9 - int(content[at])) + content[at + 1 :])
+    says = r"journal\.jsonl: says otherwise of learning_rate=0\.01,seed=0 than its evaluation\.json"
+    with pytest.raises(DataError, match=says):
+        run(grid=axes)
+    file.write_text(content)
+    run(grid=axes)
+
+
+class OffInStep(Progress):
+    """The machine is switched off in a step of the first run."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self._step = step
+
+    def train(self, step: int, total: int, **facts: Any) -> None:
+        if step == self._step:
+            raise RuntimeError("the machine was switched off")
+
+    def note(self, text: str) -> None: ...
+
+
+@pytest.mark.parametrize("damaged", ["checkpoints/*/optimizer.safetensors", "journal.jsonl"])
+def test_a_run_whose_state_is_damaged_is_begun_anew(run: Run, damaged: str) -> None:
+    """An ordinary run would end: what it had learned is a user's to restore."""
+    options = {"grid": {"learning_rate": [1e-2, 1e-6]}, "checkpoint_every": 1, "log_every": 1}
+    whole = run("whole", **options).run.path
+    with pytest.raises(RuntimeError, match="switched off"):
+        run("broken", progress=OffInStep(3), **options)
+    first = whole.with_name("broken") / "learning_rate=0.01,seed=0"
+    files = list(first.glob(damaged))
+    assert files
+    for file in files:
+        content = bytearray(file.read_bytes())
+        at = content.index(b'"loss":') + 8 if file.suffix == ".jsonl" else len(content) - 1
+        content[at] ^= 1
+        file.write_bytes(content)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", ResumeWarning)
+        broken = run("broken", **options).run.path
+    assert str(warned[-1].message).endswith("The run is begun anew.")
+    for name in ("grid.json", "grid.md", "journal.jsonl"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_a_run_that_is_trained_anew_is_not_finished(run: Run, model: Model) -> None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .. import literals
-from ..errors import BertworksError, BertworksWarning, DataError, SettingsError, is_memory_short
+from .. import literals, memory
+from ..errors import BertworksError, BertworksWarning, DataError, SettingsError
 from ..locks import Kind, claim
 from . import schemas
 
@@ -46,6 +46,8 @@ class Verbs(TyperGroup):
                 stream.reconfigure(errors="backslashreplace")
         try:
             with warnings_in_a_line():
+                if memory.is_little_left():  # a library may then end us without a word
+                    warnings.warn(_LITTLE_LEFT, BertworksWarning, stacklevel=2)
                 return super().invoke(ctx)
         except BertworksError as error:
             # An interrupted run has saved itself and brings the status the shell expects.
@@ -55,18 +57,21 @@ class Verbs(TyperGroup):
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
-        except OSError as error:
-            if error.strerror is None:
+        except BaseException as error:  # a library's panic is no Exception
+            if memory.is_memory_short(error):
+                what = " ".join(str(error).split())[:200]
+                why = f" ({what})" if what else ""
+                fail(f"memory is short{why}. Free some, or lower {_SIZES}", 1)
+            if not isinstance(error, OSError) or error.strerror is None:
                 raise
             fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
-        except (MemoryError, RuntimeError) as error:
-            if not is_memory_short(error):
-                raise
-            what = " ".join(str(error).split())[:200]
-            fail(f"memory is short{f' ({what})' if what else ''}. Free some, or lower {_SIZES}", 1)
 
 
 _SIZES = "batch_tokens, micro_batch_tokens, window_rows, batch_size or --workers"
+_LITTLE_LEFT = (
+    f"this process cannot have {memory.LITTLE >> 20} MB more memory; if it ends without an "
+    "error, a library has found too little. Look at `ulimit -v`, and at what else runs"
+)
 
 
 @contextmanager

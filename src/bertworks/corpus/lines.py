@@ -18,6 +18,7 @@ from typing import IO, Any, Literal, TypeAlias
 import pyarrow as pa
 
 from ..errors import DataError, nearest
+from ..memory import is_memory_short
 from ..remote import open_raw
 
 MAX_LINE_BYTES = 1 << 26
@@ -126,6 +127,8 @@ def read_lines(path: str, reading: Reading) -> Iterator[tuple[int, str]]:
             _check_text(stream.peek(_TAR_AT + len(_TAR)))
             yield from decode_lines(stream, path, reading)
     except (OSError, pa.ArrowException) as error:
+        if is_memory_short(error):  # the file is not to blame, nor to be passed over
+            raise
         reading.bad("damaged file", f"cannot be read ({reason(error)})", where=path)
 
 
@@ -175,6 +178,8 @@ def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tup
         what = f"from here on not {reading.encoding} ({error})"
         reading.bad("damaged file", what, where=f"{name}:{number + 1}")
     except (OSError, pa.ArrowException) as error:
+        if is_memory_short(error):
+            raise
         what = f"cannot be read further ({reason(error)})"
         reading.bad("damaged file", what, where=f"{name}:{number + 1}")
 

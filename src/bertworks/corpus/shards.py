@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import CheckpointError, DataError
+from ..memory import is_memory_short
 from ..remote import fetched, is_remote
 from ..text.tokenizer import Tokenizer
 from .manifest import TOKENIZER, Manifest, ShardRecord
@@ -239,6 +240,8 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
             _bits(batch.column("goes_on")) if manifest.job.spans != "none" else None,
         )
     except (pa.ArrowException, OSError, KeyError, AttributeError, ValueError) as error:
+        if is_memory_short(error):
+            raise
         raise _damaged(path, str(error).splitlines()[0]) from None
     counts = (
         len(shard.ids),

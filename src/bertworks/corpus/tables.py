@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import DataError, check_name, need
+from ..memory import is_memory_short
 from ..remote import is_remote, open_raw, size_of
 from .formats import Found, found_in, report_missing_column, text_of
 from .lines import Reading, reason
@@ -56,6 +57,8 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Found]:
                 counts.bytes_read += read - seen
                 seen = read
     except (OSError, pa.ArrowException) as error:
+        if is_memory_short(error):  # the file is not to blame, nor to be passed over
+            raise
         what = f"cannot be read as Parquet ({reason(error)})"
         reading.bad("damaged file", what, where=f"{path}, row {row + 1}" if row else path)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .. import files
 from ..errors import DataError
+from ..memory import is_memory_short
 from .features import Features
 
 
@@ -146,6 +147,8 @@ def _row_groups(path: Path) -> Iterator[Any]:
             for number in range(file.num_row_groups):
                 yield file.read_row_group(number).combine_chunks().to_batches()[0]
     except pa.ArrowException as error:
+        if is_memory_short(error):
+            raise
         why = str(error).splitlines()[0]
         fix = "Remove it, and make it again."
         raise DataError(f"is damaged ({why})", where=str(path), fix=fix) from None

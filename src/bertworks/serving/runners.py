@@ -24,6 +24,7 @@ from ..inference.engine import check_finite, outputs_of
 from ..inference.features import Embedder, EncodedText
 from ..inference.generate import Continuation, begin, continue_texts
 from ..inference.settings import EngineSettings, GenerationSettings
+from ..memory import is_memory_short
 from ..model.memory import Memory
 from ..packed import Batch
 from ..tables.rows import Row
@@ -39,8 +40,6 @@ from .queue import Unfinished
 
 WHOLE = 1 << 40
 """The tokens that the engine takes at once: the queue has made the batch."""
-
-_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 class Text(NamedTuple):
@@ -456,6 +455,6 @@ def _memory_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if any(words in str(error) for words in _OUT_OF_MEMORY):
+        if is_memory_short(error):
             raise MemoryError(str(error)) from error
         raise

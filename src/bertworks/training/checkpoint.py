@@ -32,7 +32,8 @@ from torch import Tensor, nn
 
 from .. import files
 from ..checkpoints.weights import write_weights
-from ..errors import BertworksWarning, CheckpointError, OutputError
+from ..errors import BertworksWarning, CheckpointError, DamagedError, OutputError
+from ..memory import is_memory_short
 from .sharding import is_sharded, read_shards, spread_like, write_shards
 
 _WEIGHTS, _OPTIMIZER, _STATE = "weights", "optimizer", "state.json"
@@ -133,7 +134,8 @@ def load_newest(
         accepts: whether a checkpoint with this state will do; all will, if left out.
 
     Raises:
-        CheckpointError: there are checkpoints, and all are damaged or not accepted.
+        DamagedError: there are checkpoints, and all are damaged.
+        CheckpointError: there are some that are whole, and none is accepted.
     """
     paths = list_checkpoints(directory)
     is_damaged = True
@@ -152,7 +154,7 @@ def load_newest(
             fix="Resume with the number of steps that the run was begun with.",
         )
     if paths:
-        raise CheckpointError(
+        raise DamagedError(
             "every checkpoint is damaged",
             where=str(directory),
             fix="Restore one from a backup, or begin a new run.",
@@ -252,11 +254,12 @@ def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> N
         sha256: what `save_weights` gave for the file, if that is known.
 
     Raises:
+        DamagedError: it is another file than that.
         CheckpointError: the file is missing or damaged, or of another network.
     """
     tensors = _read_either(file.with_suffix(""))
     if sha256 is not None and _sha256(file) != sha256:
-        raise CheckpointError(
+        raise DamagedError(
             "is damaged: its checksum is wrong",
             where=str(file),
             fix="Restore it from a backup, or begin a new run.",
@@ -284,6 +287,8 @@ def _load_state(path: Path, *, all_files: bool = False) -> dict[str, Any]:
                 raise CheckpointError(f"{name} is damaged", where=str(path))
         state: dict[str, Any] = json.loads((path / _STATE).read_text())
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if is_memory_short(error):
+            raise
         raise CheckpointError(f"damaged ({error})", where=str(path)) from None
     return state
 
@@ -297,6 +302,8 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (OSError, SafetensorError) as error:
+        if is_memory_short(error):
+            raise
         raise CheckpointError(f"cannot be read ({error})", where=str(file)) from None
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from .. import files
-from ..errors import DataError, OutputError, TrainingError, nearest
+from ..errors import DamagedError, DataError, OtherRunError, OutputError, nearest
 from ..locks import claim
 from ..settings import Settings, dump_yaml
 from ..wording import as_json, printable
@@ -142,7 +142,7 @@ class RunDirectory:
                 which go nowhere.
 
         Raises:
-            TrainingError: the directory holds something else, or a run with other settings.
+            OtherRunError: the directory holds something else, or a run with other settings.
             DataError: the settings that were written down are damaged.
             OutputError: it cannot be written, is being written by another process, or is,
                 contains or lies in an input.
@@ -169,7 +169,7 @@ class RunDirectory:
     ) -> None:
         self._is_new = not self.settings_file.exists()
         if self._is_new and any(_others(self.path, _AT_THE_START)):
-            raise TrainingError(
+            raise OtherRunError(
                 "the directory is not empty and holds no run",
                 where=str(self.path),
                 fix="Give another.",
@@ -212,13 +212,13 @@ class RunDirectory:
             checksum: the `journal_checksum` of what is left; None if it was not noted.
 
         Raises:
-            TrainingError: the journal is shorter, or another.
+            DamagedError: the journal is shorter, or another.
             DataError: a line of what is left is damaged.
         """
         if self._journal is None:
             return
         if self._journal.size < length:
-            raise TrainingError(
+            raise DamagedError(
                 f"the journal is shorter than the {length} bytes that the checkpoint knows",
                 where=str(self.journal_file),
                 fix="It was changed by something else; restore it, or begin a new run.",
@@ -227,7 +227,7 @@ class RunDirectory:
         for _ in self.lines():  # a damaged one is found now, not when the run is done
             pass
         if checksum not in (None, self.journal_checksum()):
-            raise TrainingError(
+            raise DamagedError(
                 "the journal is damaged: its checksum is wrong",
                 where=str(self.journal_file),
                 fix="It was changed by something else; restore it, or begin a new run.",
@@ -299,7 +299,7 @@ class RunDirectory:
     ) -> None:
         held, asked = _kind_of(self.settings()), _kind_of(tree)
         if held != asked:
-            raise TrainingError(
+            raise OtherRunError(
                 f"the directory holds {held}, and this would be {asked}",
                 where=str(self.path),
                 fix="Give another directory.",
@@ -320,7 +320,7 @@ class RunDirectory:
                     difference = "another model: its weights or its vocabulary are not the same"
                 elif name == "sha256" and key in before:
                     difference = f"other rows for {'.'.join(parents)}"
-                raise TrainingError(
+                raise OtherRunError(
                     f"the run was begun with {difference}",
                     where=str(self.path),
                     fix="Go on with the same settings, or give another directory.",

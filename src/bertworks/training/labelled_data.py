@@ -12,7 +12,7 @@ import torch
 
 from .. import files
 from ..api import load
-from ..errors import DataError, SettingsError, TrainingError, nearest
+from ..errors import DataError, OtherRunError, SettingsError, nearest
 from ..inference import engine
 from ..inference.engine import labelled_examples
 from ..tables.reading import Table, read_rows, replayable
@@ -124,7 +124,7 @@ class LabelledData:
         """Write the summary down, or see that the run was begun with these rows.
 
         Raises:
-            TrainingError: it was begun with others.
+            OtherRunError: it was begun with others.
         """
         file = run.path / "data.json"
         tables = {"train": (self.summary.train, self.train), "dev": (self.summary.dev, self.dev)}
@@ -133,10 +133,10 @@ class LabelledData:
             before = read_data(file).get("checksums", {})
             for name, (summary, _) in tables.items():
                 if before.get(name) != checksums[name]:
-                    raise TrainingError(
+                    raise OtherRunError(
                         f"the run was begun with other rows for {name}, or another tokenizer",
                         where=None if summary is None else summary.name,
-                        fix="Give the same, or another run directory.",
+                        fix=f"Give the same, or another directory than {run.path}.",
                     )
         split = None if self.split is None else asdict(self.split)
         content = {**asdict(self.summary), "checksums": checksums, "split": split}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,14 +24,18 @@ import torch
 
 from ...errors import (
     CheckpointError,
+    DamagedError,
     DataError,
+    OtherRunError,
     OutputError,
     SettingsError,
     TrainingError,
-    is_memory_short,
 )
+from ...files import parse_json
+from ...memory import is_memory_short, start_thread
 from ...parallel import end_with_parent, start
-from ...wording import duration
+from ...wording import as_json, duration
+from ..checkpoint import ResumeWarning
 from ..finetune import FinetuneResult
 from ..journal import RunDirectory
 from ..progress import Progress, say
@@ -64,6 +68,7 @@ class GridLoop:
         self._run, self._finetune, self._space, self._seeds = run, finetune, space, seeds
         self._places, self._progress = places, progress
         self._done: dict[str, GridRun] = {}
+        self._told = {line["run"]: line for line in run.lines() if line["kind"] == "run"}
         self._measure: Best | None = None
         self._total = (space.trials or len(space.points())) * len(seeds)
         self._begun, self._ended_here = time.monotonic(), 0
@@ -128,7 +133,11 @@ class GridLoop:
         }
         jobs = []
         for name, run in runs.items():
-            if name not in self._done and not self._read(run):
+            if name in self._done:
+                continue
+            if self._read(run):
+                self._tell_late(name)
+            else:
                 do = partial(self._finetune, **run.point, seed=run.seed, out=run.directory)
                 jobs.append(Job(run.directory, do, self._reading(run.point)))
         with closing(self._outcomes(jobs)) as outcomes:
@@ -182,10 +191,31 @@ class GridLoop:
         runs = [self._done[run_name(point, seed)] for seed in self._seeds]
         return PointResult.of(runs, None if self._measure is None else self._measure.metric)
 
+    def _line(self, name: str) -> dict[str, Any]:
+        """The line of the journal about a run."""
+        run = self._done[name]
+        return {"kind": "run", "run": name, "metrics": run.metrics, "error": run.error}
+
+    def _tell_late(self, name: str) -> None:
+        """Write the line of a finished run that a kill, before it was written, left out.
+
+        Raises:
+            DataError: there is a line, and it says otherwise.
+        """
+        line, told = self._line(name), self._told.get(name)
+        if told is None or told["error"] is not None:
+            self._run.write(line)
+        elif told != parse_json(as_json(line)):
+            raise DataError(
+                f"says otherwise of {name} than its {self._run.evaluation.name}",
+                where=str(self._run.journal_file),
+                fix="If the run was trained anew, delete its line; or else restore one of the two.",
+            )
+
     def _report(self, name: str) -> None:
         """A line of the journal, and one for people: how far it is, and what came of a run."""
         run = self._done[name]
-        self._run.write({"kind": "run", "run": name, "metrics": run.metrics, "error": run.error})
+        self._run.write(self._line(name))
         if self._progress is None:
             return
         done = len(self._done)
@@ -271,19 +301,28 @@ def slots(device: torch.device, jobs: int | None) -> list[Slot]:
 
 
 def do_here(job: Job, progress: Progress | None) -> str | None:
-    """Do a run in this process.
+    """Do a run in this process; one whose checkpoints are damaged is begun anew.
 
     Returns:
         Why it failed; None if it did not.
 
     Raises:
         Interrupted: it was asked to stop, and can be resumed.
+        OtherRunError: its directory holds another run.
         DataError, BertworksError: a table is wrong, or a package is not there: every other run
             would fail of it too, unless `reading` differs, which is named.
     """
     try:
-        job.finetune(progress=progress)
-    except Interrupted:
+        try:
+            job.finetune(progress=progress)
+        except DamagedError as error:
+            # It gives the same bits from its beginning on, so that nothing is lost but time.
+            warnings.warn(f"{error} The run is begun anew.", ResumeWarning, stacklevel=2)
+            run = RunDirectory(job.directory)
+            for folder in (run.checkpoints, run.best):
+                shutil.rmtree(folder, ignore_errors=True)
+            job.finetune(progress=progress)
+    except (Interrupted, OtherRunError):
         raise
     except TrainingError as error:
         return error.what
@@ -292,10 +331,10 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
     except DataError as error:
         what = f"{error.what}, with {job.reading}" if job.reading else error.what
         raise DataError(what, where=error.where, fix=error.fix) from None
-    except RuntimeError as error:
+    except BaseException as error:  # a library's panic is no Exception
         if not is_memory_short(error):
             raise
-        return str(error).partition("\n")[0]
+        return str(error).partition("\n")[0] or "memory is short"
     return None
 
 
@@ -338,7 +377,7 @@ def do_in_processes(
 def _work(connection: Connection[Any, Any]) -> None:
     """What a process does: one run, and an answer."""
     os.setpgrp()  # Ctrl-C is the parent's to handle: it sends SIGTERM
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    start_thread(end_with_parent)
     job, slot = connection.recv()
     os.environ.update(slot.environment)  # before CUDA is first used
     os.environ["RAYON_NUM_THREADS"] = str(slot.threads)
