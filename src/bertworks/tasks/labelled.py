@@ -81,7 +81,7 @@ class LabelledTask(Task[ExampleT]):
         schema: the columns that are read; by default its settings hold them as `columns`.
         options: what a user may say of it; if left out, the columns and what all tasks have.
         settings_class: what it is, beside its weights.
-        takes_teacher: whether it can be learned from what a classifier says of the rows.
+        takes_teacher: whether it can be learned from what another model says of the rows.
         is_guessable: whether always predicting the commonest target is a useful baseline.
         is_stratified: whether each target has the same share of the rows that are split off.
     """

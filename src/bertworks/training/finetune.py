@@ -142,7 +142,15 @@ def finetune(
         resolved = resolved.with_values(**taken) if taken else resolved
         precision = settled_precision(resolved.precision, out, members.device)
         resolved = resolved.model_copy(update={"precision": precision})
-        data = LabelledData.read(kind, given.tokenizer, train, dev, resolved, members.device)
+        data = LabelledData.read(
+            kind,
+            given.tokenizer,
+            train,
+            dev,
+            resolved,
+            members.device,
+            run=Path(out) if members.is_main else None,
+        )
         description = {
             "task": kind.name,
             "model": str(name),

@@ -53,7 +53,14 @@ _KINDS = {
 }
 """What a directory holds, by a setting that only its kind has."""
 
-_AT_THE_START = {files.LOCK, ".settings.yaml.new"}
+TEACHER_VECTORS = "teacher.npy"
+"""What a sentence encoder that is learned from says of the training rows."""
+
+_AT_THE_START = {
+    *(files.LOCK, ".settings.yaml.new"),
+    *(f"{TEACHER_VECTORS}{ending}" for ending in ("", ".json", ".part")),
+    *(f".{TEACHER_VECTORS}{ending}" for ending in (".lock", ".json.new")),
+}
 _BEFORE_A_STEP = {
     *_AT_THE_START,
     *("settings.yaml", "journal.jsonl", "sessions.jsonl", "tensorboard"),
@@ -160,6 +167,20 @@ class RunDirectory:
             raise
         return run
 
+    def check_free(self) -> None:
+        """See that the directory holds nothing else than a run.
+
+        Raises:
+            OtherRunError: it does.
+        """
+        is_run = self.settings_file.exists() or not self.path.is_dir()
+        if not is_run and any(_others(self.path, _AT_THE_START)):
+            raise OtherRunError(
+                "the directory is not empty and holds no run",
+                where=str(self.path),
+                fix="Give another.",
+            )
+
     def _begin(
         self,
         settings: Settings | Mapping[str, Any] | None,
@@ -168,12 +189,7 @@ class RunDirectory:
         schema: type[Settings],
     ) -> None:
         self._is_new = not self.settings_file.exists()
-        if self._is_new and any(_others(self.path, _AT_THE_START)):
-            raise OtherRunError(
-                "the directory is not empty and holds no run",
-                where=str(self.path),
-                fix="Give another.",
-            )
+        self.check_free()
         tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
         if self.is_begun:
             self._check_settings(tree or {}, may_change, refusals, schema)

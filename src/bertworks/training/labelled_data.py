@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Generic
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..tables.schema import Columns
 from ..tasks.classification import ClassificationOptions, ClassificationTask, DistilledTask
 from ..tasks.example import LabelledExample
 from ..tasks.labelled import LabelledTask, TaskOptions
+from ..tasks.retrieval.task import RetrievalTask
 from ..tasks.summary import DataSummary
 from ..tasks.task import ExampleT
 from ..tasks.texts import TEXTS, TextSettings
@@ -28,6 +30,7 @@ from ..text.tokenizer import Tokenizer
 from .dev_share import Dev, DevShare, check_share
 from .journal import RunDirectory
 from .run_files import read_data
+from .sentence_teacher import taught_vectors
 from .settings import FinetuneSettings
 
 
@@ -51,12 +54,15 @@ class LabelledData:
         dev: Dev | None,
         settings: FinetuneSettings,
         device: torch.device,
+        *,
+        run: Path | None = None,
     ) -> LabelledData:
         """Read the tables as a task of a kind.
 
         Args:
             dev: the rows to measure on, or the share of the training rows to split off.
             settings: those of `settings_of(kind)`.
+            run: the directory where a teacher's vectors are kept; nowhere, if left out.
 
         Raises:
             DataError: a table or a row is not what it should be.
@@ -75,9 +81,14 @@ class LabelledData:
         if settings.teacher is not None:
             if not kind.takes_teacher:
                 raise SettingsError(f"teacher={settings.teacher}: {kind.name} takes no teacher")
-            task, taught_examples = taught(
-                settings.teacher, tokenizer, rows, options, settings.temperature, device
-            )
+            if issubclass(kind, RetrievalTask):
+                task, taught_examples = taught_vectors(
+                    tokenizer, rows, options, settings, device, run
+                )
+            else:
+                task, taught_examples = taught(
+                    settings.teacher, tokenizer, rows, options, settings.temperature, device
+                )
         else:
             task = kind.from_table(tokenizer, rows, options)
         reader, dev_rows = task, None

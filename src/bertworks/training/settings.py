@@ -305,7 +305,9 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
         "with other seeds are measured on the same rows",
     )
     teacher: str | None = Field(
-        None, description="a fine-tuned classifier to learn from; rows then need no labels"
+        None,
+        description="a model to learn from, rows then need no labels: a fine-tuned classifier; for "
+        "retrieval a sentence encoder, whose vectors of texts are learned",
     )
     temperature: float = Field(1.0, gt=0, description="of teacher and student, in their loss")
     reinitialize: bool = Field(

@@ -197,6 +197,9 @@ class RetrievalOptions(TaskOptions, _Shared):
         None, description="names or numbers with commas between; a column may hold lists"
     )
     score_column: str | None = Field(None, description="of scored pairs; guessed if left out")
+    text_column: str | None = Field(
+        None, description="of rows that a student learns from (teacher); guessed if left out"
+    )
     loss: Loss | None = Field(None, description="cosine if there are scores, or else in-batch")
     pooling: SentencePooling | None = Field(
         None, description="from tokens to a text; the model's own way, or mean"

@@ -23,6 +23,7 @@ from ...errors import DataError, SettingsError
 from ...model.config import EncoderConfig
 from ...packed import Batch
 from ...tables.rows import Row, Rows, text_of
+from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
@@ -48,6 +49,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     schema = SCHEMA
     options: ClassVar[type[TaskOptions]] = RetrievalOptions
     is_guessable: ClassVar[bool] = False
+    takes_teacher: ClassVar[bool] = True
     settings_class: ClassVar[type[TaskSettings]] = RetrievalSettings
     settings: RetrievalSettings
 
@@ -66,6 +68,11 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
         assert isinstance(options, RetrievalOptions)
+        if options.text_column is not None:
+            raise SettingsError(
+                f"text_column={options.text_column!r} does nothing without teacher",
+                fix="Name query_column and passage_column.",
+            )
         named = options.negative_columns
         negatives = None if named is None else [one.strip() for one in named.split(",")]
         columns = find_retrieval_columns(
@@ -173,15 +180,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                     scores[at] = (finite_number(row, columns.score, place) - low) / (high - low)
             texts.append(parts)
         places = [place for parts, place in zip(texts, where, strict=True) for _ in parts]
-        encodings = self.tokenizer.encode_batch(
-            [text for parts in texts for text in parts],
-            max_length=settings.max_seq_length,
-            truncation="error" if settings.truncation == "error" else "longest_first",
-            where=places,
-        )
-        for place, encoding in zip(places, encodings, strict=True):
-            if not encoding.num_tokens:
-                raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
+        encodings = self.encoded([text for parts in texts for text in parts], places)
         edges = pairwise(accumulate(map(len, texts), initial=0))
         return [
             LabelledExample(
@@ -196,6 +195,24 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             )
             for at, (start, end) in enumerate(edges)
         ]
+
+    def encoded(self, texts: Sequence[str], where: Sequence[str]) -> Sequence[Encoding]:
+        """Tokenise texts, each by itself.
+
+        Raises:
+            DataError: one has no tokens, or is too long where `truncation` is "error".
+        """
+        settings = self.settings
+        encodings = self.tokenizer.encode_batch(
+            texts,
+            max_length=settings.max_seq_length,
+            truncation="error" if settings.truncation == "error" else "longest_first",
+            where=where,
+        )
+        for place, encoding in zip(where, encodings, strict=True):
+            if not encoding.num_tokens:
+                raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
+        return encodings
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack all texts in order of length; see `pack_texts` for what the targets are.

@@ -1,0 +1,143 @@
+"""A sentence encoder that learns from another one: what is learned, kept, resumed and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertworks.api import Model, load
+from bertworks.errors import (
+    BertworksError,
+    CheckpointError,
+    DataError,
+    SettingsError,
+    TrainingError,
+)
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.finetune import finetune
+
+from .letters import CONFIG, FAST, GEOMETRY, PIECES, WORD_PIECES, Lines, equal, weights_of
+
+RANDOM = np.random.default_rng(3)
+TEXTS = [" ".join(RANDOM.choice(list("abcdefgh"), RANDOM.integers(2, 9))) for _ in range(200)]
+PAIRS = [
+    {"sentence1": one, "sentence2": other, "score": float(at)}
+    for at, (one, other) in enumerate(zip(TEXTS[::2], TEXTS[1::2], strict=True))
+]
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wider model, with another vocabulary: the letters in another order."""
+    torch.manual_seed(1)
+    pieces = [*WORD_PIECES[:5], *reversed(WORD_PIECES[5:])]
+    model = Model.fresh(
+        GEOMETRY.with_values(vocab_size=len(pieces)), Tokenizer.from_vocabulary(pieces)
+    )
+    return model.save(tmp_path_factory.mktemp("teacher") / "model")
+
+
+def student() -> Model:
+    torch.manual_seed(2)
+    return Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
+
+
+def learn(out: Path, teacher: Path | str, train: Any = None, **given: Any) -> Any:
+    rows = [{"text": text} for text in TEXTS] if train is None else train
+    settings = {**FAST, "teacher": str(teacher), **given}
+    return finetune(student(), "retrieval", train=rows, out=out, **settings)
+
+
+def cosines(model: Model) -> np.ndarray:
+    """Of texts that were not learned from."""
+    fresh = np.random.default_rng(9)
+    texts = [" ".join(fresh.choice(list("abcdefgh"), 6)) for _ in range(40)]
+    return model.similarity(texts, texts)[np.triu_indices(40, 1)]
+
+
+@pytest.mark.long
+def test_texts_come_to_lie_as_with_the_teacher(tmp_path: Path, teacher: Path) -> None:
+    wanted = cosines(load(teacher, device="cpu"))
+    before = np.abs(cosines(student()) - wanted).mean()
+    result = learn(tmp_path / "run", teacher, epochs=20)
+    made = load(result.run.model, device="cpu")
+    assert made.task is not None and made.task.name == "retrieval"
+    assert made.sentence is not None and made.sentence.normalize
+    assert np.abs(cosines(made) - wanted).mean() < before / 2
+    assert np.corrcoef(cosines(made), wanted)[0, 1] > 0.6
+    assert np.array_equal(cosines(made), cosines(result.model))
+    # It is measured and asked as any retrieval is.
+    assert made.predict([PAIRS[0]])[0].keys() == {"similarity"}
+    assert made.evaluate(PAIRS).metrics.keys() >= {"pearson", "spearman"}
+
+
+def test_dev_is_of_pairs(tmp_path: Path, teacher: Path) -> None:
+    result = finetune(
+        student(),
+        "retrieval",
+        train=[{"text": text} for text in TEXTS],
+        dev=PAIRS,
+        out=tmp_path / "run",
+        teacher=str(teacher),
+        **{**FAST, "epochs": 1},
+    )
+    assert result.metrics.keys() == {"loss", "pearson", "spearman"}
+    assert result.data.train.rows == len(TEXTS)
+
+
+def test_a_run_that_is_resumed_asks_the_teacher_once_and_ends_with_the_same_bits(
+    tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = learn(tmp_path / "whole", teacher, checkpoint_every=5)
+    with pytest.raises(RuntimeError, match="switched off"):
+        learn(tmp_path / "run", teacher, checkpoint_every=5, progress=Lines(stop_after=17))
+    kept = tmp_path / "run" / "teacher.npy"
+    expected = load(teacher, device="cpu").embed(TEXTS, normalize=True)
+    np.testing.assert_allclose(np.load(kept), expected, atol=1e-6)
+
+    def asked(*_: Any, **__: Any) -> None:
+        raise AssertionError("the teacher was asked again")
+
+    monkeypatch.setattr("bertworks.inference.features.Embedder.embed", asked)
+    resumed = learn(tmp_path / "run", teacher, checkpoint_every=5)
+    assert equal(weights_of(resumed.model.network), weights_of(whole.model.network))
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path, teacher: Path) -> None:
+    pairs = [{"sentence1": "a", "sentence2": "b"}] * 9
+    cases: list[tuple[dict[str, Any], type[BertworksError], str]] = [
+        ({"loss": "triplet"}, SettingsError, "loss=triplet is not for a student"),
+        ({"symmetric": True}, SettingsError, "symmetric=True is not for a student"),
+        ({"negative_columns": "x"}, SettingsError, "negative_columns=x is not for a student"),
+        ({"temperature": 2.0}, SettingsError, r"temperature=2\.0 is of classifiers"),
+        ({"train": pairs}, DataError, "a student learns from texts, and these are pairs"),
+        ({"teacher": tmp_path / "none"}, CheckpointError, "no such directory"),
+        ({"train": [{"text": "a"}, {"text": None}] * 5}, DataError, "row 2"),
+    ]
+    for given, error, words in cases:
+        with pytest.raises(error, match=words):
+            learn(tmp_path / "run", **{"teacher": teacher, **given})
+    with pytest.raises(SettingsError, match="text_column='text' does nothing without teacher"):
+        finetune(
+            student(), "retrieval", train=PAIRS, out=tmp_path / "x", text_column="text", **FAST
+        )
+    # Nothing was learned, so that the same directory will do.
+    assert learn(tmp_path / "run", teacher, epochs=1).run.model.is_dir()
+
+
+def test_vectors_are_put_into_no_other_directory(tmp_path: Path, teacher: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(TrainingError, match="holds no run"):
+        learn(tmp_path, teacher)
+    assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_run_keeps_to_its_teacher(tmp_path: Path, teacher: Path) -> None:
+    learn(tmp_path / "run", teacher, epochs=1)
+    other = student().save(tmp_path / "other")
+    with pytest.raises(DataError, match="other"):
+        learn(tmp_path / "run", other, epochs=1)
