@@ -35,7 +35,16 @@ class Work:
             raise ZeroDivisionError
         if part == 105:
             signal.raise_signal(signal.SIGKILL)
+        if part == 106:  # as Rust's libraries raise it: nothing can pickle it
+            raise type("PanicException", (BaseException,), {})("no thread: out of memory")
         return part * 2
+
+
+class Heavy(Work):
+    """Finds no memory for what it imports."""
+
+    def __setstate__(self, state: dict[str, Path]) -> None:
+        raise ImportError("a.so: cannot allocate memory")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -76,6 +85,17 @@ def test_faults_in_workers_come_through(tmp_path: Path) -> None:
     assert "In a worker process" in caught.value.__notes__[0]
     with pytest.raises(BertworksError, match=r"worker process died \(signal 9\)"):
         list(parallel.map(work, [1, 105, 2], workers=2))
+
+
+def test_memory_that_is_short_in_a_worker_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    work = Work(tmp_path / "loads")
+    with pytest.raises(MemoryError, match=r"^in a worker process: no thread: out of memory$"):
+        list(parallel.map(work, [1, 106], workers=2))
+    with pytest.raises(MemoryError, match=r"^in a worker process: a\.so: cannot allocate memory$"):
+        list(parallel.map(Heavy(work.loads), [1], workers=2))
+    assert capfd.readouterr().err == ""
 
 
 def test_no_process_is_started_for_nothing(tmp_path: Path) -> None:

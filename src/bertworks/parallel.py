@@ -221,11 +221,16 @@ def _work(connection: Connection[Any, Any]) -> None:
     # A signal to all processes is for the parent, which still wants results meanwhile.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    start_thread(end_with_parent)
-    with suppress(EOFError):
-        function = connection.recv()
-        while True:
-            connection.send(_answer(function, connection.recv()))
+    try:
+        start_thread(end_with_parent)
+        with suppress(EOFError):
+            function = connection.recv()  # which imports what it needs
+            while True:
+                connection.send(_answer(function, connection.recv()))
+    except BaseException as error:
+        if not is_memory_short(error):
+            raise
+        connection.send((False, _no_memory(error)))
 
 
 def _answer(function: Callable[[Any], Any], part: Any) -> tuple[bool, Any]:
@@ -235,12 +240,17 @@ def _answer(function: Callable[[Any], Any], part: Any) -> tuple[bool, Any]:
         return True, function(part)
     except BaseException as error:  # not hidden: `_value` raises it
         if is_memory_short(error):  # of a class that cannot be pickled, perhaps
-            return False, MemoryError(f"in a worker process: {error}")
+            return False, _no_memory(error)
         if not isinstance(error, Exception):
             raise
         if not isinstance(error, BertworksError):
             error.add_note(f"In a worker process:\n{traceback.format_exc()}")
         return False, error
+
+
+def _no_memory(error: BaseException) -> MemoryError:
+    """What a worker's lack of memory is for the process that waits for it."""
+    return MemoryError(f"in a worker process: {error}")
 
 
 def _value(answer: tuple[bool, Any]) -> Any:

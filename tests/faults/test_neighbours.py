@@ -126,6 +126,31 @@ WORKERS: dict[str, tuple[object, ...]] = {
 
 
 @pytest.mark.parametrize("name", WORKERS)
+def test_workers_may_have_little_memory(
+    world: World, tmp_path: Path, draw: random.Random, tally: Callable[..., None], name: str
+) -> None:
+    """They import for themselves what the command has already, below the same limit."""
+    expected, _, _ = undisturbed(world, name, world.vocab.with_name(f"whole {name}"))
+    output, words = COMMANDS[name]
+    for trial in range(tries(1, 20)):
+        folder = tmp_path / str(trial)
+        command = [*words(world, folder / "out" / output), *WORKERS[name]]
+        (folder / "out").mkdir(parents=True)
+        more = int(2 ** draw.uniform(24, 29))
+        ended = run(command, folder, None, partial(bound_memory, more))
+        is_native = ends_natively(ended)
+        assert ended.status == 0 or is_native or ended.is_one_line(), (more, ended.said)
+        tally(
+            done=int(ended.status == 0),
+            one_line=int(ended.status > 0 and not is_native),
+            aborted=int(is_native),
+        )
+        ended = run(command, folder)
+        assert ended.status == 0 or is_refused(ended), (more, ended.said)
+        assert unordered(left(folder / "out")) == unordered(expected), more
+
+
+@pytest.mark.parametrize("name", WORKERS)
 def test_a_worker_may_be_killed(
     world: World, tmp_path: Path, draw: random.Random, tally: Callable[..., None], name: str
 ) -> None:

@@ -334,8 +334,14 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
     except BaseException as error:  # a library's panic is no Exception
         if not is_memory_short(error):
             raise
-        return str(error).partition("\n")[0] or "memory is short"
+        return _lack(error)
     return None
+
+
+def _lack(error: BaseException) -> str:
+    """Why a run failed for lack of memory."""
+    what = str(error).partition("\n")[0]
+    return what if "memory" in what else f"memory is short ({what or type(error).__name__})"
 
 
 def do_in_processes(
@@ -377,17 +383,25 @@ def do_in_processes(
 def _work(connection: Connection[Any, Any]) -> None:
     """What a process does: one run, and an answer."""
     os.setpgrp()  # Ctrl-C is the parent's to handle: it sends SIGTERM
-    start_thread(end_with_parent)
-    job, slot = connection.recv()
-    os.environ.update(slot.environment)  # before CUDA is first used
-    os.environ["RAYON_NUM_THREADS"] = str(slot.threads)
-    torch.set_num_threads(slot.threads)
+    where = "a run"
+    answer: str | Exception | None
     try:
-        answer: str | Exception | None = do_here(job, None)
-    except Exception as error:  # not hidden: the parent raises it
-        if not isinstance(error, TrainingError):
-            error.add_note(f"In the process of {job.directory}:\n{traceback.format_exc()}")
-        answer = error
+        start_thread(end_with_parent)
+        job, slot = connection.recv()
+        where = str(job.directory)
+        os.environ.update(slot.environment)  # before CUDA is first used
+        os.environ["RAYON_NUM_THREADS"] = str(slot.threads)
+        torch.set_num_threads(slot.threads)
+        answer = do_here(job, None)
+    except BaseException as error:  # not hidden: the parent raises it
+        if is_memory_short(error):
+            answer = _lack(error)
+        elif isinstance(error, Exception):
+            if not isinstance(error, TrainingError):
+                error.add_note(f"In the process of {where}:\n{traceback.format_exc()}")
+            answer = error
+        else:
+            raise
     connection.send(answer)
 
 
