@@ -7,11 +7,12 @@ from pathlib import Path
 
 import nbclient
 import nbformat
+import numpy as np
 import pytest
 import torch
 
 import bertworks as bw
-from bertworks.checkpoints.locate import local_directory, locate
+from bertworks.checkpoints.locate import INSIDE, local_directory, locate
 from bertworks.errors import BertworksWarning, CheckpointError
 from tests.conftest import ROOT
 
@@ -42,22 +43,57 @@ def test_it_is_small_and_has_both_heads(mini: bw.Model) -> None:
     assert mini.embed(["a text"]).shape == (1, 256)
 
 
+@pytest.mark.parametrize("name", INSIDE)
 def test_a_directory_of_that_name_is_reached_by_a_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    inside = locate("mini")
-    shutil.copytree(inside, "mini")
-    assert local_directory("./mini") == Path("mini")
-    assert local_directory(Path("mini")) == Path("mini")
-    with pytest.warns(BertworksWarning, match=r"the directory here is \./mini"):
-        assert locate("mini") == inside
+    inside = locate(name)
+    shutil.copytree(inside, name)
+    assert local_directory(f"./{name}") == Path(name)
+    assert local_directory(Path(name)) == Path(name)
+    with pytest.warns(BertworksWarning, match=rf"the directory here is \./{name}"):
+        assert locate(name) == inside
 
 
 def test_whoever_names_no_model_learns_of_it(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such directory") as caught:
         bw.load(tmp_path / "nowhere")
     assert "mini is a small BERT that the package carries" in str(caught.value)
+
+
+def test_mini_sentences_tells_meanings_apart(mini: bw.Model) -> None:
+    sentences = bw.load("mini-sentences", device="cpu")
+    assert sentences.sentence is not None
+    assert (sentences.sentence.pooling, sentences.sentence.normalize) == ("mean", True)
+    assert sentences.encoder.config.hidden_size == mini.encoder.config.hidden_size
+    assert sentences.tokenizer.fingerprint == mini.tokenizer.fingerprint
+    texts = [
+        "The river flows into the sea.",
+        "A stream runs down to the ocean.",
+        "The song was a hit in the charts.",
+        "Their album sold a million copies.",
+        "The army was defeated in the battle.",
+        "Troops were beaten by the enemy in the war.",
+    ]
+    cosines = sentences.similarity(texts, texts)
+    np.testing.assert_allclose(cosines.diagonal(), 1, atol=1e-5)
+    np.fill_diagonal(cosines, -1)
+    assert cosines.argmax(1).tolist() == [1, 0, 3, 2, 5, 4]
+    strangers = [
+        cosines[one, other] for one in range(6) for other in range(6) if one // 2 != other // 2
+    ]
+    assert max(strangers) < 0.5
+
+
+def test_the_models_inside_are_small_enough_for_a_wheel_of_20_mb() -> None:
+    assert set(INSIDE) == {"mini", "mini-sentences"}
+    sizes = [
+        file.stat().st_size for name in INSIDE for file in locate(name).rglob("*") if file.is_file()
+    ]
+    assert sum(sizes) < 23_000_000  # before they are packed
+    for name in INSIDE:
+        assert (locate(name) / "README.md").is_file()
 
 
 @pytest.mark.long

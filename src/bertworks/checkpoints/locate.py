@@ -9,8 +9,9 @@ from pathlib import Path
 from ..errors import BertworksWarning, CheckpointError, check_name
 from ..remote import fetched, is_remote
 
-INSIDE = "mini"
-"""The name of the model that the package carries (`docs/mini.md`)."""
+INSIDE = {"mini": "mini", "mini-sentences": "mini_sentences"}
+"""The models that the package carries (`docs/mini.md`, `docs/mini-sentences.md`), by name, and the
+folder of each."""
 
 _HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -20,13 +21,14 @@ def local_directory(name: str | Path) -> Path | None:
     """The directory of a model that is here: the package's, a run's, or one by itself.
 
     Args:
-        name: a path, or "mini"; a directory of that name is `./mini`, or a `Path`.
+        name: a path, or one of `INSIDE`, such as "mini"; a directory of that name is `./mini`, or
+            a `Path`.
 
     Returns:
         None if there is none.
     """
-    if name == INSIDE:
-        return Path(__file__).parent.parent / INSIDE
+    if isinstance(name, str) and name in INSIDE:
+        return Path(__file__).parent.parent / INSIDE[name]
     path = Path(name)
     if not path.is_dir():
         return None
@@ -50,9 +52,9 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     if is_remote(name):
         copy = fetched(str(name))
         return local_directory(copy) or copy
-    if name == INSIDE and (Path(INSIDE) / "config.json").exists():
+    if isinstance(name, str) and name in INSIDE and (Path(name) / "config.json").exists():
         warnings.warn(
-            f"{INSIDE} is the model inside the package; the directory here is ./{INSIDE}",
+            f"{name} is the model inside the package; the directory here is ./{name}",
             BertworksWarning,
             stacklevel=2,
         )
@@ -80,5 +82,8 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
 
 
 def _no_model(problem: str, name: str | Path) -> CheckpointError:
-    fix = f"{INSIDE} is a small BERT that the package carries, to try things with."
+    fix = (
+        "mini is a small BERT that the package carries, to try things with; mini-sentences one "
+        "for vectors of sentences."
+    )
     return CheckpointError(problem, where=str(name), fix=fix)

@@ -244,7 +244,10 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Threads on the CPU; all cores if left out."),
 ]
-MODEL_HELP = "A model's directory, its name on the hub, or mini, which the package carries."
+MODEL_HELP = (
+    "A model's directory, its name on the hub, or mini or mini-sentences, which the package "
+    "carries."
+)
 ModelPath = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 TaskFile = Annotated[
     str | None,

@@ -296,7 +296,7 @@ def _files_of(name: str) -> Path:
     from ..checkpoints.locate import INSIDE, locate
 
     directory = Path(name)
-    if name == INSIDE or not directory.exists():
+    if name in INSIDE or not directory.exists():
         return locate(name, weights=False)
     inner = [directory / name for name in ("model", "tokenizer")]
     return next((path for path in inner if path.is_dir()), directory)

@@ -49,7 +49,7 @@ Column = Annotated[
     "      --out vectors.npy",
     "bertworks embed bert-base-uncased --data news.csv --column title \\\n"
     "      --out news.parquet pooling=mean layers=-2 normalize=true",
-    "cat texts.txt | bertworks embed bert-base-uncased - --out vectors.npy",
+    "cat texts.txt | bertworks embed mini-sentences - --out vectors.npy",
 )
 def embed(
     ctx: typer.Context,
@@ -222,8 +222,7 @@ def neighbours(
 
 @verb(
     "search",
-    "bertworks search sentence-transformers/all-MiniLM-L6-v2 notes.txt \\\n"
-    '      "who opened the door?"',
+    'bertworks search mini-sentences notes.txt "who opened the door?"',
     "bertworks search runs/questions passages.parquet --column passage \\\n"
     "      --index passages.index --rerank runs/relevance --top-k 10 \\\n"
     '      "how do doors work?" "what is a river?"',

@@ -1,0 +1,166 @@
+"""`mini-sentences`: the sentences that it was trained on, and how good its vectors are.
+
+    python benchmarks/mini_sentences.py sentences CORPUS --out FOLDER
+    python benchmarks/mini_sentences.py measure MODEL…
+
+The card is docs/mini-sentences.md. Evaluation sets are those of `BERTWORKS_DATA` (default
+`../shared/data`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import random
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+import bertworks as bw
+from bertworks.corpus.overlap import SharedSequences
+from bertworks.corpus.readers import ReadCounts, read_documents
+from bertworks.errors import BertworksWarning
+from bertworks.text.documents import split_sentences
+
+DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
+EVALUATION = (
+    *("squad/train.json", "squad/dev.json", "squad/dev-v2.0-half.json", "xquad/xquad.en.json"),
+    *(
+        f"glue/{name}/{part}.tsv"
+        for name in ("sst2", "mrpc", "rte", "cola", "stsb")
+        for part in ("train", "dev")
+    ),
+    *("glue/qnli/dev.tsv", "wnut17/train.conll", "wnut17/dev.conll", "codah/train.tsv"),
+    *("codah/dev.tsv", "ud-ewt/en_ewt-ud-train.conllu", "ud-ewt/en_ewt-ud-dev.conllu"),
+)
+"""Those that `mini`'s text was cleared of, too."""
+WORDS = range(4, 21)
+
+
+COUNT = 82_000
+QUERIES = (
+    "The river is very long.",
+    "He became a professor of physics.",
+    "The team lost the final.",
+    "Dogs are kept as pets.",
+    "The war ended with a peace treaty.",
+)
+"""Chosen before the model was looked at; searched among the sentences that were held out."""
+
+
+def normal(text: str) -> str:
+    """A text without what does not make it another one."""
+    return " ".join(text.lower().split())
+
+
+def scored_pairs(name: str) -> list[dict[str, str]]:
+    """The rows of STS-B: `sentence1`, `sentence2`, `score`."""
+    with (DATA / "glue/stsb" / name).open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def write_sentences(corpus: str, out: Path, count: int, dev: int, seed: int) -> None:
+    """Draw sentences of 4 to 20 words, each once, none of an evaluation set.
+
+    Documents that share 13 words in a row with an evaluation set are left out, and sentences that
+    are one of STS-B's, however short.
+    """
+    files = [str(DATA / name) for name in EVALUATION]
+    read = ReadCounts()
+    found: dict[str, str] = {}
+    for document in read_documents(corpus, exclude=SharedSequences(files), counts=read):
+        for paragraph in document.paragraphs:
+            for sentence in split_sentences(paragraph):
+                text = " ".join(sentence.split())
+                if len(text.split()) in WORDS:
+                    found.setdefault(normal(text), text)
+    rows = [row for name in ("train.tsv", "dev.tsv") for row in scored_pairs(name)]
+    seen = {normal(row[column]) for row in rows for column in ("sentence1", "sentence2")}
+    kept = [text for key, text in found.items() if key not in seen]
+    print(f"{read.documents:,} documents, {len(read.excluded):,} left out")
+    print(f"{len(kept):,} sentences; {len(found) - len(kept)} are in STS-B")
+    random.Random(seed).shuffle(kept)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, part in (("dev", kept[:dev]), ("train", kept[dev : dev + count])):
+        (out / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
+        print(f"{out / name}.txt: {len(part):,}")
+
+
+def squad(paragraphs: int) -> tuple[list[str], list[str], list[int]]:
+    """Paragraphs, those of dev first; the questions of dev; and which paragraph each is of."""
+    texts: dict[str, int] = {}
+    questions, places = [], []
+    for name in ("dev.json", "train.json"):
+        for article in json.loads((DATA / "squad" / name).read_text("utf-8"))["data"]:
+            for paragraph in article["paragraphs"]:
+                place = texts.setdefault(paragraph["context"], len(texts))
+                if name == "dev.json":
+                    questions += [row["question"] for row in paragraph["qas"]]
+                    places += [place] * len(paragraph["qas"])
+    return list(texts)[:paragraphs], questions, places
+
+
+def measured(model: bw.Model, paragraphs: int) -> dict[str, float]:
+    """Spearman's correlation on STS-B's dev rows, and the share of SQuAD's questions that find
+    their paragraph first, and among the first ten."""
+    rows = scored_pairs("dev.tsv")
+    pairs = ([row[column] for row in rows] for column in ("sentence1", "sentence2"))
+    one, other = (model.embed(texts, normalize=True, precision="fp32") for texts in pairs)
+    scores = [float(row["score"]) for row in rows]
+    texts, questions, places = squad(paragraphs)
+    similar = model.similarity(questions, texts, precision="fp32")
+    own = similar[np.arange(len(places)), places]
+    rank = (similar > own[:, None]).sum(1)
+    return {
+        "STS-B dev, Spearman": spearmanr((one * other).sum(1), scores).statistic,
+        "SQuAD, recall@1": float((rank < 1).mean()),
+        "SQuAD, recall@10": float((rank < 10).mean()),
+    }
+
+
+def nearest(model: bw.Model, queries: Sequence[str], file: Path) -> None:
+    """The sentences of a file that are nearest to some queries."""
+    sentences = file.read_text("utf-8").splitlines()
+    for query, row in zip(queries, model.similarity(list(queries), sentences), strict=True):
+        best = row.argsort()[::-1][:2]
+        print(query, *(f"    {row[at]:.2f} {sentences[at]}" for at in best), sep="\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    sentences = verbs.add_parser("sentences")
+    sentences.add_argument("corpus")
+    sentences.add_argument("--out", type=Path, required=True)
+    sentences.add_argument("--count", type=int, default=COUNT)
+    sentences.add_argument("--dev", type=int, default=2_000)
+    sentences.add_argument("--seed", type=int, default=0)
+    measure = verbs.add_parser("measure")
+    measure.add_argument("models", nargs="+", help="models; random: mini with random weights")
+    measure.add_argument("--paragraphs", type=int, default=500)
+    measure.add_argument("--nearest", type=Path, help="sentences, one a line, to search")
+    given = parser.parse_args()
+    if given.verb == "sentences":
+        write_sentences(given.corpus, given.out, given.count, given.dev, given.seed)
+        return
+    for name in given.models:
+        model = bw.load("mini" if name == "random" else name, device="cpu")
+        if name == "random":
+            torch.manual_seed(0)
+            model = bw.Model.fresh(model.encoder.config, model.tokenizer)
+        with warnings.catch_warnings():  # paragraphs are cut where a model's texts end
+            warnings.simplefilter("ignore", BertworksWarning)
+            found = measured(model, given.paragraphs)
+        print(name, *(f"{what}: {value:.3f}" for what, value in found.items()), sep="\n    ")
+        if given.nearest is not None:
+            nearest(model, QUERIES, given.nearest)
+
+
+if __name__ == "__main__":
+    main()
