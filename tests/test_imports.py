@@ -78,6 +78,29 @@ print(loaded + [name for name in {HEAVY!r} if name in sys.modules])
     assert _run(code) == "[]"
 
 
+def test_texts_in_memory_become_vectors_without_pyarrow() -> None:
+    """It is imported where a file is read, and found there under its own names."""
+    code = """
+import sys
+import numpy as np
+from bertworks.api import Model
+from bertworks.model.config import EncoderConfig
+from bertworks.text.tokenizer import Tokenizer
+tokenizer = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+config = EncoderConfig(
+    vocab_size=7, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+)
+model = Model.fresh(config, tokenizer)
+found = model.embed(["a b", "b"])
+before = "pyarrow" in sys.modules
+from bertworks.tables import reading
+import pyarrow
+assert reading.pa.ArrowException is pyarrow.ArrowException
+print(found.shape, before)
+"""
+    assert _run(code) == "(2, 8) False"
+
+
 def test_public_names_are_there_when_they_are_used() -> None:
     public = {name for name in dir(bertworks) if not name.startswith("_")}
     assert {"load", "Tokenizer", "pretrain", "finetune", "prepare", "Packed"} <= public

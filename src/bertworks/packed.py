@@ -56,8 +56,9 @@ class Layout:
         """The layout of at least one sequence, in the order of the lengths."""
         cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
         np.cumsum(lengths, out=cu_seqlens[1:])
-        first = np.flatnonzero(np.diff(lengths, prepend=-1))  # the first sequence of each group
-        counts = np.diff(first, append=len(lengths))
+        later = np.flatnonzero(lengths[1:] != lengths[:-1]) + 1  # first sequences of groups
+        edges = np.concatenate([[0], later, [len(lengths)]])
+        first, counts = edges[:-1], edges[1:] - edges[:-1]
         groups = map(Group, cu_seqlens[first].tolist(), counts.tolist(), lengths[first].tolist())
         return Layout(cu_seqlens, int(lengths.max()), tuple(groups))
 

@@ -152,6 +152,14 @@ def test_sentence_encoders_of_other_poolings(minilm, tmp_path, theirs, ours, ver
     assert np.abs(model.embed(texts) - other).max() < 1e-5
 
 
+def test_the_budget_of_tokens_grows_with_the_threads_up_to_what_is_asked(minilm, monkeypatch):
+    encoded = minilm.embedder().encode(["a b c d e f g h"] * 700, [""] * 700)  # 10 tokens each
+    for threads, asked, most in ((1, 8192, 204), (2, 8192, 409), (2, 1000, 100), (16, 8192, 700)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)  # noqa: B023
+        batches = minilm.embedder(batch_tokens=asked).batches(encoded)
+        assert max(len(part) for part, _ in batches) == most
+
+
 def test_what_is_cut_is_said(minilm):
     long = "word " * 400
     with pytest.warns(UserWarning, match="1 of 2 texts were cut at 256 tokens"):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bertworks.api import Model
-from bertworks.inference.form import frozen_form
+from bertworks.inference.form import FrozenLayer, frozen_form, has_packed_kernels
 from bertworks.model.config import EncoderConfig
 from bertworks.model.device import computing_in
 from bertworks.model.encoder import Encoder
@@ -80,6 +80,34 @@ def test_a_form_computes_what_the_module_does(name):
             torch.testing.assert_close(found, expected, atol=atol, rtol=1e-5)
         cosine = nn.functional.cosine_similarity(found.double(), expected.double())
         assert cosine.min() > 0.999
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("name", ["bert", "silu", "modernbert"])
+def test_blocks_of_rows_change_no_bit(name, precision, monkeypatch):
+    network, packed = network_of(**GEOMETRIES[name]).eval(), pack(1, 5, 5, 9, 128)
+    with torch.inference_mode():
+        form = frozen_form(network, precision)
+        expected = form(packed)
+        monkeypatch.setattr("bertworks.inference.form._ROWS", 7)
+        found = form(packed)
+    if has_packed_kernels(torch.float32):
+        assert all(type(layer) is FrozenLayer for layer in form.encoder.layers)
+        # PyTorch's activation of a half of a matrix takes the last numbers by another formula.
+        assert name == "modernbert" or torch.equal(found, expected)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_layer_with_parts_of_anothers_is_called_as_it_is():
+    """What adapters put in the place of a linear map knows nothing of residuals."""
+    network, packed = network_of().eval(), pack(4, 7)
+    layer = network.encoder.layers[1]
+    layer.attention.output = nn.Sequential(layer.attention.output, nn.ReLU())
+    with torch.no_grad():
+        expected = network(packed)
+    with torch.inference_mode():
+        found = frozen_form(network)(packed)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_nothing_of_the_module_changes():

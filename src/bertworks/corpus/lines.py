@@ -13,13 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from encodings.aliases import aliases
-from typing import IO, Any, Literal, TypeAlias
-
-import pyarrow as pa
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import DataError, nearest
+from ..lazily import Lazily
 from ..memory import is_memory_short
 from ..remote import open_raw
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = Lazily("pyarrow")
 
 MAX_LINE_BYTES = 1 << 26
 """The length of the longest line that is read unless the user allows more."""

@@ -12,16 +12,21 @@ import hashlib
 from bisect import bisect_right
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from ..errors import CheckpointError, DataError
+from ..lazily import Lazily
 from ..memory import is_memory_short
 from ..remote import fetched, is_remote
 from ..text.tokenizer import Tokenizer
 from .manifest import TOKENIZER, Manifest, ShardRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = Lazily("pyarrow")
 
 _HASH_BLOCK = 1 << 20
 

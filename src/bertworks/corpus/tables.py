@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import DataError, check_name, need
+from ..lazily import Lazily
 from ..memory import is_memory_short
 from ..remote import is_remote, open_raw, size_of
 from .formats import Found, found_in, report_missing_column, text_of
 from .lines import Reading, reason
 from .sources import CorpusSource, is_saved_dataset
 from .spans import COLUMN as SPANS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+else:
+    pa = Lazily("pyarrow")
+    pc = Lazily("pyarrow.compute")
+    pq = Lazily("pyarrow.parquet")
 
 _ROWS = 256
 _BATCH_BYTES = 1 << 24

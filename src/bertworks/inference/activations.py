@@ -28,7 +28,7 @@ from ..model.memory import Memory
 from ..packed import Batch, Packed, Sequences
 from ..tasks.task import Network
 from .engine import not_finite
-from .form import frozen_form
+from .form import frozen_form, twin_of
 
 is_awaited: ContextVar[Callable[[], bool]] = ContextVar("is_awaited", default=lambda: True)
 """Whether anyone waits for what is computed; asked after each layer."""
@@ -157,11 +157,10 @@ class _WatchedEncoder(Encoder):
 class _WatchedAttention(SelfAttention):
     watch: _Watch
 
-    def forward(self, hidden: Tensor, scope: AttentionScope) -> Tensor:
+    def context(self, hidden: Tensor, scope: AttentionScope) -> Tensor:
         """As `SelfAttention`'s, with the weights in memory."""
         length, watch = scope.packed.max_seqlen, self.watch
-        parts = self.query_key_value(hidden).unflatten(-1, self.heads_shape).unbind(1)
-        query, key, value = parts
+        query, key, value = self.query_key_value(hidden).view(-1, *self.heads_shape).unbind(1)
         if scope.rotation is not None:
             query, key = scope.rotation.turn(query), scope.rotation.turn(key)
         tokens = scope.packed.num_tokens  # rows of zeros may follow: see `cpu.align_rows`
@@ -180,8 +179,7 @@ class _WatchedAttention(SelfAttention):
             off = watch.off[scope.layer].to(hidden.device)
             context = context.masked_fill(off[:, :, None, None], 0.0)
         rows = context.transpose(1, 2).flatten(0, 1).flatten(1)
-        result: Tensor = self.output(F.pad(rows, (0, 0, 0, len(hidden) - len(rows))))
-        return result
+        return F.pad(rows, (0, 0, 0, len(hidden) - len(rows)))
 
 
 def _twin(form: HasEncoder, watch: _Watch) -> HasEncoder:
@@ -191,12 +189,13 @@ def _twin(form: HasEncoder, watch: _Watch) -> HasEncoder:
     def twin(module: nn.Module, watched: bool) -> nn.Module:
         watched = watched or module is form.encoder
         if module not in twins:
-            made: nn.Module = object.__new__(type(module))
-            made.__dict__.update(module.__dict__)
-            made.__dict__["_modules"] = {
-                name: None if part is None else twin(part, watched)
-                for name, part in module._modules.items()
-            }
+            made = twin_of(
+                module,
+                {
+                    name: None if part is None else twin(part, watched)
+                    for name, part in module._modules.items()
+                },
+            )
             for kind, own in ((Encoder, _WatchedEncoder), (SelfAttention, _WatchedAttention)):
                 if watched and isinstance(made, kind):
                     made.__class__ = own

@@ -24,6 +24,8 @@ from .engine import by_tokens, check_finite, chunks, row_number
 from .form import frozen_form
 from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings
 
+_TOKENS_OF_A_THREAD = 2048
+
 
 @dataclass(frozen=True)
 class EncodedText:
@@ -98,7 +100,10 @@ class States:
     def batches(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Packs of texts of much the same length, longest first, on the encoder's device."""
         device = next(self.network.parameters()).device
-        for part in by_tokens(texts, self.engine.batch_tokens):
+        most = self.engine.batch_tokens
+        if device.type == "cpu":  # whose memory grows with them, and its speed does not
+            most = min(most, _TOKENS_OF_A_THREAD * torch.get_num_threads())
+        for part in by_tokens(texts, most):
             ordered = part[::-1]  # in order of length, which makes attention's groups large
             yield (
                 ordered,

@@ -12,7 +12,7 @@ once. A form whose module has other weights by now is replaced at its next use.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -28,7 +28,7 @@ from ..literals import InferencePrecision
 from ..model.cpu import LANES, in_whole_vectors
 from ..model.device import dtype_of
 from ..model.eight_bits import QuantizedLinear
-from ..model.encoder import Encoder, FeedForward, Layer
+from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
 from ..model.heads import MLMHead
 from ..model.layers import ACTIVATIONS, Embeddings, Linear
 
@@ -75,6 +75,7 @@ class FrozenLinear(Linear):
     ready: Tensor
     ready_bias: Tensor | None
     kernel: Any
+    adding: Any  # the kernel that adds a residual
     activation: Any
     fused: tuple[str, str]
 
@@ -89,20 +90,77 @@ class FrozenLinear(Linear):
             result = F.linear(x, self.ready, self.ready_bias)
         return result if self.activation is None else self.activation(result)
 
+    def plus(
+        self, x: Float[Tensor, "*batch inputs"], residual: Float[Tensor, "*batch outputs"]
+    ) -> Float[Tensor, "*batch outputs"]:
+        if self.kernel is None or not x.dtype is residual.dtype is self.dtype or not x.numel():
+            return super().plus(x, residual)
+        packed: Tensor = self.adding(x, residual, self.ready, self.ready_bias, "add")
+        return packed
 
-class FeedForwardInBlocks(FeedForward):
-    """The same in blocks of rows, which the activation finds in the cache."""
+
+class FrozenFeedForward(FeedForward):
+    """The same in blocks of rows, which bounds the memory that lies between the maps."""
+
+    is_apart = False  # whether the activation is no part of the first map
 
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"]
     ) -> Float[Tensor, "tokens hidden_size"]:
-        parts = [self._of_rows(rows) for rows in torch.split(hidden, _ROWS)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return _in_blocks(super().forward, hidden)
 
-    def _of_rows(self, rows: Tensor) -> Tensor:
-        inner = self.intermediate(rows)
-        result: Tensor = self.output(in_whole_vectors(self.activation, inner))
+    def inner(
+        self, hidden: Float[Tensor, "tokens hidden_size"]
+    ) -> Float[Tensor, "tokens intermediate_size"]:
+        if self.is_apart:
+            return in_whole_vectors(self.activation, self.intermediate(hidden))
+        return super().inner(hidden)
+
+    def plus(
+        self,
+        hidden: Float[Tensor, "tokens hidden_size"],
+        residual: Float[Tensor, "tokens hidden_size"],
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        """The same added to a residual."""
+        output = self.output.plus
+        return _in_blocks(lambda rows, before: output(self.inner(rows), before), hidden, residual)
+
+
+class FrozenLayer(Layer):
+    """The same without dropout; the linear maps add the residuals."""
+
+    attention: SelfAttention
+    feed_forward: FrozenFeedForward
+
+    @staticmethod
+    def can_be(layer: Layer) -> bool:
+        """Whether a layer's parts are those that this calls."""
+        mix, fed = layer.attention, layer.feed_forward
+        return (
+            isinstance(mix, SelfAttention)
+            and isinstance(fed, FrozenFeedForward)
+            and isinstance(mix.output, Linear)
+            and isinstance(fed.output, Linear)
+        )
+
+    def forward(
+        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        attention, first, second = self.attention, self.attention_norm, self.feed_forward_norm
+        if self.norm_first:
+            hidden = attention.output.plus(attention.context(first(hidden), scope), hidden)
+            return self.feed_forward.plus(second(hidden), hidden)
+        hidden = first(attention.output.plus(attention.context(hidden, scope), hidden))
+        result: Tensor = second(self.feed_forward.plus(hidden, hidden))
         return result
+
+
+def _in_blocks(compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """What is computed of each row, some rows at a time."""
+    if len(tensors[0]) <= _ROWS:
+        return compute(*tensors)
+    blocks = zip(*(torch.split(tensor, _ROWS) for tensor in tensors), strict=True)
+    return torch.cat([compute(*block) for block in blocks])
 
 
 class _Form:
@@ -190,22 +248,27 @@ class _Freezing:
             return self.twins[module]
         if isinstance(module, Embeddings):
             dtype = None  # see there
-        twin: nn.Module = object.__new__(type(module))
-        twin.__dict__.update(module.__dict__, training=False)
-        twin.__dict__["_modules"] = {
-            name: None if part is None else self.twin(part, dtype)
-            for name, part in module._modules.items()
-        }
+        twin = twin_of(
+            module,
+            {
+                name: None if part is None else self.twin(part, dtype)
+                for name, part in module._modules.items()
+            },
+        )
+        twin.training = False
         self.twins[module] = twin
         if isinstance(twin, Encoder):
             twin.compute_dtype = dtype
         elif isinstance(twin, MLMHead) and dtype is not None:
-            twin.__dict__["_parameters"] = {
+            cast = {
                 name: None if part is None else nn.Parameter(part.to(dtype), requires_grad=False)
                 for name, part in module._parameters.items()
             }
+            twin.__dict__.update(cast, _parameters=cast)
         elif isinstance(twin, FeedForward):
             self._fuse(twin)
+        elif type(twin) is Layer and FrozenLayer.can_be(twin):
+            twin.__class__ = FrozenLayer
         elif type(module).forward is Linear.forward and module in self.quantized:
             QuantizedLinear.prepare(twin)
         elif type(module).forward is Linear.forward and (dtype is not None or self.packs):
@@ -221,21 +284,36 @@ class _Freezing:
         if self.packs:
             linear.ready = torch.ops.mkldnn._reorder_linear_weight(linear.ready)
             linear.kernel = torch.ops.mkldnn._linear_pointwise.default
+            linear.adding = torch.ops.mkldnn._linear_pointwise.binary
         linear.ready_bias = None if bias is None else bias.detach().to(linear.dtype)
         linear.activation, linear.fused = None, ("none", "")
 
     def _fuse(self, twin: FeedForward) -> None:
         """Let the first linear map compute the activation too."""
         first, activation = twin.intermediate, twin.activation
+        if self.packs:
+            twin.__class__ = FrozenFeedForward
         if twin.gated or activation not in _FUSED:
             return
         if isinstance(first, FrozenLinear) and first.kernel and _is_faster_alone(first, activation):
-            twin.__class__ = FeedForwardInBlocks
+            assert isinstance(twin, FrozenFeedForward)
+            twin.is_apart = True
             return
         if isinstance(first, FrozenLinear | QuantizedLinear):
             first.activation, twin.activation = activation, _unchanged
         if isinstance(first, FrozenLinear):
             first.fused = _FUSED[activation]
+
+
+def twin_of(module: ModuleT, parts: Mapping[str, nn.Module | None]) -> ModuleT:
+    """A module with the same parameters and attributes, and other submodules."""
+    twin = object.__new__(type(module))
+    twin.__dict__.update(module.__dict__)
+    twin.__dict__["_modules"] = dict(parts)
+    # Found at once, where `nn.Module` would look for them in one table after the other.
+    twin.__dict__.update(module._parameters)
+    twin.__dict__.update(parts)
+    return twin
 
 
 def _unchanged(x: Tensor) -> Tensor:

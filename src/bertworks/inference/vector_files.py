@@ -8,18 +8,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from .. import files
 from ..errors import DataError
+from ..lazily import Lazily
 from ..memory import is_memory_short
 from .features import Features
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+else:
+    pa = Lazily("pyarrow")
+    pq = Lazily("pyarrow.parquet")
 
 
 class Layout(ABC):

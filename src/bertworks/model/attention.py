@@ -15,7 +15,7 @@ Source: Vaswani et al. (2017), equation 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any, Literal
 
@@ -30,8 +30,10 @@ from .layers import keep_mask
 
 Backend = Literal["grouped", "varlen", "dense"]
 
+_IN_FLOAT32_UP_TO = 16  # keys: up to here bfloat16 goes through float32's kernel, in few calls
 _EXPLICIT_UP_TO = 1024  # keys: up to here the formula is faster in bfloat16 than the fused kernel
 _SCORES = 1 << 19  # that are computed at once, so that they stay in the cache
+_QUERIES = 16  # a number of queries that kernels are compiled for is a multiple of this
 _LANES = (
     32  # bfloat16 numbers of a vector register: a softmax over others takes up to 9 times as long
 )
@@ -125,7 +127,8 @@ def _paired_groups(layout: Layout, key_layout: Layout) -> Iterator[tuple[Group, 
 
 def _by_head(values: Tensor, group: Group) -> Float[Tensor, "sequences heads length head_size"]:
     """A view of the values of a group's tokens, from `[tokens, heads, head_size]` values."""
-    part = values[group.tokens]
+    is_all = group.sequences * group.length == len(values)
+    part = values if is_all else values[group.tokens]
     return part.view(group.sequences, group.length, *values.shape[1:]).transpose(1, 2)
 
 
@@ -218,18 +221,18 @@ def _inferred(
 ) -> Tensor:
     """The same formula where no gradient is taken, by the way that is faster.
 
-    That is PyTorch's fused attention, but in bfloat16 (docs/decisions.md).
+    That is PyTorch's fused attention, but in bfloat16 (docs/decisions.md). Which one it is depends
+    on the lengths alone, so that a sequence's result does not depend on its pack.
     """
+    half = query.dtype is torch.bfloat16 and query.device.type == "cpu"
     parts: list[Tensor] = []
     for q_group, k_group in pairs:
         q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
         masked = masked_pairs(q_group.length, k_group.length, causal, window, query.device)
-        if (
-            query.dtype is torch.bfloat16
-            and query.device.type == "cpu"
-            and k_group.length <= _EXPLICIT_UP_TO
-            and masked is None
-        ):
+        if half and masked is None and k_group.length <= _IN_FLOAT32_UP_TO:
+            context = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
+            contexts: Sequence[Tensor] = [context.to(query.dtype)]
+        elif half and masked is None and k_group.length <= _EXPLICIT_UP_TO:
             scores = q.shape[1] * q_group.length * k_group.length  # of a sequence
             some = max(1, _SCORES // scores)
             every = zip(*(torch.split(part, some) for part in (q, k, v)), strict=True)
@@ -250,19 +253,20 @@ def _padded_to_lanes(
     key: Float[Tensor, "sequences heads keys head_size"],
     value: Float[Tensor, "sequences heads keys head_size"],
 ) -> Float[Tensor, "sequences heads queries head_size"]:
-    """The formula, with keys of no weight added until their number is a multiple of `_LANES`."""
-    keys = key.shape[2]
+    """The formula, with keys of no weight added until their number is a multiple of `_LANES`, and
+    queries that nobody asked for, so that oneDNN compiles kernels for few shapes."""
+    queries, keys = query.shape[2], key.shape[2]
     added = (0, 0, 0, -keys % _LANES)
-    q, k, v = (
-        part.reshape(-1, *part.shape[2:])
-        for part in (query, F.pad(key, added), F.pad(value, added))
-    )
+    more = (0, 0, 0, -queries % _QUERIES)
+    padded = F.pad(query, more), F.pad(key, added), F.pad(value, added)
+    q, k, v = (part.reshape(-1, *part.shape[2:]) for part in padded)
     # With `beta=0` nothing is added: the product alone, scaled.
     scores = torch.baddbmm(
         q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(q.shape[-1])
     )
     scores[..., keys:] = -math.inf
-    return torch.bmm(torch.softmax(scores, -1, out=scores), v).view(query.shape)
+    context = torch.bmm(torch.softmax(scores, -1, out=scores), v)
+    return context.view(*query.shape[:2], *context.shape[1:])[:, :, :queries]
 
 
 # ------------------------------------------------------------------------------------------ dense

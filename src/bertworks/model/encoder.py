@@ -61,7 +61,14 @@ class SelfAttention(nn.Module):
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
-        query, key, value = self.query_key_value(hidden).unflatten(-1, self.heads_shape).unbind(1)
+        result: Tensor = self.output(self.context(hidden, scope))
+        return result
+
+    def context(
+        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        """What the output map takes: the heads' results side by side."""
+        query, key, value = self.query_key_value(hidden).view(-1, *self.heads_shape).unbind(1)
         if scope.rotation is not None:
             query, key = scope.rotation.turn(query), scope.rotation.turn(key)
         key_layout = None
@@ -78,8 +85,7 @@ class SelfAttention(nn.Module):
             window=scope.window,
             dropout=self.dropout_prob if self.training else 0.0,
         )
-        result: Tensor = self.output(context.flatten(1))
-        return result
+        return context.flatten(1)
 
 
 class Recurrence(nn.LSTM):
@@ -128,13 +134,18 @@ class FeedForward(nn.Module):
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"]
     ) -> Float[Tensor, "tokens hidden_size"]:
-        inner = self.intermediate(hidden)
+        result: Tensor = self.output(self.inner(hidden))
+        return result
+
+    def inner(
+        self, hidden: Float[Tensor, "tokens hidden_size"]
+    ) -> Float[Tensor, "tokens intermediate_size"]:
+        """What the second map takes."""
+        inner: Tensor = self.intermediate(hidden)
         if self.gated:
             inner, gate = inner.chunk(2, -1)
-            result: Tensor = self.output(self.activation(inner) * gate)
-        else:
-            result = self.output(self.activation(inner))
-        return result
+            return self.activation(inner) * gate
+        return self.activation(inner)
 
 
 class Layer(nn.Module):
@@ -295,8 +306,10 @@ class Encoder(nn.Module):
         if memory is not None:
             assert isinstance(packed, Packed) and config.continues
             memory.take(packed)
-        elif isinstance(packed, Packed):
-            hidden = align_rows(hidden)
+        rows = hidden
+        if memory is None and isinstance(packed, Packed):
+            hidden = align_rows(rows)
+        has_more = hidden is not rows
         scopes = self._scopes(packed, hidden, memory)
         for group, scope in zip(config.layer_groups[layer:], scopes[layer:], strict=True):
             compute: Callable[..., Tensor] = self.layers[group]
@@ -305,7 +318,7 @@ class Encoder(nn.Module):
             hidden = compute(hidden, scope)
             if self.final_norm is not None and scope is scopes[-1]:
                 hidden = self.final_norm(hidden)
-            yield hidden[: packed.num_tokens]
+            yield hidden[: packed.num_tokens] if has_more else hidden
 
     def _scopes(
         self, packed: Sequences, hidden: Tensor, memory: Memory | None

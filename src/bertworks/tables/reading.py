@@ -14,9 +14,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyarrow as pa
 from pydantic import Field, field_validator
 
 from ..corpus.lines import (
@@ -32,6 +31,7 @@ from ..corpus.lines import (
 from ..corpus.sources import CorpusSource
 from ..corpus.tables import open_dataset, open_parquet, read_batches
 from ..errors import BertworksWarning, DataError, brief, check_name, some_of
+from ..lazily import Lazily
 from ..literals import TableFormat
 from ..remote import is_remote, remote_files
 from ..settings import Settings
@@ -66,6 +66,11 @@ from .schema import (
     looks_like_header,
     may_be_header,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = Lazily("pyarrow")
 
 
 class TableOptions(Settings):
