@@ -2,14 +2,17 @@
 
     python benchmarks/finetuning/results.py run MODEL [TASK…] [--seeds 0 1 2]
         [--who ours peer random] [--set learning_rate=5e-5 …] [--paired]
+        [--precisions fp32 bf16 int8]
     python benchmarks/finetuning/results.py table
     python benchmarks/finetuning/results.py pairs
+    python benchmarks/finetuning/results.py precisions
 
-Each run, on one thread, adds a line to `results.jsonl` (`--out`); what stands there is not done
-again. Told are the metric of the best evaluation on dev, and the processor's seconds of the whole
+Each run, on one thread, adds a line to `results.jsonl` (`--out`); what is there is not run
+again. A line has the metric of the best evaluation on dev, and the processor seconds of the whole
 command, so that ours and the peer's may run beside other work. `random` is ours from random
 weights. `--paired`: both begin with the same head and learn from the same batches, by the seed, so
-that dropout alone differs; `pairs` prints their differences.
+that dropout alone differs; `pairs` prints their differences. `--precisions`: the model of each of
+our runs is measured on dev in each of these, too; `precisions` prints them.
 """
 
 from __future__ import annotations
@@ -228,9 +231,16 @@ def write_start(one: Measured, model: str, settings: Mapping[str, Any], folder: 
 
 
 def run_ours(
-    one: Measured, model: str, settings: Mapping[str, Any], folder: Path
+    one: Measured,
+    model: str,
+    settings: Mapping[str, Any],
+    folder: Path,
+    precisions: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """One run of `bertworks finetune`, and the best evaluation in its journal."""
+    """One run of `bertworks finetune`, and the best evaluation in its journal.
+
+    Of what it saves, `by_precision` has the metric in each of `precisions`.
+    """
     train, dev = tables(one, folder)
     out = folder / "run"
     seconds, _ = processor_seconds(
@@ -243,7 +253,20 @@ def run_ours(
     journal = (out / "journal.jsonl").read_text(encoding="utf-8").splitlines()
     found = [line["metrics"] for line in map(json.loads, journal) if line["kind"] == "eval"]
     best = max(found, key=lambda metrics: metrics[one.metric])
-    return {**one.told(best), "processor_seconds": seconds}
+    result = {**one.told(best), "processor_seconds": seconds}
+    if precisions:
+        result["by_precision"] = {
+            precision: evaluated(out, dev, precision)[one.metric] for precision in precisions
+        }
+    return result
+
+
+def evaluated(model: Path, dev: Path, precision: str) -> dict[str, float]:
+    """What `bertworks evaluate` finds."""
+    command = [sys.executable, "-m", "bertworks", "evaluate", str(model), "--data", str(dev)]
+    _, printed = processor_seconds([*command, "--json", "--threads", "1", f"precision={precision}"])
+    metrics: dict[str, float] = json.loads(printed)
+    return metrics
 
 
 def run_peer(
@@ -283,7 +306,8 @@ def run(options: argparse.Namespace) -> None:
                         found = run_peer(one, model, settings, folder, *more)
                     else:
                         more = {"reinitialize": "true"} if who == "random" else {}
-                        found = run_ours(one, model, {**settings, **more}, folder)
+                        given = {**settings, **more}
+                        found = run_ours(one, model, given, folder, options.precisions)
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({**this, **found}) + "\n")
                 print(name, who, found, flush=True)
@@ -360,6 +384,22 @@ def write_pairs(options: argparse.Namespace) -> None:
             print(f"| {' | '.join(cells)} |")
 
 
+def write_precisions(options: argparse.Namespace) -> None:
+    """Our runs that were measured in several precisions, by the precision they learned in."""
+    kinds: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for line in read_results(options.out):
+        if "by_precision" in line:
+            key = line["task"], str(line["settings"].get("precision", "auto"))
+            kinds.setdefault(key, []).append(line["by_precision"])
+    columns = sorted({name for runs in kinds.values() for one in runs for name in one})
+    print(f"| task | metric | learned in | {' | '.join(columns)} | seeds |")
+    print("|---" * (4 + len(columns)) + "|")
+    for (name, learned_in), runs in kinds.items():
+        cells = [_mean([100 * one[column] for one in runs if column in one]) for column in columns]
+        row = [MEASURED[name].label, MEASURED[name].metric, learned_in, *cells, str(len(runs))]
+        print(f"| {' | '.join(row)} |")
+
+
 def _mean(values: Sequence[float]) -> str:
     if not values:
         return "–"
@@ -385,9 +425,11 @@ def main() -> None:
     )
     runs.add_argument("--set", type=_assignment, nargs="+", action="extend", default=[])
     runs.add_argument("--paired", action="store_true", help="the same head and batches for both")
+    runs.add_argument("--precisions", nargs="+", default=[], help="to measure ours in, on dev")
     runs.set_defaults(do=run)
     verbs.add_parser("table").set_defaults(do=write_table)
     verbs.add_parser("pairs").set_defaults(do=write_pairs)
+    verbs.add_parser("precisions").set_defaults(do=write_precisions)
     options = parser.parse_args()
     if hasattr(options, "set"):
         options.set = dict(options.set)
