@@ -78,10 +78,10 @@ class Account:
         self._peak, self._copy, self._bytes = best[precision], best["copy"], BYTES[precision]
 
     def time(self) -> None:
-        self._start = time.process_time()
+        self._start = time.perf_counter()
 
     def profile(self) -> None:
-        self._whole = 1000 * (time.process_time() - self._start) / self._times
+        self._whole = 1000 * (time.perf_counter() - self._start) / self._times
         self._profiler.start()
 
     def end(self) -> Parts:
