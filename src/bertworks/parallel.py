@@ -223,7 +223,7 @@ def _work(connection: Connection[Any, Any]) -> None:
         signal.signal(number, signal.SIG_IGN)
     try:
         start_thread(end_with_parent)
-        with suppress(EOFError):
+        with suppress(EOFError, ConnectionError):  # the parent has ended, and wants no results
             function = connection.recv()  # which imports what it needs
             while True:
                 connection.send(_answer(function, connection.recv()))

@@ -8,7 +8,7 @@
       commands.json     the command line of each run; words.json: a word of each setting
       options.txt       the names on the command line; api.txt: those in Python; calls.json
       expected/         what came of the runs where they were left alone, and what the models answer
-      conditions.json   the processor and the libraries: where they are these, every bit must be too
+      conditions.json   the processor and the libraries that they were made with
     make.py             made all that, at the commit
 
 What is moved in `src/` is followed in `schemas.py` alone. A setting that is renamed gets a line in

@@ -1,8 +1,7 @@
-"""A copy of the fixtures to work in, and the conditions under which numbers must be equal."""
+"""A copy of the fixtures to work in."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,14 +27,3 @@ def _in_root(root: Path) -> Iterator[None]:
     with look.working_in(root):
         yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def same_conditions() -> bool:
-    """Whether the processor and the libraries are those that the fixtures were made with.
-
-    Where they are, every bit must be the same. Elsewhere sums of floats are made in another order,
-    and numbers are compared with a tolerance.
-    """
-    made = json.loads((look.DIRECTORY / "conditions.json").read_bytes())
-    return bool(made == look.conditions())

@@ -37,7 +37,7 @@ TEXTS = ("Anna Berg opened the door in Rome.", "a Zebra (1.5) found\ttwo letters
 
 
 def conditions() -> dict[str, Any]:
-    """What bits may depend on: where these equal those of the fixtures, numbers must be equal."""
+    """What the bits of the fixtures may depend on, besides the version."""
     return {
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -74,7 +74,7 @@ VECTORS = json.loads((look.DIRECTORY / "vectors.json").read_bytes())
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_vectors_go_on(root: Path, tmp_path: Path, name: str, same_conditions: bool) -> None:
+def test_vectors_go_on(root: Path, tmp_path: Path, name: str) -> None:
     method, settings = VECTORS[name]
     for file in (root / "vectors").glob(f"{name}*"):
         shutil.copy(file, tmp_path)
@@ -82,8 +82,7 @@ def test_vectors_go_on(root: Path, tmp_path: Path, name: str, same_conditions: b
     with accepted.deprecations():
         written = getattr(model, method)(tmp_path / name, "texts.txt", **settings)
     assert 0 < written.new < written.rows
-    rel = 0 if same_conditions else 1e-6
-    look.check_same(read(root / "expected/vectors" / name), read(tmp_path / name), rel=rel)
+    look.check_same(read(root / "expected/vectors" / name), read(tmp_path / name), rel=1e-6)
     was, now = (folder / f"{name}.json" for folder in (root / "expected/vectors", tmp_path))
     look.check_same(json.loads(was.read_bytes()), json.loads(now.read_bytes()), rel=0)
 

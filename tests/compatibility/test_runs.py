@@ -10,13 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
+from bertworks.cli import app
 
 from . import accepted, look
 from .commands import RUNS
 
 pytestmark = pytest.mark.long
 
-# On another processor sums in float32 are made in another order, and a dozen steps widen that.
+STUDENT = "student"
+
+# Sums in float32 are made in another order than at `db463f6`: on another processor, and on its own
+# too since the losses and the forms that evaluate were made faster. A dozen steps widen that.
 TOLERANCE = 1e-5
 # Adam divides by the size of gradients. A parameter whose true gradient is 0, such as the bias of a
 # score that a softmax compares with others, therefore follows their rounding.
@@ -25,13 +31,11 @@ ROUNDING = 1e-7
 OF_SUMS = 2e-5
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_resumes_and_ends_as_it_did(root: Path, name: str, same_conditions: bool) -> None:
+@pytest.mark.parametrize("name", sorted(RUNS.keys() - {STUDENT}))
+def test_resumes_and_ends_as_it_did(root: Path, name: str) -> None:
     command = json.loads((root / "commands.json").read_bytes())[name]
     expected = json.loads((root / "expected/runs" / f"{name}.json").read_bytes())
     directory = root / "runs" / name
-    if name == "student" and not same_conditions:
-        pytest.skip("a teacher's answers are its rows' labels, and must be the same to the bit")
     with look.recorded_batches() as batches:
         accepted.invoke(each_once(command), machine_of(directory))
 
@@ -39,15 +43,21 @@ def test_resumes_and_ends_as_it_did(root: Path, name: str, same_conditions: bool
     assert len(batches) == expected["resumed"]
     assert batches == expected["batches"][-len(batches) :]
 
-    rel = 0 if same_conditions else TOLERANCE
-    was, now = expected["files"], look.outcome(directory)
-    if not same_conditions:
-        was, now = without_details(was), without_details(now)
-    look.check_same(was, now, rel=rel)
-    check_state(expected["state"], look.last_state(directory), exactly=same_conditions)
+    was, now = without_details(expected["files"]), without_details(look.outcome(directory))
+    look.check_same(was, now, rel=TOLERANCE)
+    check_state(expected["state"], look.last_state(directory))
     assert look.models(directory).keys() == expected["models"].keys()
-    if same_conditions:
-        assert look.models(directory) == expected["models"]
+
+
+def test_a_student_resumes_with_the_same_labels_only(root: Path) -> None:
+    """A teacher's answers are the labels: where their last bits are others, a line says so."""
+    command = json.loads((root / "commands.json").read_bytes())[STUDENT]
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, each_once(command))
+    if result.exit_code:
+        assert "the run was begun with other rows for train" in " ".join(result.stderr.split())
+    else:
+        expected = json.loads((root / "expected/runs" / f"{STUDENT}.json").read_bytes())
+        check_state(expected["state"], look.last_state(root / "runs" / STUDENT))
 
 
 def each_once(command: list[str]) -> list[str]:
@@ -72,11 +82,8 @@ def without_details(files: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def check_state(was: dict[str, Any], now: dict[str, Any], *, exactly: bool) -> None:
-    """Compare the tensors of the last checkpoints: their bits, or their sums and norms."""
-    if exactly:
-        assert was == now
-        return
+def check_state(was: dict[str, Any], now: dict[str, Any]) -> None:
+    """Compare the tensors of the last checkpoints by their sums and norms."""
     assert was.keys() == now.keys()
     for file, tensors in was.items():
         assert tensors.keys() == now[file].keys(), file

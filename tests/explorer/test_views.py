@@ -247,13 +247,13 @@ def test_layers_below_a_head_that_is_off_are_computed_once(monkeypatch) -> None:
     model = pretrained("bert")  # of three layers with four heads
     size = len(explorer.pieces(model, TEXT)["pieces"]["tokens"])
     computed = []
-    watched = _WatchedAttention.forward
+    watched = _WatchedAttention.context
 
     def counted(self, hidden, scope):
         computed.append(scope.layer)
         return watched(self, hidden, scope)
 
-    monkeypatch.setattr(_WatchedAttention, "forward", counted)
+    monkeypatch.setattr(_WatchedAttention, "context", counted)
     monkeypatch.setattr("bertworks.explorer.reading._AT_ONCE", 4 * size)
     found = explorer.heads(model, TEXT)["effects"]
     text, states = [0, 1, 2], [0, 1, 2]  # the prediction, and the states that others begin with
