@@ -91,6 +91,16 @@ def ends_natively(ended: Ended) -> bool:
     return ended.status in (-signal.SIGABRT, -signal.SIGSEGV)
 
 
+def endings(ended: Ended) -> dict[str, int]:
+    """How a command below a limit of memory has ended, for the table."""
+    is_native = ends_natively(ended)
+    return {
+        "done": int(ended.status == 0),
+        "one_line": int(ended.status > 0 and not is_native),
+        "aborted": int(is_native),
+    }
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_memory_may_be_short(
     world: World, tmp_path: Path, draw: random.Random, tally: Callable[..., None], name: str
@@ -108,11 +118,7 @@ def test_memory_may_be_short(
             assert "warning: this process cannot have 256 MB more memory" in ended.said, more
         else:
             assert ended.status == 0 or ended.is_one_line(), (more, ended.said)
-        tally(
-            done=int(ended.status == 0),
-            one_line=int(ended.status > 0 and not is_native),
-            aborted=int(is_native),
-        )
+        tally(**endings(ended))
         ended = run(command, folder)
         assert ended.status == 0 or is_refused(ended), (more, ended.said)
         assert left(folder / "out") == expected, more
@@ -140,11 +146,7 @@ def test_workers_may_have_little_memory(
         ended = run(command, folder, None, partial(bound_memory, more))
         is_native = ends_natively(ended)
         assert ended.status == 0 or is_native or ended.is_one_line(), (more, ended.said)
-        tally(
-            done=int(ended.status == 0),
-            one_line=int(ended.status > 0 and not is_native),
-            aborted=int(is_native),
-        )
+        tally(**endings(ended))
         ended = run(command, folder)
         assert ended.status == 0 or is_refused(ended), (more, ended.said)
         assert unordered(left(folder / "out")) == unordered(expected), more

@@ -68,7 +68,7 @@ class GridLoop:
         self._run, self._finetune, self._space, self._seeds = run, finetune, space, seeds
         self._places, self._progress = places, progress
         self._done: dict[str, GridRun] = {}
-        self._told = {line["run"]: line for line in run.lines() if line["kind"] == "run"}
+        self._reported = {line["run"]: line for line in run.lines() if line["kind"] == "run"}
         self._measure: Best | None = None
         self._total = (space.trials or len(space.points())) * len(seeds)
         self._begun, self._ended_here = time.monotonic(), 0
@@ -136,7 +136,7 @@ class GridLoop:
             if name in self._done:
                 continue
             if self._read(run):
-                self._tell_late(name)
+                self._report_late(name)
             else:
                 do = partial(self._finetune, **run.point, seed=run.seed, out=run.directory)
                 jobs.append(Job(run.directory, do, self._reading(run.point)))
@@ -196,16 +196,16 @@ class GridLoop:
         run = self._done[name]
         return {"kind": "run", "run": name, "metrics": run.metrics, "error": run.error}
 
-    def _tell_late(self, name: str) -> None:
+    def _report_late(self, name: str) -> None:
         """Write the line of a finished run that a kill, before it was written, left out.
 
         Raises:
             DataError: there is a line, and it says otherwise.
         """
-        line, told = self._line(name), self._told.get(name)
-        if told is None or told["error"] is not None:
+        line, before = self._line(name), self._reported.get(name)
+        if before is None or before["error"] is not None:
             self._run.write(line)
-        elif told != parse_json(as_json(line)):
+        elif before != parse_json(as_json(line)):
             raise DataError(
                 f"says otherwise of {name} than its {self._run.evaluation.name}",
                 where=str(self._run.journal_file),
