@@ -1,14 +1,15 @@
-"""Are the tests tested? One operator is changed at a time, and the tests of that module must fail.
+"""Are the tests tested? One operator is changed at a time, and a test must fail.
 
-    python -m tests.faults.mutants --count 100 --seed 0          # a sample
-    python -m tests.faults.mutants --count 0 src/bertworks/text  # every mutant of a folder
+    python -m tests.faults.mutants --calls calls.pickle --count 100 --seed 0   # a sample
+    python -m tests.faults.mutants --count 0 src/bertworks/text                # all of a folder
     python -m tests.faults.mutants src/bertworks/corpus/lines.py --tests tests/corpus/test_lines.py
 
-A mutant is the module's source with one node of its syntax tree changed. First the tests of the
-module's folder run once, and each notes which functions of the package it calls, and how long it
-takes. Then those that call the changed function run against a changed copy of the package, in a
-process of their own, the quickest first, until one fails. What is left, the survivors, is printed
-with file, line and change, to be read one by one.
+A mutant is the module's source with one node of its syntax tree changed. First all tests that are
+not marked slow run once, and each notes which functions of the package it calls, and how long it
+takes (half an hour; `--calls` keeps it in a file). Then those that call the changed function run
+against a changed copy of the package, in a process of their own, until one fails: those of the
+module's folder first, the quickest first, for at most `--seconds`. What is left, the survivors,
+is printed with file, line and change, to be read one by one.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ import os
 import pickle
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -226,12 +228,6 @@ class Calls:
         self._passed &= not report.failed
 
 
-def tests_of(file: Path, named: Sequence[Path]) -> tuple[str, ...]:
-    """Where the tests of a module are: those that are named, or its folder's."""
-    folder = ROOT / "tests" / file.relative_to(PACKAGE).parts[0]
-    return tuple(str(path) for path in named or [folder])
-
-
 def traced(package: Path, where: Sequence[str]) -> Calls:
     """Run tests once, and take down what each calls."""
     taken = package / "calls"
@@ -241,7 +237,39 @@ def traced(package: Path, where: Sequence[str]) -> Calls:
     process.start()
     process.join()
     calls: Calls = pickle.loads(taken.read_bytes())
+    # A name that pytest does not take back would make every mutant seem found.
+    assert _ended(package, calls.tests, "--collect-only") == 0
     return calls
+
+
+def tests_of(mutant: Mutant, calls: Calls, seconds: float) -> list[Test]:
+    """The tests that call a changed function, in the order in which they are tried."""
+    module = mutant.file.relative_to(PACKAGE)
+    near = f"tests/{module.parts[0]}/"
+    able = [
+        test
+        for test in calls.tests
+        if any(of == str(module) and mutant.function in (0, at) for of, at in test.calls)
+    ]
+    able.sort(key=lambda test: (not test.name.startswith(near), test.seconds))
+    used = accumulate(test.seconds for test in able)
+    return [test for test, until in zip(able, used, strict=True) if until <= seconds] or able[:1]
+
+
+class Limit:
+    """A plugin of pytest that ends the process when a test takes ten times as long as it did."""
+
+    def __init__(self, tests: Sequence[Test]) -> None:
+        self._seconds = {test.name: test.seconds for test in tests}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Have an alarm, which nothing catches, end what hangs."""
+        signal.alarm(60 + int(10 * self._seconds[item.nodeid]))
+        try:
+            return (yield)
+        finally:
+            signal.alarm(0)
 
 
 def is_found(mutant: Mutant, package: Path, tests: Sequence[Test]) -> bool:
@@ -254,15 +282,9 @@ def is_found(mutant: Mutant, package: Path, tests: Sequence[Test]) -> bool:
     target.write_text(source_of(mutant), "utf-8")
     for compiled in target.parent.glob(f"__pycache__/{target.stem}.*"):
         compiled.unlink()
-    names = [test.name for test in sorted(tests, key=lambda test: test.seconds)]
-    process = multiprocessing.get_context("fork").Process(target=_test, args=(package, names))
-    process.start()
-    process.join(120 + 10 * sum(test.seconds for test in tests))
-    if process.is_alive():
-        process.kill()
-        process.join()
+    status = _ended(package, tests, "-x")
     target.write_bytes(whole)
-    return process.exitcode != 0
+    return status != 0
 
 
 def _begin(package: Path) -> list[str]:
@@ -273,11 +295,22 @@ def _begin(package: Path) -> list[str]:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    return ["-q", "-p", "no:cacheprovider", "-m", "not slow and not long"]
+    return ["-q", "-p", "no:cacheprovider", "-m", "not slow"]
 
 
-def _test(package: Path, tests: Sequence[str]) -> None:
-    os._exit(pytest.main([*_begin(package), "-x", *tests]))
+def _ended(package: Path, tests: Sequence[Test], option: str) -> int | None:
+    """The exit status of pytest in a fork of this process."""
+    process = multiprocessing.get_context("fork").Process(
+        target=_test, args=(package, tests, option)
+    )
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def _test(package: Path, tests: Sequence[Test], option: str) -> None:
+    names = [test.name for test in tests]
+    os._exit(pytest.main([*_begin(package), option, *names], plugins=[Limit(tests)]))
 
 
 def _trace_tests(package: Path, where: Sequence[str], taken: Path) -> None:
@@ -291,11 +324,11 @@ def main() -> None:
     """Try mutants, and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="*", type=Path, default=[PACKAGE / f for f in FOLDERS])
-    parser.add_argument(
-        "--tests", nargs="*", type=Path, default=[], help="in place of the folder's"
-    )
+    parser.add_argument("--tests", nargs="*", default=["tests", "--ignore=tests/faults"])
+    parser.add_argument("--calls", type=Path, help="a file that keeps what the tests call")
     parser.add_argument("--count", type=int, default=100, help="how many; 0: all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=120, help="of tests for each mutant")
     given = parser.parse_args()
     paths = [path.resolve() for path in given.paths]
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
@@ -303,23 +336,20 @@ def main() -> None:
     draw = random.Random(given.seed)
     chosen = draw.sample(every, min(given.count, len(every))) if given.count else every
     found = 0
-    calls: dict[tuple[str, ...], Calls] = {}
     with tempfile.TemporaryDirectory() as temporary:
         package = Path(temporary).resolve()
         shutil.copytree(PACKAGE, package / "bertworks")
+        if given.calls and given.calls.exists():
+            calls: Calls = pickle.loads(given.calls.read_bytes())
+        else:
+            calls = traced(package, given.tests)
+            if given.calls:
+                given.calls.write_bytes(pickle.dumps(calls))
+        for name in calls.failed:
+            print(f"left out, since it fails as things are: {name}")
         for number, mutant in enumerate(chosen, 1):
             begun = time.monotonic()
-            where = tests_of(mutant.file, given.tests)
-            if where not in calls:
-                calls[where] = traced(package, where)
-                for name in calls[where].failed:
-                    print(f"left out, since it fails as things are: {name}")
-            module = mutant.file.relative_to(PACKAGE).as_posix()
-            tests = [
-                test
-                for test in calls[where].tests
-                if any(of == module and mutant.function in (0, at) for of, at in test.calls)
-            ]
+            tests = tests_of(mutant, calls, given.seconds)
             is_one = bool(tests) and is_found(mutant, package, tests)
             found += is_one
             end = "found" if is_one else f"SURVIVED {len(tests)} tests"

@@ -217,7 +217,7 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
 
     name: ClassVar[str] = "classification"
     head = CLASSIFIER
-    takes_teacher = True
+    teacher_gives = "probabilities"
     options: ClassVar[type[TaskOptions]] = ClassificationOptions
     settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -81,7 +81,7 @@ class LabelledTask(Task[ExampleT]):
         schema: the columns that are read; by default its settings hold them as `columns`.
         options: what a user may say of it; if left out, the columns and what all tasks have.
         settings_class: what it is, beside its weights.
-        takes_teacher: whether it can be learned from what another model says of the rows.
+        teacher_gives: what it can learn from another model in place of labels, if anything.
         is_guessable: whether always predicting the commonest target is a useful baseline.
         is_stratified: whether each target has the same share of the rows that are split off.
     """
@@ -89,7 +89,7 @@ class LabelledTask(Task[ExampleT]):
     schema: ClassVar[Schema]
     options: ClassVar[type[TaskOptions]]
     settings_class: ClassVar[type[TaskSettings]]
-    takes_teacher: ClassVar[bool] = False
+    teacher_gives: ClassVar[Literal["probabilities", "vectors"] | None] = None
     is_guessable: ClassVar[bool] = True
     is_stratified: ClassVar[bool] = False
     settings: TaskSettings

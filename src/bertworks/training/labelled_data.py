@@ -22,7 +22,6 @@ from ..tables.schema import Columns
 from ..tasks.classification import ClassificationOptions, ClassificationTask, DistilledTask
 from ..tasks.example import LabelledExample
 from ..tasks.labelled import LabelledTask, TaskOptions
-from ..tasks.retrieval.task import RetrievalTask
 from ..tasks.summary import DataSummary
 from ..tasks.task import ExampleT
 from ..tasks.texts import TEXTS, TextSettings
@@ -79,16 +78,17 @@ class LabelledData:
         taught_examples: list[Any] | None = None
         task: LabelledTask[Any]
         if settings.teacher is not None:
-            if not kind.takes_teacher:
-                raise SettingsError(f"teacher={settings.teacher}: {kind.name} takes no teacher")
-            if issubclass(kind, RetrievalTask):
-                task, taught_examples = taught_vectors(
-                    tokenizer, rows, options, settings, device, run
-                )
-            else:
-                task, taught_examples = taught(
-                    settings.teacher, tokenizer, rows, options, settings.temperature, device
-                )
+            match kind.teacher_gives:
+                case "vectors":
+                    task, taught_examples = taught_vectors(
+                        tokenizer, rows, options, settings, device, run
+                    )
+                case "probabilities":
+                    task, taught_examples = taught(
+                        settings.teacher, tokenizer, rows, options, settings.temperature, device
+                    )
+                case None:
+                    raise SettingsError(f"teacher={settings.teacher}: {kind.name} takes no teacher")
         else:
             task = kind.from_table(tokenizer, rows, options)
         reader, dev_rows = task, None

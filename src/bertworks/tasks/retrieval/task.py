@@ -49,7 +49,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     schema = SCHEMA
     options: ClassVar[type[TaskOptions]] = RetrievalOptions
     is_guessable: ClassVar[bool] = False
-    takes_teacher: ClassVar[bool] = True
+    teacher_gives = "vectors"
     settings_class: ClassVar[type[TaskSettings]] = RetrievalSettings
     settings: RetrievalSettings
 
