@@ -64,6 +64,15 @@ def test_a_finished_file_that_was_cut_is_not_done(model, tmp_path):
         model.embed_to(out, TEXTS)
 
 
+def test_a_finished_file_that_was_damaged_is_not_done(model, out):
+    model.embed_to(out, TEXTS)
+    content = bytearray(out.read_bytes())
+    content[len(content) // 2] ^= 1
+    out.write_bytes(content)
+    with pytest.raises(DataError, match=rf"{out.name}: is damaged: its checksum is wrong"):
+        model.embed_to(out, TEXTS)
+
+
 def test_done_is_done(model, out):
     model.embed_to(out, TEXTS, **WINDOW)
     before = out.read_bytes()
