@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.model.attention import attention, check_varlen
+from bertworks.model import attention as attention_module
+from bertworks.model.attention import _blocks, attention, check_varlen
 from bertworks.packed import Layout, Padded
 
 
@@ -43,6 +44,15 @@ def formula(query, key, value, lengths, key_lengths, causal, window):
     return torch.cat(results)
 
 
+@pytest.fixture
+def in_turn(monkeypatch):
+    """Each group of equal lengths is computed by itself."""
+    monkeypatch.setattr("bertworks.model.attention._CALLS", 0)
+    _blocks.cache_clear()
+    yield
+    _blocks.cache_clear()
+
+
 @pytest.mark.parametrize("backend", ["grouped", "dense"])
 @settings(max_examples=25, deadline=None)
 @given(
@@ -68,6 +78,27 @@ def test_against_the_formula(backend, lengths, more, causal, window, seed):
         strict=True,
     ):
         assert torch.allclose(mine, other, atol=1e-11)
+
+
+@pytest.mark.usefixtures("in_turn")
+def test_groups_in_turn_give_what_one_block_gives():
+    """Blocks of one group, of some, and of all: as many are padded as the cost of calls says."""
+    lengths = [3, 3, 4, 9, 9, 30]
+    q, k, v = (tensors(sum(lengths) + 2, 2, 4, seed) for seed in (1, 2, 3))
+    pairs = tuple((group, group) for group in layout(lengths).groups)
+    found, counts = [], []
+    for calls in (0, 3000, 100_000):
+        attention_module._CALLS = calls
+        _blocks.cache_clear()
+        counts.append(len(_blocks(pairs, 2, 4, q.device)))
+        torch.manual_seed(0)
+        result = attention(q, k, v, layout(lengths), dropout=0.3)
+        found.append((result, *torch.autograd.grad(result.square().sum(), (q, k, v))))
+    assert counts == [4, 2, 1]
+    for other in found[1:]:
+        for mine, theirs in zip(found[0], other, strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-12)
+            assert not mine[sum(lengths) :].any() and not theirs[sum(lengths) :].any()
 
 
 @pytest.mark.parametrize("size", [1 << 19, 3000])  # scores at once: all, or a few sequences

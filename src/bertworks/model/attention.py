@@ -3,7 +3,8 @@
 Three backends compute it under one contract. Queries and keys may have different layouts; attention
 may be causal or not, limited to a window or not; dropout may be applied to the probabilities.
 
-- *grouped*: one matrix product for each group of neighbouring sequences of equal length. Used on
+- *grouped*: one matrix product for each group of neighbouring sequences of equal length; where
+  gradients are taken, neighbouring groups may be padded to one length. Used on
   the CPU, and on CUDA with dropout or in full precision.
 - *varlen*: PyTorch's variable-length flash attention. CUDA, half precision, no dropout.
 - *dense*: one masked product over all tokens of a pack, or over the rows of a padded batch. The
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -30,6 +32,8 @@ from .layers import keep_mask
 
 Backend = Literal["grouped", "varlen", "dense"]
 
+_CALLS = 50_000  # a block's calls take as long as so many of its scores or copied numbers
+_MULTIPLE = 8  # of padded lengths, for which products are faster
 _IN_FLOAT32_UP_TO = 16  # keys: up to here bfloat16 goes through float32's kernel, in few calls
 _EXPLICIT_UP_TO = 1024  # keys: up to here the formula is faster in bfloat16 than the fused kernel
 _SCORES = 1 << 19  # that are computed at once, so that they stay in the cache
@@ -139,10 +143,123 @@ def _empty_like(values: Tensor, last: Group) -> Tensor:
     return result
 
 
-class _Grouped(torch.autograd.Function):
-    """The formula and its gradient, written out group by group.
+class _Block(NamedTuple):
+    """Neighbouring groups whose sequences are padded to one length: few products instead of many.
 
-    This makes one node in the autograd graph rather than eight a group; PyTorch's fused attention
+    `places` are those of each token's heads among `[sequences, heads, length]` vectors, `unseen`
+    the keys that are no tokens, and `drawn` says which of `draws` of dropout is each weight's, so
+    that these do not depend on the blocks. They are None where nothing has to be padded.
+    """
+
+    group: Group
+    tokens: slice
+    places: Int64[Tensor, " places"] | None = None
+    unseen: Bool[Tensor, "sequences 1 1 length"] | None = None
+    drawn: Int64[Tensor, " weights"] | None = None
+    draws: int = 0
+
+    @classmethod
+    def of(cls, groups: Sequence[Group], heads: int, device: torch.device) -> _Block:
+        """The block of some groups, in order."""
+        tokens = slice(groups[0].tokens.start, groups[-1].tokens.stop)
+        if len(groups) == 1:
+            return cls(groups[0], tokens)
+        lengths = torch.tensor([group.length for group in groups])
+        counts = torch.tensor([group.sequences for group in groups])
+        weights = heads * lengths**2  # of a sequence
+        draws = -(-counts * weights // 4) * 4  # four at a time
+        first = draws.cumsum(0) - draws
+        first, lengths, weights = (
+            values.repeat_interleave(counts)[:, None, None, None]
+            for values in (first, lengths, weights)
+        )
+        number = torch.cat([torch.arange(group.sequences) for group in groups])
+        sequences, longest = _padded(groups)
+        position = torch.arange(longest)
+        seen = position < lengths
+        sequence, _, _, at = seen.nonzero(as_tuple=True)
+        head = torch.arange(heads)
+        places = (sequence[:, None] * heads + head) * longest + at[:, None]
+        drawn = (first + number[:, None, None, None] * weights) + (
+            (head[:, None, None] * lengths + position[:, None]) * lengths + position
+        )
+        drawn = drawn.where(seen & seen.transpose(2, 3), 0)
+        return cls(
+            Group(groups[0].start, sequences, longest),
+            tokens,
+            places.flatten().to(device),
+            (~seen).to(device),
+            drawn.flatten().to(device),
+            int(draws.sum()),
+        )
+
+    def by_head(self, values: Tensor) -> Float[Tensor, "sequences heads length head_size"]:
+        """The values of its tokens, from `[tokens, heads, head_size]` values; pads are 0."""
+        if self.places is None:
+            return _by_head(values, self.group)
+        _, sequences, length = self.group
+        _, heads, size = values.shape
+        padded = values.new_zeros(sequences * heads * length, size)
+        padded.index_copy_(0, self.places, values[self.tokens].reshape(-1, size))
+        return padded.view(sequences, heads, length, size)
+
+    def keep(self, weights: Tensor, dropout: float) -> Bool[Tensor, "sequences heads length keys"]:
+        """Which weights are not dropped."""
+        if self.drawn is None:
+            return keep_mask(weights.shape, dropout, weights.device)
+        kept = keep_mask(torch.Size([self.draws]), dropout, weights.device)
+        return kept.index_select(0, self.drawn).view(weights.shape)
+
+    def put(
+        self, result: Tensor, values: Float[Tensor, "sequences heads length head_size"]
+    ) -> None:
+        """Write what `by_head` would return to the places of its tokens in `result`."""
+        if self.places is None:
+            _by_head(result, self.group).copy_(values)
+        else:
+            size = values.shape[-1]
+            rows = result[self.tokens].view(-1, size)
+            torch.index_select(values.view(-1, size), 0, self.places, out=rows)
+
+
+@lru_cache(maxsize=4)  # the layers of a network ask for the same
+def _blocks(
+    pairs: tuple[tuple[Group, Group], ...], heads: int, size: int, device: torch.device
+) -> tuple[tuple[_Block, _Block], ...]:
+    """Pairs of groups; neighbours are one block where that is quicker."""
+
+    def cost(groups: Sequence[Group]) -> int:
+        sequences, length = _padded(groups)
+        copied = size if len(groups) > 1 else 0
+        return _CALLS + heads * sequences * length * (length + copied)
+
+    runs: list[tuple[list[Group], list[Group]]] = []
+    for queries, keys in pairs:
+        run = runs[-1][0] if runs and queries is keys and runs[-1][0] is runs[-1][1] else []
+        if run and cost([*run, queries]) < cost(run) + cost([queries]):
+            run.append(queries)
+        else:
+            alone = [queries]
+            runs.append((alone, alone if queries is keys else [keys]))
+    return tuple(
+        (block, block if keys is queries else _Block.of(keys, heads, device))
+        for queries, keys in runs
+        for block in (_Block.of(queries, heads, device),)
+    )
+
+
+def _padded(groups: Sequence[Group]) -> tuple[int, int]:
+    """The sequences of a block of groups, and the length to which they are padded."""
+    longest = max(group.length for group in groups)
+    if len(groups) > 1:
+        longest = -(-longest // _MULTIPLE) * _MULTIPLE
+    return sum(group.sequences for group in groups), longest
+
+
+class _Grouped(torch.autograd.Function):
+    """The formula and its gradient, written out block by block.
+
+    This makes one node in the autograd graph rather than eight a block; PyTorch's fused attention
     is several times slower backwards on the CPU at BERT's lengths (see docs/decisions.md).
     """
 
@@ -159,25 +276,26 @@ class _Grouped(torch.autograd.Function):
     ) -> Tensor:
         scale = 1 / math.sqrt(query.shape[-1])
         result = _empty_like(query, pairs[-1][0])
+        blocks = _blocks(pairs, *query.shape[1:], query.device)
         saved: list[Tensor] = []
-        for q_group, k_group in pairs:
-            q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
+        for queries, keys in blocks:
+            q, k, v = queries.by_head(query), keys.by_head(key), keys.by_head(value)
             scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
-            lengths = q_group.length, k_group.length
-            masked = masked_pairs(*lengths, causal, window, query.device)
-            if masked is not None:
-                scores.masked_fill_(masked, -math.inf)
+            masked = masked_pairs(scores.shape[-2], scores.shape[-1], causal, window, query.device)
+            for mask in (masked, keys.unseen):
+                if mask is not None:
+                    scores.masked_fill_(mask, -math.inf)
             weights = torch.softmax(scores, -1)
             if dropout:
-                keep = keep_mask(weights.shape, dropout, weights.device)
+                keep = queries.keep(weights, dropout)
                 context = torch.matmul(weights * keep, v).mul_(1 / (1 - dropout))
                 saved += (weights, keep)
             else:
                 context = torch.matmul(weights, v)
                 saved += (weights,)
-            _by_head(result, q_group).copy_(context)
+            queries.put(result, context)
         ctx.save_for_backward(query, key, value, *saved)
-        ctx.pairs, ctx.scale, ctx.dropout = pairs, scale, dropout
+        ctx.blocks, ctx.last, ctx.scale, ctx.dropout = blocks, pairs[-1], scale, dropout
         return result
 
     @staticmethod
@@ -185,26 +303,25 @@ class _Grouped(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *rest = ctx.saved_tensors
         saved = iter(rest)
-        last_queries, last_keys = ctx.pairs[-1]
-        d_query = _empty_like(query, last_queries)
-        d_key, d_value = _empty_like(key, last_keys), _empty_like(value, last_keys)
-        for q_group, k_group in ctx.pairs:
-            q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
-            d_context = _by_head(gradient, q_group)
+        d_query = _empty_like(query, ctx.last[0])
+        d_key, d_value = _empty_like(key, ctx.last[1]), _empty_like(value, ctx.last[1])
+        for queries, keys in ctx.blocks:
+            q, k, v = queries.by_head(query), keys.by_head(key), keys.by_head(value)
+            d_context = queries.by_head(gradient)
             weights = kept = next(saved)
             if ctx.dropout:
                 keep = next(saved)
                 kept = weights * keep
                 d_context = d_context * (1 / (1 - ctx.dropout))
-            _by_head(d_value, k_group).copy_(torch.matmul(kept.transpose(-1, -2), d_context))
+            keys.put(d_value, torch.matmul(kept.transpose(-1, -2), d_context))
             d_weights = torch.matmul(d_context, v.transpose(-1, -2))
             if ctx.dropout:
                 d_weights.mul_(keep)
             d_scores = torch.ops.aten._softmax_backward_data(
                 d_weights, weights, -1, weights.dtype
             ).mul_(ctx.scale)
-            _by_head(d_query, q_group).copy_(torch.matmul(d_scores, k))
-            _by_head(d_key, k_group).copy_(torch.matmul(d_scores.transpose(-1, -2), q))
+            queries.put(d_query, torch.matmul(d_scores, k))
+            keys.put(d_key, torch.matmul(d_scores.transpose(-1, -2), q))
         return d_query, d_key, d_value, None, None, None, None
 
 
