@@ -56,19 +56,20 @@ def cluster(port: int) -> Iterator[Any]:
     patched.undo()
 
 
-@pytest.fixture
-def kill(cluster: Any) -> Iterator[Kill]:
-    """Has one of two nodes killed, by SIGKILL, once: when it is called with 5 or more."""
-    nodes = [cluster.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range(2)]
+@pytest.fixture(params=[2, 3])
+def kill(cluster: Any, request: pytest.FixtureRequest) -> Iterator[Kill]:
+    """Has one of two or three nodes killed, by SIGKILL, once: when it is called with 5 or more."""
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range(request.param)]
     left = list(nodes)
 
     def call(done: int) -> None:
-        if done >= 5 and len(left) == 2:
+        if done >= 5 and len(left) == len(nodes):
             cluster.remove_node(left.pop(), allow_graceful=False)
 
     yield call
-    assert len(left) == 1, "no node was killed"
-    cluster.remove_node(left[0])
+    assert len(left) == len(nodes) - 1, "no node was killed"
+    for node in left:
+        cluster.remove_node(node)
 
 
 def sentences(count: int) -> list[str]:
