@@ -339,6 +339,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         package = Path(temporary).resolve()
         shutil.copytree(PACKAGE, package / "bertworks")
+        shutil.copytree(ROOT / "recipes", package / "bertworks" / "recipes")  # as in a wheel
         if given.calls and given.calls.exists():
             calls: Calls = pickle.loads(given.calls.read_bytes())
         else:
