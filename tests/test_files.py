@@ -188,6 +188,7 @@ def test_what_does_not_write_is_not(source: str) -> None:
     assert not writes(source)
 
 
+@pytest.mark.long
 def test_all_writing_goes_through_one_module() -> None:
     found = {
         path.relative_to(PACKAGE).as_posix(): writes(path.read_text(encoding="utf-8"))

@@ -54,6 +54,7 @@ for name in {LIGHT!r}:
     _run(code)
 
 
+@pytest.mark.long
 def test_help_loads_nothing_but_what_it_prints_with() -> None:
     """`bertworks --help` and every verb's help answer at once because of this."""
     code = f"""
@@ -78,6 +79,7 @@ print(loaded + [name for name in {HEAVY!r} if name in sys.modules])
     assert _run(code) == "[]"
 
 
+@pytest.mark.long
 def test_texts_in_memory_become_vectors_without_pyarrow() -> None:
     """It is imported where a file is read, and found there under its own names."""
     code = """

@@ -37,6 +37,7 @@ def cases() -> list[Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::bertworks.errors.BertworksWarning")  # a lesson may have some
 @pytest.mark.parametrize(("file", "wanted"), cases())
 def test_the_blocks_of_a_lesson_run(

@@ -46,6 +46,7 @@ def named(values: list[Any]) -> dict[str, Any]:
     return {f"q{number}": value for number, value in enumerate(values)}
 
 
+@pytest.mark.long
 @given(
     questions=st.lists(
         st.tuples(st.lists(ANSWERS, min_size=1, max_size=3), st.none() | TEXTS), min_size=1
@@ -73,6 +74,7 @@ def test_version_1_is_scored_as_the_official_scorer_does(questions):
     assert len(mistakes) == min(25, len(wrong))
 
 
+@pytest.mark.long
 @given(
     questions=st.lists(
         st.tuples(st.lists(ANSWERS, max_size=3), TEXTS, st.integers(-3, 3)), min_size=1
@@ -266,6 +268,7 @@ def test_tags_of_rows():
 LABELS = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=1)
 
 
+@pytest.mark.long
 @given(pairs=LABELS)
 @settings(max_examples=60, deadline=None)
 def test_classes(pairs):

@@ -150,6 +150,7 @@ def reranker(task: Any) -> Model:
 PAIR = Columns(text="one", pair="two", label="label")
 
 
+@pytest.mark.long
 def test_a_reranker_has_the_last_word(model: Model) -> None:
     regression = reranker(RegressionTask(TOKENIZER, TextSettings(columns=PAIR, max_seq_length=32)))
     settings = {"columns": PAIR, "labels": ("bad", "good"), "max_seq_length": 32}

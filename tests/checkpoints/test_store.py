@@ -313,6 +313,7 @@ def test_a_vocabulary_is_no_model_that_may_be_replaced(tmp_path):
     assert (tmp_path / "vocab.txt").exists()
 
 
+@pytest.mark.long
 def test_a_sentence_encoder_is_replaced(minilm, tmp_path):
     model = bw.load(minilm, device="cpu")
     for _ in range(2):

@@ -59,6 +59,7 @@ def test_answers(bertworks: Bertworks, squad: Path, tmp_path: Path) -> None:
     assert "the question 'q2' is not in" in " ".join(result.stderr.split())
 
 
+@pytest.mark.long
 def test_no_torch_is_loaded(squad: Path, tmp_path: Path) -> None:
     answers = tmp_path / "answers.json"
     answers.write_text(json.dumps({"q0": "the cat", "q1": ""}))

@@ -152,6 +152,7 @@ def test_the_names_are_there() -> None:
     assert lines("api.txt") - set(surface.names()) == FORMER_NAMES.keys()
 
 
+@pytest.mark.long
 def test_former_names_work() -> None:
     with accepted.deprecations():
         for use in FORMER_NAMES.values():
@@ -167,6 +168,7 @@ GIVEN: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", sorted({method for _, method, _ in CALLS}))
 def test_each_setting_of_a_method_is_taken_by_name(root: Path, tmp_path: Path, method: str) -> None:
     name = next(model for model, of, _ in CALLS if of == method)

@@ -41,6 +41,7 @@ def sources(text: Path, tmp_path: Path) -> list[str]:
     return [f"{text}@1.5", str(odd)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 2, 3, 5, pytest.param(40, marks=pytest.mark.long)])
 def test_parts_together_are_one_runs_bytes(
     tokenizer: Tokenizer, sources: list[str], tmp_path: Path, count: int
@@ -59,6 +60,7 @@ def test_parts_together_are_one_runs_bytes(
     assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_a_part_is_resumed_and_again_has_nothing_to_do(
     tokenizer: Tokenizer, text: Path, tmp_path: Path
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_part_is_resumed_and_again_has_nothing_to_do(
         bw.merge(parts, tmp_path / "merged")
 
 
+@pytest.mark.long
 def test_what_does_not_belong_together(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     def make(name: str, part: str | None, source: Path = text, **settings: Any) -> Path:
         how: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 9000, **settings}

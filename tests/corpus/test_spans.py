@@ -246,6 +246,7 @@ def test_the_first_format_version_is_read(letters: Tokenizer, tmp_path: Path) ->
     assert Manifest.read(corpus.directory).format_version == 2
 
 
+@pytest.mark.long
 def test_bytes_do_not_depend_on_workers(letters: Tokenizer, tmp_path: Path) -> None:
     rows = [{"text": "ab cd e. " * n, "spans": [[0, 5], [6, 7]]} for n in range(1, 30)]
     path = write(tmp_path / "f.jsonl", rows)

@@ -63,6 +63,7 @@ def precisions() -> list[str]:
     return [name for name, dtype in kinds if has_packed_kernels(dtype)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "pooling",
     [

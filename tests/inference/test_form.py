@@ -191,6 +191,7 @@ def test_forms_are_freed():
     assert form() is None
 
 
+@pytest.mark.long
 def test_threads_share_a_model():
     model = Model.fresh(CONFIG, TOKENIZER)
     model.network.train()

@@ -62,6 +62,7 @@ def test_a_memory_takes_several_tokens_at_a_time(network):
     assert (together - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
+@pytest.mark.long
 def test_texts_do_not_depend_on_each_other(network, monkeypatch):
     settings = GenerationSettings(max_new_tokens=10, temperature=1.0, top_k=20, top_p=0.9, seed=3)
     together = generate(network, PROMPTS, settings, ENGINE)
@@ -94,6 +95,7 @@ def test_texts_do_not_depend_on_each_other(network, monkeypatch):
     assert generate(network, PROMPTS, narrow, ENGINE) == generate(network, PROMPTS, greedy, ENGINE)
 
 
+@pytest.mark.long
 def test_texts_may_be_interrupted_and_go_on_beside_others(network):
     """Others of other settings, which begin or have begun; with their memories or without."""
     drawn = GenerationSettings(max_new_tokens=11, temperature=0.7, top_k=20, seed=5)

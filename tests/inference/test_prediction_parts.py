@@ -87,6 +87,7 @@ def test_a_column_that_the_first_row_lacks_is_named_in_its_part(model, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_what_does_not_belong_together(model, tmp_path):
     data, rows = table(tmp_path), ROWS["classification"]
     one, two, three = make(model, data, tmp_path, "p.tsv", 3)

@@ -142,6 +142,7 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ROWS)
 def test_labelled_rows(name: str) -> None:
     kind, rows, options = ROWS[name]
@@ -169,6 +170,7 @@ def test_pretraining() -> None:
     check(task.network(CONFIG), task, instances(tokenizer))
 
 
+@pytest.mark.long
 def test_replaced_tokens() -> None:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     settings = ReplacedTokensSettings(generator_share=0.5)

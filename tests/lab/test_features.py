@@ -126,6 +126,7 @@ class OffInRow(Lines):
 SMALL = {"probe": {**FAST["probe"], "epochs": 0.1}, "finetune": None}
 
 
+@pytest.mark.long
 def test_seeds_can_be_added(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = run(model, tmp_path / "a", **SMALL)
     assert [row.name for row in results.rows][-1] == "concatenated, last 2"
@@ -139,6 +140,7 @@ def test_seeds_can_be_added(model: Model, tmp_path: Path, monkeypatch: pytest.Mo
     assert "± (2 seeds)" in both.markdown()
 
 
+@pytest.mark.long
 def test_a_mistake_in_the_last_row_costs_no_probe(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lab:
     return Lab(tmp_path / "lab")
 
 
+@pytest.mark.long
 def test_a_run_is_made_once_and_its_metrics_are_kept(
     small: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_lineage_needs_data(tmp_path: Path) -> None:
         lineage.lineage(Lab(tmp_path / "lab"), 1, [0])
 
 
+@pytest.mark.long
 def test_updates_are_timed(data: Path, tmp_path: Path) -> None:
     lab = Lab(tmp_path / "lab", data=data)
     small = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8}

@@ -153,6 +153,7 @@ def test_generate_is_the_same_whoever_else_asks(server: Running, loaded) -> None
     assert long.status_code == 413
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_tokens", [1, 2048])  # with room for no memory, and for all
 def test_generations_of_other_lengths_share_batches_and_let_others_pass(
     saved, batch_tokens: int

@@ -77,6 +77,7 @@ def test_many_texts_are_sent_in_parts(client: Client, loaded) -> None:
     np.testing.assert_allclose(client.embed(iter(texts)), loaded("encoder").embed(texts), atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_same_awaited(server: Running, loaded) -> None:
     async def ask() -> list[object]:
         async with AsyncClient(server.url, model="encoder") as client:

@@ -39,6 +39,7 @@ def test_a_route_answers_as_its_function(server: Running, loaded, view: str) -> 
     assert close(found, expected)
 
 
+@pytest.mark.long
 def test_models_say_which_views_they_have(server: Running, saved) -> None:
     for name in saved:
         server.ask("/explore/pieces", {"text": "the door", "model": name})

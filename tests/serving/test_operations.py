@@ -400,6 +400,7 @@ def test_ready_is_not_health(saved, start) -> None:
 # --- several models ---
 
 
+@pytest.mark.long
 def test_models_are_loaded_when_they_are_asked_and_the_oldest_goes(saved, start) -> None:
     names = ("encoder", "classifier", "tagger")
     sources = {name: saved[name] for name in names}

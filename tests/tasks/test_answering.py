@@ -51,6 +51,7 @@ def row(context: str, answer: str | None, start: object = None) -> Mapping[str, 
 PASSAGES = st.lists(st.text("abcdé中", min_size=1, max_size=4), min_size=1, max_size=25)
 
 
+@pytest.mark.long
 @given(words=PASSAGES, data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_an_answer_comes_back(words, data):

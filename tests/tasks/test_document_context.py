@@ -58,6 +58,7 @@ def ids_of(word: str) -> list[int]:
     return [PIECES.index("##" * (at > 0) + character) for at, character in enumerate(word)]
 
 
+@pytest.mark.long
 @given(documents=DOCUMENTS, stride=st.sampled_from([None, 1, 4]))
 @settings(max_examples=60, deadline=None)
 def test_each_word_is_tagged_once_in_its_place_of_the_document(documents, stride):

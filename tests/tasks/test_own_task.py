@@ -72,12 +72,14 @@ def test_the_example_is_as_short_as_it_says() -> None:
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 120
 
 
+@pytest.mark.long
 def test_rows_of_a_treebank(table: Path) -> None:
     rows = [json.loads(line) for line in table.read_text().splitlines()]
     assert [row["label"] for row in rows] == ["det", "nsubj", "amod", "obj"]
     assert rows[0] == {"words": ["a", "b", "c"], "first": [0, 1], "second": [1, 2], "label": "det"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forgotten")
 def test_command_line(table: Path, tmp_path: Path) -> None:
     tiny().save(tmp_path / "model")

@@ -121,6 +121,7 @@ def test_tags_that_mark_spans_are_known_from_others():
 TAGS = st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), min_size=1, max_size=12)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=6))
 @settings(max_examples=200)
 def test_scores_are_those_of_seqeval(rows):
@@ -165,6 +166,7 @@ def test_the_best_path_is_legal_and_the_best(scheme, data):
 WORDS = st.lists(st.text("abcdefgh", min_size=1, max_size=5) | st.just("\x00"), max_size=40)
 
 
+@pytest.mark.long
 @given(
     rows=st.lists(WORDS, min_size=1, max_size=3),
     piece=st.sampled_from(["first", "last", "all"]),
@@ -291,6 +293,7 @@ def test_an_unknown_tag_among_those_of_spans_is_an_error(tag):
         task.example({"words": ["ab", "cd"], "tags": ["B-PER", tag]}, 0, where="f:3")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])
 @given(made=spans())
 def test_training_tags_of_any_scheme_are_learned_as_the_task_has_them(scheme, made):

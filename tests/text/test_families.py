@@ -145,6 +145,7 @@ def test_alberts_special_pieces(albert_files):
     assert [tokenizer.sep_id, tokenizer.mask_id] == [3, 4]
 
 
+@pytest.mark.long
 def test_a_special_piece_is_not_found_in_the_lattice(albert_files):
     tokenizer = Tokenizer.load(albert_files)
     for text in ("[CLS]", "a [MASK] b", "<pad>", "<unk>", "x[SEP]y"):

@@ -88,6 +88,7 @@ tricky = st.sampled_from(
 texts = st.text(assigned | tricky, max_size=60) | st.text(tricky, max_size=30)
 
 
+@pytest.mark.long
 @same_unicode
 @settings(max_examples=600, deadline=None)
 @given(text=texts, lowercase=st.booleans(), strip_accents=st.sampled_from([None, True, False]))
@@ -120,6 +121,7 @@ def listed(lowercase: bool) -> set[int]:
     return set().union(*known.values())
 
 
+@pytest.mark.long
 @same_unicode
 def test_single_characters_differ_only_where_listed():
     # Letters (ideographs and syllables mostly) and private use are left to the slow test.
@@ -157,6 +159,7 @@ def test_composing_would_change_cased_text_alone(text):
 vocabulary = st.sets(st.text("abc", min_size=1, max_size=4), max_size=12)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(starts=vocabulary, continuations=vocabulary, words=st.lists(st.text("abcd", max_size=12)))
 def test_pieces_of_words(starts, continuations, words):

@@ -63,6 +63,7 @@ def short_portions() -> Iterator[None]:
     portions.LONGEST, portions._AT_ONCE, portions._LONG_WORD = before
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(PARTS)).map("".join), max_size=3), st.integers(1, 40))
 @pytest.mark.usefixtures("short_portions")

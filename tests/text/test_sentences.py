@@ -40,6 +40,7 @@ def test_languages_that_the_library_knows():
     assert all(split_sentences("A b. C d.", language) for language in LANGUAGES)
 
 
+@pytest.mark.long
 @given(st.text())
 def test_only_white_space_is_lost(text):
     sentences = split_sentences(text)

@@ -49,6 +49,7 @@ def naive(words: Counter[str], pieces: list[str], size: int, min_frequency: int)
     return learned
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(
     words=st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 5), max_size=12),
@@ -155,6 +156,7 @@ def test_nothing_but_the_words_counts(texts, randomly):
     assert counts == Counter(word for text in texts for word in Normalization().words(text))
 
 
+@pytest.mark.long
 def test_counting_in_parts_changes_nothing(monkeypatch):
     whole = train_vocabulary(TEXT, size=200)
     monkeypatch.setattr(vocabulary, "_PART_CHARACTERS", 5)
@@ -179,6 +181,7 @@ train_vocabulary(lines, size=1200).save(sys.argv[2])
 """
 
 
+@pytest.mark.long
 def test_every_process_gives_the_same_bytes(data_dir, tmp_path):
     corpus = data_dir / "wikitext-2" / "valid.txt"
     started = []

@@ -28,6 +28,7 @@ CAUSAL: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attention", ["causal", "two-way"])
 def test_a_language_model_learns_resumes_exactly_and_is_used_further(
     attention: str, prepared: Path, tmp_path: Path

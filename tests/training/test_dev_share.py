@@ -185,6 +185,7 @@ def test_it_is_recorded_and_resumed(model: Model, tmp_path: Path) -> None:
         run(model, tmp_path / "other", dev_seed=1)
 
 
+@pytest.mark.long
 def test_all_runs_of_a_grid_have_the_same_dev(model: Model, tmp_path: Path) -> None:
     given = {**FAST, "epochs": 0.2, "train": TRAIN, "dev": 0.1, "out": tmp_path / "grid"}
     grid = {key: value for key, value in given.items() if key != "max_seq_length"}

@@ -33,6 +33,7 @@ SMALL = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "size", ["tiny", *(pytest.param(size, marks=pytest.mark.long) for size in ("base", "large"))]
 )
@@ -98,6 +99,7 @@ def test_parts_of_memory() -> None:
     )
 
 
+@pytest.mark.long
 def test_time_is_operations_over_a_share_of_the_peak() -> None:
     a_row = "micro_batch_size=1"  # at a time: what is computed stays the same
     one = bw.estimate("base", [a_row], machine="h100")
@@ -112,6 +114,7 @@ def test_time_is_operations_over_a_share_of_the_peak() -> None:
     assert again.seconds == pytest.approx(one.seconds * 4 / 3)
 
 
+@pytest.mark.long
 def test_the_papers_cost() -> None:
     """6 operations a parameter of the layers and token, and what attention and heads add."""
     tokens = 1e6 * 256 * (0.9 * 128 + 0.1 * 512)

@@ -86,6 +86,7 @@ def test_an_extended_run_is_the_one_planned_longer(tmp_path: Path) -> None:
     assert kept(path) == kept(tmp_path / "whole") == [30, 36, 40]
 
 
+@pytest.mark.long
 def test_a_run_stopped_before_its_decay_is_extended(tmp_path: Path) -> None:
     whole, _ = train(tmp_path / "whole", settings(), phases=phases(40))
     path = tmp_path / "run"
@@ -97,6 +98,7 @@ def test_a_run_stopped_before_its_decay_is_extended(tmp_path: Path) -> None:
     assert journal(path) == journal(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_an_extended_run_that_is_killed_is_still_the_same(tmp_path: Path) -> None:
     whole, _ = train(tmp_path / "whole", settings(), phases=phases(40))
     path = tmp_path / "run"
@@ -205,6 +207,7 @@ def test_a_checkpoint_without_a_plan_cannot_be_extended(prepared: Path, tmp_path
     assert tiny_run(prepared, path, steps=4, phases=ONE, **SHORT).resumed_from == 4
 
 
+@pytest.mark.long
 def test_more_epochs_extend_a_fine_tuning(tmp_path: Path) -> None:
     model = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
     values = {"warmup": 2, "schedule": "warmup-stable-decay", "decay_share": 0.5, "dev": None}

@@ -114,6 +114,7 @@ def test_a_dev_set_of_a_header_alone_is_an_error(model: Model, tmp_path: Path) -
         run(model, tmp_path / "run", train=TRAIN[:4], dev=dev)
 
 
+@pytest.mark.long
 def test_the_best_is_kept(model: Model, tmp_path: Path) -> None:
     result = run(model, tmp_path / "run", best_metric="loss", eval_every=7, learning_rate=5e-2)
     measured = {
@@ -159,6 +160,7 @@ def test_another_start_is_refused(model: Model, tmp_path: Path) -> None:
         run(model, tmp_path / "run", epochs=0.2)
 
 
+@pytest.mark.long
 def test_a_classifier_goes_on_with_its_head(model: Model, tmp_path: Path) -> None:
     first = run(model, tmp_path / "first")
     second = run(first.model, tmp_path / "second", epochs=0.01, learning_rate=1e-9)
@@ -186,6 +188,7 @@ def test_a_classifier_on_the_mean_stays_one(model: Model, tmp_path: Path) -> Non
     assert "head.linear.weight" in other.initialized
 
 
+@pytest.mark.long
 def test_accumulation_gives_the_update_of_the_whole_batch(tmp_path: Path) -> None:
     config = CONFIG.with_values(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = Model.fresh(config, Tokenizer.from_vocabulary(PIECES))
@@ -282,6 +285,7 @@ def test_one_class_for_all_is_said(model: Model, tmp_path: Path) -> None:
     assert result.remarks[0] in progress.lines
 
 
+@pytest.mark.long
 def test_without_dev_the_last_is_kept(model: Model, tmp_path: Path) -> None:
     result = run(model, tmp_path / "run", dev=None)
     assert result.metrics == {}

@@ -127,6 +127,7 @@ def test_learns_and_is_saved(task: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert more.initialized == ()
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_windows(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     rows = [question(random) for _ in range(60)]
@@ -221,6 +222,7 @@ def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:
         assert loss == pytest.approx((9 * (p * (p.log() - q)).sum()).item(), abs=1e-6)
 
 
+@pytest.mark.long
 def test_a_student_reads_as_it_is_told_to(tmp_path: Path) -> None:
     def pairs(seed: int) -> list[dict[str, Any]]:
         return [{**row, "pair": "a b"} for row in make_rows(40, seed)]

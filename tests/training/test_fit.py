@@ -311,6 +311,7 @@ def scores(*values: float, die_after: int | None = None) -> Callable[[Network], 
     return evaluate
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("values", "patience", "end"),
     [

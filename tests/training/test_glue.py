@@ -202,6 +202,7 @@ def test_all_nine(run: Run, tmp_path: Path) -> None:
     assert [one["dev"] for one in saved["scores"]] == [score.dev for score in result.scores]
 
 
+@pytest.mark.long
 def test_the_table_keeps_what_was_learned_before(run: Run, tmp_path: Path) -> None:
     for name in ("MNLI", "QQP"):
         write_task(tmp_path / "data", name)
@@ -216,6 +217,7 @@ def test_the_table_keeps_what_was_learned_before(run: Run, tmp_path: Path) -> No
         run(model_seed=1, tasks=["qqp"])
 
 
+@pytest.mark.long
 def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     for name in ("MRPC", "SST-2", "QNLI"):

@@ -264,6 +264,7 @@ def test_what_was_done_is_not_done_again(run: Run, tmp_path: Path) -> None:
         run("whole", grid=axes, model=other)
 
 
+@pytest.mark.long
 def test_the_line_of_a_run_that_a_kill_left_out_is_written(run: Run) -> None:
     axes = {"learning_rate": [1e-2, 1e-6]}
     whole = run(grid=axes).run
@@ -276,6 +277,7 @@ def test_the_line_of_a_run_that_a_kill_left_out_is_written(run: Run) -> None:
     assert whole.journal_file.read_bytes() == journal
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["journal.jsonl", "learning_rate=0.01,seed=0/evaluation.json"])
 def test_a_changed_digit_of_a_finished_run_is_named(run: Run, name: str) -> None:
     axes = {"learning_rate": [1e-2, 1e-6]}
@@ -304,6 +306,7 @@ class OffInStep(Progress):
     def note(self, text: str) -> None: ...
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damaged", ["checkpoints/*/optimizer.safetensors", "journal.jsonl"])
 def test_a_run_whose_state_is_damaged_is_begun_anew(run: Run, damaged: str) -> None:
     """An ordinary run would end: what it had learned is a user's to restore."""
@@ -327,6 +330,7 @@ def test_a_run_whose_state_is_damaged_is_begun_anew(run: Run, damaged: str) -> N
         assert (broken / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.long
 def test_a_run_that_is_trained_anew_is_not_finished(run: Run, model: Model) -> None:
     result = run()
     directory = result.best.directory
@@ -346,6 +350,7 @@ def test_a_mistake_can_be_mended(run: Run) -> None:
     assert [list(point.point) for point in result.points] == [["learning_rate"]] * 2
 
 
+@pytest.mark.long
 def test_the_best_run_is_the_grids_model(run: Run) -> None:
     result = run(grid={"learning_rate": [1e-6, 3e-2]}, best_metric="loss", epochs=6)
     assert result.measure == Best("loss", lower_is_better=True)
@@ -364,6 +369,7 @@ def test_the_best_run_is_the_grids_model(run: Run) -> None:
     assert (again.ranked, again.best) == (result.ranked, result.best)
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_kept_as_failed(run: Run) -> None:
     lines = Lines()
     result = run(grid={"learning_rate": [1e30, 1e-3]}, schedule="constant", progress=lines)
@@ -377,6 +383,7 @@ def test_a_run_that_fails_is_kept_as_failed(run: Run) -> None:
         run("none", grid={"learning_rate": [1e30]}, schedule="constant")
 
 
+@pytest.mark.long
 def test_what_does_not_fit_the_model_is_a_failed_run(run: Run) -> None:
     words = ["optuna:4", "learning_rate=1e-3..1e-2", "freeze_layers=0,9"]
     result = run(grid=words, batch_size=8, epochs=1)
@@ -498,6 +505,7 @@ def objective(point: dict[str, Any]) -> float:
 WORDS = ["optuna:40", "learning_rate=1e-6..1e-1", "batch_size=8,16,32", "epochs=2..4"]
 
 
+@pytest.mark.long
 def test_a_search_looks_where_it_was_good() -> None:
     space = Space.parse(WORDS, SETTINGS, {})
     found: dict[bool, list[float]] = {True: [], False: []}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 
 from bertworks.api import Model
 from bertworks.search import Index
@@ -13,6 +14,7 @@ from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import CONFIG, DEV, PIECES, TRAIN, run
 
 
+@pytest.mark.long
 def test_every_form_resumes_the_same_run(tmp_path: Path) -> None:
     model = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
     frame, others = pd.DataFrame(TRAIN), pd.DataFrame(DEV)

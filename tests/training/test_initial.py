@@ -120,6 +120,7 @@ def test_weights_of_another_geometry_than_the_checkpoint_says_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_grown_vocabulary_is_learned(trained: PretrainResult, tmp_path: Path) -> None:
     text = tmp_path / "domain.txt"
     text.write_text("\n\n".join(["the qubit is here.\nthe qubit is there."] * 40))

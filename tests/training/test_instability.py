@@ -107,6 +107,7 @@ def test_guessing_costs_the_entropy_of_the_labels(options: dict[str, Any], expec
     assert found == ({"classification": pytest.approx(-np.log(shares).mean())} if expected else {})
 
 
+@pytest.mark.long
 def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
     model = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
     progress = Lines()

@@ -33,6 +33,7 @@ def taught(data: Path, out: Path, *, width: int, **distillation: Any) -> Pretrai
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("width", "cosine_weight", "losses"),
     [

@@ -209,6 +209,7 @@ def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path
         assert torch.equal(tensor, network.state_dict()[key]), key
 
 
+@pytest.mark.long
 def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Path) -> None:
     short = {"steps": 2, "eval_first": False, "eval_every": 100}
     tiny_run(prepared, tmp_path / "run", **short)

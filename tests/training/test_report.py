@@ -116,6 +116,7 @@ def _charts(page: _Page) -> int:
     return kinds["broad"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_drawn")
 def test_the_page_says_what_the_run_directory_says(run: Path) -> None:
     page = _Page(write_report(run).read_text(encoding="utf-8"))
@@ -134,6 +135,7 @@ def test_the_page_says_what_the_run_directory_says(run: Path) -> None:
     assert _charts(page) == 6
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_drawn")
 def test_nothing_is_fetched_and_nothing_runs(run: Path) -> None:
     text = write_report(run).read_text(encoding="utf-8")
@@ -158,6 +160,7 @@ def test_tables_without_matplotlib(run: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "4.321" in page.words
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_drawn")
 def test_the_same_page_every_time(run: Path) -> None:
     assert write_report(run).read_bytes() == write_report(run).read_bytes()
@@ -168,6 +171,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     assert "No step has been logged" in write_report(tmp_path).read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_drawn")
 def test_losses_and_metrics_that_were_not_finite(run: Path) -> None:
     """The journal writes null for them."""
@@ -281,6 +285,7 @@ def test_mistakes_are_shown_with_their_text(run: Path) -> None:
     assert "script" not in tags
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_drawn")
 def test_errors_of_numbers(run: Path) -> None:
     page = _told(run, mistakes=[{**MISTAKE, "error": 2.5}], values=[[1.0, 2.0], [3.0, 2.5]])
@@ -330,6 +335,7 @@ CALIBRATION = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_drawn")
 def test_calibration(run: Path) -> None:
     page = _told(run, calibration=CALIBRATION)

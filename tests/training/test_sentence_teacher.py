@@ -89,6 +89,7 @@ def test_dev_is_of_pairs(tmp_path: Path, teacher: Path) -> None:
     assert result.data.train.rows == len(TEXTS)
 
 
+@pytest.mark.long
 def test_a_run_that_is_resumed_asks_the_teacher_once_and_ends_with_the_same_bits(
     tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_run_that_is_resumed_asks_the_teacher_once_and_ends_with_the_same_bits
     assert equal(weights_of(resumed.model.network), weights_of(whole.model.network))
 
 
+@pytest.mark.long
 def test_what_does_not_fit_is_named(tmp_path: Path, teacher: Path) -> None:
     pairs = [{"sentence1": "a", "sentence2": "b"}] * 9
     cases: list[tuple[dict[str, Any], type[BertworksError], str]] = [

@@ -118,6 +118,7 @@ def shorten(a: list[Any], b: list[Any], room: int, rng: Random) -> None:
             tokens.pop()
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(texts, st.integers(0, 2**32), st.integers(8, 60), st.sampled_from([0.0, 0.1, 1.0]))
 def test_segment_pairs_are_those_of_the_original(
@@ -150,6 +151,7 @@ def test_segment_pairs_are_those_of_the_original(
 # ------------------------------------------------------------------------------------- invariants
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(
     texts,

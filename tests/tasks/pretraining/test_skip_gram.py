@@ -174,6 +174,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_words_of_the_same_neighbours_come_near_and_a_run_resumes_exactly(
     sentences: Path, tmp_path: Path
 ) -> None:
