@@ -252,3 +252,8 @@ def test_mistakes_in_former_keys(words: list[str], says: str) -> None:
         Renamed.resolve(overrides=words)
     with pytest.raises(SettingsError, match="new is given twice, once as old"):
         Renamed.parse({"old": 1, "new": 2})
+
+
+def test_a_long_quotation_is_cut():
+    said = str(BertworksError("a" * 10**6, where="file", fix="Mend it."))
+    assert said == f"file: {'a' * 2000}…. Mend it."

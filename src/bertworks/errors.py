@@ -34,7 +34,10 @@ class BertworksError(Exception):
         return partial(type(self), where=self.where, fix=self.fix), (self.what,)
 
     def __str__(self) -> str:
-        text = f"{self.where}: {self.what}" if self.where else self.what
+        what = self.what
+        if len(what) > _LONGEST:  # it quotes what a file or a user has given
+            what = f"{what[:_LONGEST]}…"
+        text = f"{self.where}: {what}" if self.where else what
         return f"{text}. {self.fix}" if self.fix else text
 
 
@@ -77,6 +80,7 @@ class BertworksWarning(UserWarning):
 MOST_NAMES = 12
 """How many names an error lists."""
 
+_LONGEST = 2000  # characters of what is wrong
 _MOST_CHARACTERS = 60
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 30

@@ -217,6 +217,15 @@ def test_old_spellings_are_read(tmp_path):
         assert torch.equal(tensor, again.network.state_dict()[name]), name
 
 
+def test_a_shard_that_is_not_there_is_named_whatever_its_name(tmp_path):
+    tiny().save(tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").unlink()
+    index = tmp_path / "m" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "é" * 5000}}))
+    with pytest.raises(CheckpointError, match=r"index\.json: names 'é+'…, which is missing$"):
+        bw.load(tmp_path / "m", device="cpu")
+
+
 def edited(tmp_path, edit):
     model = tiny()
     model.save(tmp_path / "m")

@@ -331,3 +331,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] + 200_000
+
+
+def test_a_column_whose_name_is_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"]}), file)
+    file.write_bytes(file.read_bytes().replace(b"text", b"te\xe3t"))
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read as Parquet .*not UTF-8"):
+        list(read_documents([str(file)]))

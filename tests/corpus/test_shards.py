@@ -103,6 +103,7 @@ def test_bad_manifest(prepared: Path, tmp_path: Path) -> None:
         (json.dumps({**tree, "format_version": 99}), "format version 99"),
         (json.dumps({**tree, "tokens": "many"}), "damaged .tokens"),
         (json.dumps({**tree, "token_type": "uint16"}), "shard-00000.arrow.*uint8"),
+        (json.dumps({**tree, "token_type": "uint7"}), "damaged .token_type"),
     ):
         path.write_text(content)
         with pytest.raises(CheckpointError, match=message):

@@ -246,11 +246,9 @@ def tests_of(mutant: Mutant, calls: Calls, seconds: float) -> list[Test]:
     """The tests that call a changed function, in the order in which they are tried."""
     module = mutant.file.relative_to(PACKAGE)
     near = f"tests/{module.parts[0]}/"
-    able = [
-        test
-        for test in calls.tests
-        if any(of == str(module) and mutant.function in (0, at) for of, at in test.calls)
-    ]
+    of_module = [test for test in calls.tests if any(of == str(module) for of, _ in test.calls)]
+    able = [test for test in of_module if (str(module), mutant.function) in test.calls]
+    able = able or of_module  # what is called while the module is imported
     able.sort(key=lambda test: (not test.name.startswith(near), test.seconds))
     used = accumulate(test.seconds for test in able)
     return [test for test, until in zip(able, used, strict=True) if until <= seconds] or able[:1]

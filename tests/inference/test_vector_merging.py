@@ -129,6 +129,16 @@ def test_what_does_not_belong_together(model, tmp_path):
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.parametrize("width", [-1, 1 << 40])
+def test_a_note_of_no_width(model, tmp_path, width):
+    part = tmp_path / "1.parquet"
+    write(model, "parquet", part, part="1/1")
+    note = tmp_path / "1.parquet.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "width": width}))
+    with pytest.raises(DataError, match=r"1\.parquet: is no part with its note beside it"):
+        bw.merge([part], tmp_path / "out.parquet")
+
+
 def test_a_damaged_part_of_parquet(model, tmp_path):
     parts = [tmp_path / "1.parquet", tmp_path / "2.parquet"]
     for number, part in enumerate(parts, 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,20 @@ def test_a_merge_of_unknown_pieces_is_said(tmp_path):
 
 
 SAVED = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
+
+
+def test_a_frame_of_unknown_pieces_is_said(tmp_path):
+    """The library panics where its template names a piece that it does not describe."""
+    tree = json.loads((SAVED / "roberta-classification" / "tokenizer.json").read_text())
+    sequence = [
+        {"SpecialToken": {"id": "<s>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ]
+    frame = {"single": sequence, "pair": sequence, "special_tokens": {}}
+    tree["post_processor"] = {"type": "TemplateProcessing", **frame}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tree))
+    with pytest.raises(DataError, match="the tokenizer cannot be read"):
+        Tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,13 @@ def test_an_outcome_and_an_evaluation_belong_together(path: Path) -> None:
         RunDirectory(path).outcome()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 100_000, b'{"metric": "f1"}'])
+_RUN = b'{"run": "a", "seed": 0, "metrics": {"mcc": 0.5}, "error": null, "remarks": []}'
+_UNMEASURED = (
+    b'{"metric": "f1", "lower_is_better": false, "points": [{"settings": {}, "runs": [%s]}]}' % _RUN
+)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 100_000, b'{"metric": "f1"}', _UNMEASURED])
 def test_a_damaged_table_of_a_grid_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "grid.json").write_bytes(content)
     with pytest.raises(DataError, match=r"grid\.json: the file is damaged"):

@@ -70,7 +70,7 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
         modules = parse_json(file.read_bytes())
         parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"cannot be read ({error!r})", where=str(file)) from None
+        raise CheckpointError(f"is no list of modules ({error})", where=str(file)) from None
     if any(path.is_absolute() or ".." in path.parts for _, path in parts):
         raise CheckpointError("names a path outside of its directory", where=str(file))
     if [kind for kind, _ in parts] == ["Transformer"]:  # with a head of its own: a cross-encoder

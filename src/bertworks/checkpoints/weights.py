@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .. import files
-from ..errors import CheckpointError
+from ..errors import CheckpointError, brief
 from ..model.eight_bits import weight_of
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
@@ -112,9 +112,12 @@ def _files(directory: Path, name: str) -> list[Path]:
         if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
             raise CheckpointError("there is no weight_map", where=str(index))
         found = sorted({directory / Path(shard).name for shard in shards.values()})
+        present = set(os.listdir(directory))
         for file in found:
-            if not file.is_file():
-                raise CheckpointError(f"names {file.name}, which is missing", where=str(index))
+            if file.name not in present or not file.is_file():
+                raise CheckpointError(
+                    f"names {brief(file.name)}, which is missing", where=str(index)
+                )
         return found
     return [directory / name] if (directory / name).is_file() else []
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import zlib
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -124,7 +124,8 @@ class Manifest(_Record):
     left_out_documents: int  # not drawn, by a weight with a fraction
     cut_documents: int  # how often a very long document was cut at a paragraph
     skipped: dict[str, int]  # bad things skipped, by kind
-    token_type: str  # the unsigned integer type of the token ids
+    # the unsigned integer type of the token ids
+    token_type: Annotated[str, Field(pattern=r"^uint(8|16|32)$")]
     vocabulary_size: int  # of the tokenizer; its hash is in `job`
     text: str | None = None  # of a part: the digest of the whole corpus's text
     job: Job

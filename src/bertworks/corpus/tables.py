@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,9 +78,18 @@ def open_parquet(path: str) -> pq.ParquetFile:
         OSError, pyarrow.ArrowException: it is none.
     """
     source = open_raw(path) if is_remote(path) else path
-    with pq.ParquetFile(source) as file:
+    with _names_are_utf_8(), pq.ParquetFile(source) as file:
         names = [field.name for field in file.schema_arrow if _is_string(field.type)]
     return pq.ParquetFile(source, memory_map=True, read_dictionary=names)
+
+
+@contextmanager
+def _names_are_utf_8() -> Iterator[None]:
+    """Have Arrow's own error say that a column's name is damaged."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise pa.ArrowInvalid("a column's name is not UTF-8") from None
 
 
 def read_batches(
@@ -100,11 +110,13 @@ def read_batches(
         group = file.metadata.row_group(number)
         for at in range(group.num_columns):
             chunk = group.column(at)
-            if columns is not None and chunk.path_in_schema.split(".")[0] not in columns:
+            with _names_are_utf_8():
+                name = chunk.path_in_schema
+            if columns is not None and name.split(".")[0] not in columns:
                 continue
             mean = chunk.total_uncompressed_size // max(1, chunk.num_values)
             if mean > limit:  # seen before anything of that size is read
-                raise _too_long(chunk.path_in_schema, limit, path)
+                raise _too_long(name, limit, path)
             row_bytes = max(row_bytes, mean)
     size = max(1, min(_ROWS, _BATCH_BYTES // row_bytes))
     row = 0

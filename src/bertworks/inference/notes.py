@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from .. import files
 from ..parts import Part
@@ -28,7 +28,7 @@ class Note:
     """How far a file is; kept beside it."""
 
     made_with: Mapping[str, Any]  # model and settings
-    width: int = 0  # the numbers of a vector; 0: predictions
+    width: Annotated[int, Field(ge=0, lt=2**31)] = 0  # the numbers of a vector; 0: predictions
     rows: int = 0  # the texts whose vectors are written
     size: int = 0  # the bytes of the part that they take
     cut: int = 0  # the texts among them that were too long, and cut

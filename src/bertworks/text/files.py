@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from .. import files
-from ..errors import DataError
+from ..errors import DataError, brief
 from .definition import (
     CLS,
     CONTINUATION,
@@ -331,6 +331,9 @@ def _number_pieces(
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise DataError("the ids of the vocabulary are not 0, 1, 2, …", where=where)
+    for piece in pieces:
+        if any("\ud800" <= character <= "\udfff" for character in piece):
+            raise DataError(f"the piece {brief(piece)} holds half of a character", where=where)
     return pieces, added
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -192,7 +193,8 @@ def find_frame(tree: Mapping[str, Any]) -> Frame:
     if tree.get("post_processor") is None:
         return Frame((), (), (), 0)
     library = _built(tree)
-    one, two = library.encode("a"), library.encode("a", "a")
+    with _readable():
+        one, two = library.encode("a"), library.encode("a", "a")
     if all(one.special_tokens_mask):
         raise DataError("the tokenizer makes nothing of the letter a")
     start, end = _outside(one.tokens, one.special_tokens_mask)
@@ -249,8 +251,15 @@ def _outside(tokens: Sequence[str], special: Sequence[int]) -> tuple[list[str], 
 
 def _built(tree: Mapping[str, Any]) -> tokenizers.Tokenizer:
     whole = {**tree, "truncation": None, "padding": None}
-    try:
+    with _readable():
         return tokenizers.Tokenizer.from_str(json.dumps(whole))
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What goes wrong in the library is the tree's fault."""
+    try:
+        yield
     except BaseException as error:  # the library raises nothing more specific, and panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise

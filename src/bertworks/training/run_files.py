@@ -140,6 +140,13 @@ class _Grid(_Part):
     lower_is_better: bool
     points: Annotated[list[_GridPoint], Field(min_length=1)]
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        runs = [run for point in self.points for run in point.runs if run.error is None]
+        if any(self.metric not in run.metrics for run in runs):
+            raise ValueError(f"a run has no {self.metric!r}")
+        return self
+
 
 class _Lengths(_Part):
     min: Count

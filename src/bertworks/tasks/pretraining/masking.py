@@ -55,7 +55,9 @@ class MaskingSettings(Settings):
         description="how the number of words of a span is drawn: with odds of 1/n (ALBERT), or "
         "geometric (SpanBERT), among the lengths that the segment has room for",
     )
-    max_span_words: int = Field(3, ge=1, description="the most words of a span; 10 in SpanBERT")
+    max_span_words: int = Field(
+        3, ge=1, le=1000, description="the most words of a span; 10 in SpanBERT"
+    )
     span_geometric_p: float = Field(
         0.2, gt=0, lt=1, description="the odds that a geometric span ends with each word"
     )
