@@ -7,9 +7,9 @@
 A mutant is the module's source with one node of its syntax tree changed. First all tests that are
 not marked slow run once, and each notes which functions of the package it calls, and how long it
 takes (half an hour; `--calls` keeps it in a file). Then those that call the changed function run
-against a changed copy of the package, in a process of their own, until one fails: those of the
-module's folder first, the quickest first, for at most `--seconds`. What is left, the survivors,
-is printed with file, line and change, to be read one by one.
+against a changed copy of the package, in a process of their own, until one fails, for at most
+`--seconds`: those of the module's folder first, and the more specific first, which call the fewest
+functions. The survivors are printed with file, line and change, to be read one by one.
 """
 
 from __future__ import annotations
@@ -249,7 +249,8 @@ def tests_of(mutant: Mutant, calls: Calls, seconds: float) -> list[Test]:
     of_module = [test for test in calls.tests if any(of == str(module) for of, _ in test.calls)]
     able = [test for test in of_module if (str(module), mutant.function) in test.calls]
     able = able or of_module  # what is called while the module is imported
-    able.sort(key=lambda test: (not test.name.startswith(near), test.seconds))
+    # A test that calls little else is about the function.
+    able.sort(key=lambda test: (not test.name.startswith(near), len(test.calls), test.seconds))
     used = accumulate(test.seconds for test in able)
     return [test for test, until in zip(able, used, strict=True) if until <= seconds] or able[:1]
 
