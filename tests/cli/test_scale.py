@@ -88,7 +88,9 @@ def test_estimate(bertworks: Bertworks) -> None:
     shown = bertworks(*words)
     assert shown.exit_code == 0, shown.output
     assert "(40% of the peak, assumed)" in shown.stdout
-    assert "BERT-Large as published" in shown.stdout
+    said = " ".join(shown.stdout.split())
+    assert "BERT-Large as published" in said
+    assert "4 days on 16 TPU chips" in said and "4 days on 64 TPU chips" in said  # §A.2
     found = json.loads(bertworks(*words, "--json").stdout)
     assert f"{found['parameters']:,}, " in shown.stdout
     assert found["machine"]["devices"] == 2

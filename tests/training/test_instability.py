@@ -81,7 +81,10 @@ def test_the_advice_is_about_this_run() -> None:
     assert "epochs=20 learning_rate=2e-5" in advice(learning_rate=1e-4)
     assert "learning_rate" not in advice(learning_rate=5e-5)
     assert "epochs" not in advice(epochs=20)
-    assert "learning_rate=3e-4, since the encoder is small" in advice(hidden_size=128)
+    for small in (128, 256):
+        assert "learning_rate=3e-4, since the encoder is small" in advice(hidden_size=small)
+    assert "learning_rate" not in advice(hidden_size=257)
+    assert "learning_rate=2e-5" in advice(hidden_size=128, learning_rate=3e-4)
     assert "learning_rate" not in advice(lora_rank=8, learning_rate=2e-4)
     assert "reinitialize" not in advice(lora_rank=8)
     assert "seed=5" in advice(seed=4)

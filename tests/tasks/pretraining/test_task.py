@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from bertworks.errors import DataError
 from bertworks.model.config import EncoderConfig
-from bertworks.packed import Batch
+from bertworks.packed import Batch, Padded
 from bertworks.tasks.pretraining.masking import MaskingSettings
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingExample, PretrainingSource
@@ -152,6 +152,26 @@ def test_a_batch_without_masks_has_a_loss_of_zero(
     losses = network(batch)
     assert losses["mlm"].item() == 0
     sum(losses.values(), torch.zeros(())).backward()
+
+
+@pytest.mark.parametrize("nsp", [True, False])
+def test_a_padded_batch_gives_what_a_pack_does(
+    task: PretrainingTask, examples: list[PretrainingExample], nsp: bool
+) -> None:
+    examples = sorted(examples[:4], key=lambda one: len(one.input_ids))  # as in a pack
+    batch = task.collate(examples).to("cpu")
+    torch.manual_seed(0)
+    network = PretrainingNetwork(config(), next_sentence=nsp).eval()
+    ids, mask = batch.packed.to_padded()
+    types, _ = batch.packed.to_padded(batch.packed.token_type_ids)
+    found, expected = network.padded(Padded.of(ids, mask, types)), network.predict(batch)
+    assert set(found) == ({"prediction_logits", "seq_relationship_logits"} if nsp else {"logits"})
+    mlm = found["prediction_logits" if nsp else "logits"][mask]
+    masked = mlm[batch.targets["masked_positions"]]
+    torch.testing.assert_close(masked, expected["mlm_logits"], rtol=0, atol=1e-6)
+    if nsp:
+        pairs = found["seq_relationship_logits"]
+        torch.testing.assert_close(pairs, expected["nsp_logits"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("format_", ["full-sentences", "doc-sentences"])
