@@ -165,6 +165,11 @@ def test_a_run_resumes(run: Path, table: Path, relation_task: Any) -> None:
         ("class Task: ...", "own.py:Other", "defines no task 'Other'"),
         ("class Task: ...", "own.py:Task", "is no task"),
         (
+            "from bertworks.tasks.pretraining.task import PretrainingTask as Task",
+            "own.py:Task",
+            "PretrainingTask is no LabelledTask",
+        ),
+        (
             "import bertworks\nclass Task(bertworks.ClassifyingTask):\n    name = 'tagging'",
             "own.py:Task",
             "the name of Task is 'tagging'",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from bertworks.model.config import EncoderConfig
+from bertworks.model.encoder import Encoder
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.pretraining.task import PretrainingNetwork
 from bertworks.training.fit import FitSettings, Phase, fit
@@ -121,6 +123,34 @@ def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatc
         sum(losses.values()).backward()  # type: ignore[union-attr]
     assert flops_of_batch(network, batch) == pytest.approx(counter.get_total_flops(), rel=0.02)
     assert encoder_flops(config, packed) < flops_of_batch(network, batch) / 3
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"gated": True},
+        {"attention": "two-way"},
+        {"attention": "causal", "mixer": "lstm", "positions": "none"},
+        {"attention": "two-way", "mixer": "lstm", "positions": "none"},
+    ],
+    ids=str,
+)
+def test_each_matrix_multiplies_each_token_once(
+    kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch counts attention's products; it does not see into an LSTM."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    monkeypatch.setattr("bertworks.model.attention._CALLS", 0)  # without padding, as above
+    config = EncoderConfig.of_size("tiny", vocab_size=500, hidden_dropout_prob=0.0, **kind)
+    packed = Packed.from_arrays([np.full(length, 7) for length in (20, 20, 33, 64)])
+    encoder = Encoder(config, pooler=False)
+    with FlopCounterMode(display=False) as counter:
+        encoder(packed.to("cpu"))
+    attention = counter.get_flop_counts()["Global"].get(torch.ops.aten.bmm, 0)
+    matrices = sum(part.numel() for part in encoder.layers.parameters() if part.ndim == 2)
+    assert encoder_flops(config, packed) == 2 * packed.num_tokens * matrices + attention
 
 
 def test_no_step_is_faster_than_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

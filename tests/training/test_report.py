@@ -212,6 +212,68 @@ def test_the_headline_is_measured_as_the_model_was(run: Path) -> None:
     assert "held out, step 10" in head
 
 
+def test_the_headline_says_what_the_run_took(run: Path) -> None:
+    lines = [_train(step, mlm=1.0) for step in (10, 20, 30)]
+    for line, speed, share in zip(lines, (1000.0, 9000.0, 4000.0), (0.5, 0.0, 0.25), strict=True):
+        line["time"] |= {"tokens_per_second": speed, "peak_share": share}
+    _write_lines(run / "journal.jsonl", lines)
+    words = _Page(write_report(run).read_text("utf-8")).words
+    for said in ("Tokens30k300 rows", "Time15 sall sessions", "second4kmedian; 25% of matmul peak"):
+        assert said in words, said
+    assert "Matmul peak: " in words
+    for line in lines:
+        del line["time"]["peak_share"]
+    _write_lines(run / "journal.jsonl", lines)
+    words = _Page(write_report(run).read_text("utf-8")).words
+    assert "second4kmedian" in words
+    assert "peak" not in words
+
+
+def test_each_session_is_told(run: Path) -> None:
+    page = _Page(write_report(run).read_text("utf-8"))
+    assert f"UTCEventStep2026-01-02 03:04:05start0cpu {NASTY}" in page.words
+    assert "begun 2026-01-02 03:04:05 UTC" in page.words
+    start = {"event": "start", "at": "2026-01-02T03:04:05+00:00", "cpu": "Xeon"}
+    for device, machine in (("cpu", "Xeon"), ("H200", "H200")):
+        _write_lines(run / "sessions.jsonl", [{**start, "device": device}])
+        words = _Page(write_report(run).read_text("utf-8")).words
+        assert f"begun 2026-01-02 03:04:05 UTC · {machine}\n" in words
+    note = {"event": "note", "at": "2026-01-02T03:05:06+00:00", "text": "as it is"}
+    _write_lines(run / "sessions.jsonl", [note])
+    assert "03:05:06noteas it is" in _Page(write_report(run).read_text("utf-8")).words
+    (run / "sessions.jsonl").unlink()
+    page = _Page(write_report(run).read_text("utf-8"))
+    assert "sessions" not in {given.get("class") for _, given in page.tags}
+
+
+@pytest.mark.parametrize(("count", "every"), [(1, 1), (30, 1), (31, 2), (95, 4)])
+def test_of_many_evaluations_some_are_shown(run: Path, count: int, every: int) -> None:
+    """Evenly, the last one among them."""
+    lines = [_eval(step, loss=1000.0 * step) for step in range(1, count + 1)]
+    _write_lines(run / "journal.jsonl", lines)
+    words = _Page(write_report(run).read_text("utf-8")).words
+    table = words[words.index("StepLoss") : words.index("Data")].removeprefix("StepLoss").strip()
+    steps = range(count, 0, -every)
+    assert table == "".join(f"{step}{1000 * step:,.1f}" for step in reversed(steps))
+    assert len(steps) <= 30
+
+
+def test_what_is_drawn_of_a_run(run: Path) -> None:
+    found = {}
+    for chart in charts_of(RunFacts.read(read_run(run))):
+        found[chart.title] = {curve.name: list(curve.values) for curve in chart.curves}
+        assert chart.is_percent == ("accuracy" in chart.title)
+        assert chart.from_zero == (chart.title in ("Learning rate", "Tokens a second"))
+    assert found == {
+        "MLM loss": {"training": [8.0, 7.0, 6.0, 5.0], "held out": [4.321]},
+        "NSP loss": {"training": [0.6] * 4, "held out": [0.6]},
+        "MLM accuracy": {"held out": [0.25]},
+        "NSP accuracy": {"held out": [0.7], "majority": [0.6]},
+        "Learning rate": {"": [1e-4] * 4},
+        "Tokens a second": {"": [2000.0] * 4},
+    }
+
+
 def test_an_early_end_is_told(run: Path) -> None:
     why = f"stopped early after step 40 of 90: {NASTY} was best"
     with (run / "journal.jsonl").open("a") as file:
