@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
+import sentencepiece
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
-from bertworks.text.readers import NORMAL, Piece, SentencePieceModel, read_model
+from bertworks.text.readers import (
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    Piece,
+    SentencePieceModel,
+    read_model,
+)
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.wire import bytes_field, number_field
 
 from . import peers
 from .compare import LANGUAGES, SAMPLE, Peer, compare, xquad
 
+SAVED = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
 each_text = pytest.mark.parametrize(
     "step", [pytest.param(SAMPLE, id="sample"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 )
@@ -167,6 +180,18 @@ def test_fairseq_puts_two_separators_between(peers_of, family):
     assert peer.tokenizer.tokens(ids)[1:-1] == ["</s>", "</s>"]
 
 
+@pytest.mark.parametrize("model", ["xlm-roberta-tagging", "camembert-classification"])
+def test_what_fairseq_added_is_not_found_in_a_text(tmp_path, model):
+    for name in ("sentencepiece.bpe.model", "config.json"):
+        (tmp_path / name).write_bytes((SAVED / model / name).read_bytes())
+    tokenizer = Tokenizer.load(tmp_path)
+    added = {piece for piece in tokenizer.pieces if piece[0] == "<" and len(piece) > 1}
+    assert {"<s>", "</s>", "<pad>", "<mask>", "<unk>"} <= added
+    for text in added:
+        tokens = tokenizer.tokens(tokenizer.piece_ids([f"a {text} b"])[0])
+        assert not set(tokens) & (added - {"<unk>"}), text
+
+
 def test_the_first_gpt_has_no_special_tokens(peers_of):
     tokenizer = peers_of("openai-gpt")[0].tokenizer
     assert tokenizer.encode("hello").num_tokens == len(tokenizer.piece_ids(["hello"])[0])
@@ -204,9 +229,6 @@ def test_a_merge_of_unknown_pieces_is_said(tmp_path):
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
     with pytest.raises(DataError, match=r"merges\.txt:2: 'b' is not in the vocabulary"):
         Tokenizer.load(tmp_path)
-
-
-SAVED = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
 
 
 def test_a_frame_of_unknown_pieces_is_said(tmp_path):
@@ -256,3 +278,31 @@ def test_a_text_ends_with_a_separator_or_what_the_settings_name():
     for named, end in (("<pad>", "<pad>"), ({"content": "<s>"}, "<s>"), ("none of it", None)):
         assert replace(bare, config={"eos_token": named}).end == end
     assert replace(bare, config={}).end is None
+
+
+def test_pieces_that_a_user_defined_are_found_as_sentencepiece_finds_them(tmp_path):
+    """They compete with pieces that they are a part of, which are a little better or worse."""
+    scores = {"a": -2.3, "b": -5.2, "é": -4.7, "▁": -3.1, "▁a": -2.9}
+    scores |= {"baa": -2.15, "bab": -5.15, "éba": -2.05, "ébb": -5.05}
+    pieces = [("<pad>", 0.0, CONTROL), ("<unk>", 0.0, UNKNOWN)]
+    pieces += [(special, 0.0, CONTROL) for special in ("[CLS]", "[SEP]", "[MASK]")]
+    pieces += [(text, score, NORMAL) for text, score in scores.items()]
+    pieces += [(text, 0.0, USER_DEFINED) for text in ("ba", "éb")]
+    model = b"".join(
+        bytes_field(
+            1,
+            bytes_field(1, text.encode())
+            + b"\x15"  # the second field, of four bytes
+            + struct.pack("<f", score)
+            + number_field(3, kind),
+        )
+        for text, score, kind in pieces
+    )
+    (tmp_path / "spiece.model").write_bytes(model)
+    (tmp_path / "tokenizer_config.json").write_text('{"keep_accents": true}')
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+    tokenizer = Tokenizer.load(tmp_path)
+    texts = ["".join(letters) for letters in product("abé ", repeat=5)]
+    for text, own in zip(texts, tokenizer.piece_ids(texts), strict=True):
+        # Two orders of the same pieces are equally good.
+        assert sorted(own.tolist()) == sorted(theirs.encode(text)), text
