@@ -50,6 +50,8 @@ def test_a_causal_bert_is_theirs_as_a_decoder(tmp_path):
     model = bw.Model(tokenizer, task, task.network(config).eval())
     published.redraw(model.network)
     model.save(tmp_path / "m")
+    (named,) = transformers.AutoConfig.from_pretrained(tmp_path / "m").architectures
+    assert named == "BertLMHeadModel"
     theirs = transformers.BertLMHeadModel.from_pretrained(tmp_path / "m").eval()
     packed, inputs, mask = journeys.batch_of(model)
     with torch.no_grad():

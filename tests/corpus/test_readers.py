@@ -281,6 +281,16 @@ def test_parquet_values(tmp_path: Path) -> None:
     assert paragraphs(tmp_path / "two.parquet", column="b") == [["B"]]
 
 
+def test_only_what_is_read_of_a_parquet_file_may_be_too_long(tmp_path: Path) -> None:
+    notes = [f"{number} " * 100 for number in range(10)]
+    file = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"text": ["A"] * 10, "note": notes}), file)
+    assert paragraphs(file, max_line_bytes=50) == [["A"]] * 10
+    # Its size is known before it is read, and so is of no row.
+    with pytest.raises(DataError, match=r"f\.parquet: a value of 'note' is longer than 50 bytes"):
+        paragraphs(file, column="note", max_line_bytes=50)
+
+
 def test_only_string_column_is_chosen(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_text('{"id": 1, "body": "A"}\n{"id": 2, "body": "B"}')
     assert paragraphs(tmp_path / "f.jsonl") == [["A"], ["B"]]

@@ -81,6 +81,15 @@ def test_the_tokens_are_those_of_the_whole(texts: list[str], longest: int) -> No
             np.testing.assert_array_equal(own, other)
 
 
+@pytest.mark.parametrize("longest", [1, 2, 3])  # four portions, three, and two
+def test_a_text_in_a_few_portions(monkeypatch: pytest.MonkeyPatch, longest: int) -> None:
+    monkeypatch.setattr(portions, "LONGEST", longest)
+    (segment,) = TOKENIZERS[0].segments(["a ab a."])
+    assert TOKENIZERS[0].tokens(segment.input_ids) == ["a", "a", "##b", "a", "."]
+    assert segment.offsets.tolist() == [[0, 1], [2, 3], [3, 4], [5, 6], [6, 7]]
+    assert segment.word_ids.tolist() == [0, 1, 1, 2, 3]
+
+
 def test_a_typed_mask_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portions, "LONGEST", 2)
     (segment,) = TOKENIZERS[0].segments(["a a [MASK] a."], typed_mask=True)
