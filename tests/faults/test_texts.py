@@ -62,14 +62,14 @@ def _texts(seed: str, first: int, last: int) -> Iterator[tuple[int, str]]:
         yield number, generated(random.Random(f"{seed} {number}"))
 
 
-def tokenize_many(model: Path, seed: str, count: int, faults: Path) -> None:
+def tokenize_many(model: Path, seed: str, first: int, last: int, faults: Path) -> None:
     """Offsets lie in the text in order, ids in the vocabulary, and nothing is a special token."""
     import bertworks as bw
 
     tokenizer = bw.Tokenizer.load(model)
     special = set(tokenizer.special_ids.tolist()) - {tokenizer.unk_id}
     with faults.open("w") as file:
-        for number, text in _texts(seed, 0, count):
+        for number, text in _texts(seed, first, last):
             try:
                 encoded = tokenizer.encode(text)
                 inner = ~encoded.special_tokens_mask
@@ -88,7 +88,7 @@ def tokenize_many(model: Path, seed: str, count: int, faults: Path) -> None:
                 file.write(json.dumps([number, traceback.format_exc()]) + "\n")
 
 
-def use_many(world: World, seed: str, count: int, faults: Path) -> None:
+def use_many(world: World, seed: str, first: int, last: int, faults: Path) -> None:
     """A vector and a prediction is of a text alone, whatever is beside it, and is finite."""
     import numpy as np
 
@@ -98,8 +98,8 @@ def use_many(world: World, seed: str, count: int, faults: Path) -> None:
     found = bw.load(world.finetuned, device="cpu")
     size = 32
     with faults.open("w") as file:
-        for first in range(0, count, size):
-            drawn = [text[:20_000] for _, text in _texts(seed, first, min(count, first + size))]
+        for start in range(first, last, size):
+            drawn = [text[:20_000] for _, text in _texts(seed, start, min(last, start + size))]
             texts = [text for text in drawn if not has_half(text)] or ["a door"]
             try:
                 vectors = found.embed(texts, precision="fp32")
@@ -111,8 +111,10 @@ def use_many(world: World, seed: str, count: int, faults: Path) -> None:
                     total = math.fsum(answer["probabilities"].values())
                     assert abs(total - 1) < 1e-5
             except Exception:
-                file.write(json.dumps([first, traceback.format_exc()]) + "\n")
+                file.write(json.dumps([start, traceback.format_exc()]) + "\n")
 
+
+AT_ONCE = 10_000  # texts of a process, which may take ten minutes
 
 _TOKENIZERS = ("roberta-classification", "albert-choice", "camembert-classification", "tagging")
 
@@ -120,22 +122,28 @@ _TOKENIZERS = ("roberta-classification", "albert-choice", "camembert-classificat
 @pytest.mark.parametrize("name", ["world", *_TOKENIZERS, "openai-gpt-classification"])
 def test_tokenizers(world: World, tmp_path: Path, tally: Callable[..., None], name: str) -> None:
     model = world.vocab if name == "world" else FAMILIES / name
-    count = tries(500, 150_000)
-    status = processes.call(tokenize_many, model, f"{SEED} {name}", count, tmp_path / "faults")
-    _report(tmp_path / "faults", status, count, tally)
+    _try_many(tokenize_many, model, f"{SEED} {name}", tries(500, 150_000), tmp_path, tally)
 
 
 def test_embed_and_predict(world: World, tmp_path: Path, tally: Callable[..., None]) -> None:
-    count = tries(1000, 100_000)
-    status = processes.call(use_many, world, str(SEED), count, tmp_path / "faults")
-    _report(tmp_path / "faults", status, count, tally)
+    _try_many(use_many, world, str(SEED), tries(1000, 100_000), tmp_path, tally)
 
 
-def _report(faults: Path, status: int, count: int, tally: Callable[..., None]) -> None:
-    lines = faults.read_text().splitlines()
-    tally(texts=count, faults=len(lines))
-    assert not lines, "\n".join(json.loads(line)[1] for line in lines[:5])
-    assert status == 0, "the process ended early: see its standard error"
+def _try_many(
+    function: Callable[..., None],
+    what: object,
+    seed: str,
+    count: int,
+    folder: Path,
+    tally: Callable[..., None],
+) -> None:
+    for first in range(0, count, AT_ONCE):
+        last, faults = min(count, first + AT_ONCE), folder / "faults"
+        status = processes.call(function, what, seed, first, last, faults)
+        lines = faults.read_text().splitlines()
+        tally(texts=last - first, faults=len(lines))
+        assert not lines, "\n".join(json.loads(line)[1] for line in lines[:5])
+        assert status == 0, "the process ended early: see its standard error"
 
 
 def test_megabyte_words(world: World, tmp_path: Path) -> None:
