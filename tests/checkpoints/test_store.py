@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
@@ -25,7 +26,7 @@ from transformers import (
 import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.store import own_tensors, read_tensors
-from bertworks.checkpoints.weights import _read_in_order
+from bertworks.checkpoints.weights import _read_in_order, write_weights
 from bertworks.errors import CheckpointError, OutputError
 from bertworks.model.config import EncoderConfig
 from bertworks.tables.schema import Columns
@@ -291,6 +292,18 @@ def test_damage_and_absence_are_said(tmp_path):
         bw.load(tmp_path / "m", device="cpu")
     with pytest.raises(CheckpointError, match="there is no config"):
         bw.load(tmp_path, device="cpu")
+
+
+def test_weights_that_cannot_be_written_are_an_error_of_the_system(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        write_weights(tmp_path / "no" / "file", {"x": torch.zeros(2)})
+
+    def fail(*_):  # what its language says of a write without a number of the system
+        raise SafetensorError("Error while serializing: I/O error: failed to write whole buffer")
+
+    monkeypatch.setattr("bertworks.checkpoints.weights.save_file", fail)
+    with pytest.raises(OSError, match="failed to write whole buffer"):
+        write_weights(tmp_path / "file", {"x": torch.zeros(2)})
 
 
 def test_a_model_is_replaced_whole(tmp_path):
