@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import onnxruntime
 import pytest
@@ -12,6 +13,8 @@ from torch.nn import functional as F
 
 import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
+from bertworks.checkpoints.saving import check_layout
+from bertworks.errors import CheckpointError
 from bertworks.export import PaddedNetwork, write_onnx
 from bertworks.packed import Batch
 from bertworks.tasks import task_class
@@ -276,3 +279,20 @@ def test_a_head_that_reads_no_dropout_is_written_none(family, kind, tmp_path):
     bw.Model(tokenizer, task, task.network(config).eval()).save(tmp_path)
     assert 0.37 not in json.loads((tmp_path / "config.json").read_text()).values()
     assert bw.load(tmp_path, device="cpu").task.settings.dropout == 0.37
+
+
+@pytest.mark.parametrize(
+    ("attribute", "says"),
+    [
+        ("my_head", None),
+        ("mlm_head", "has no place for the tensor 'mlm_head.weight'"),
+        ("encoder", "has no place for the tensor 'encoder.weight'"),
+        ("embeddings", "'embeddings.weight' has a name that the family 'bert' reads as another"),
+    ],
+)
+def test_which_tensors_a_family_has_a_place_for(attribute, says):
+    network = torch.nn.Module()
+    setattr(network, attribute, torch.nn.Linear(2, 2))
+    refused = pytest.raises(CheckpointError, match=says) if says else nullcontext()
+    with refused:
+        check_layout(network, geometry("bert"), "encoder")

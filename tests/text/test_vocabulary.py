@@ -171,6 +171,9 @@ def test_progress_is_told(monkeypatch):
     reported = []
     train_vocabulary(TEXT, size=200, progress=lambda stage, done: reported.append((stage, done)))
     assert reported == [("paragraphs", len(TEXT))]
+    with pytest.raises(DataError, match="no words"):
+        train_vocabulary([], progress=lambda stage, done: reported.append((stage, done)))
+    assert reported[1:] == [("paragraphs", 0)]
 
 
 PROGRAM = """
