@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import bertworks as bw
 from bertworks.checkpoints.bundle import masked_checksum, read_bundle, write_bundle
+from bertworks.checkpoints.tensorflow import original_tensors
 from bertworks.errors import CheckpointError
 from bertworks.export import write_tensorflow
 from bertworks.packed import Packed
@@ -102,6 +103,12 @@ def test_tensorflows_layout_has_no_classifier_on_the_mean(tmp_path):
     config = model.encoder.config.with_values(classifier_pooling="mean")
     with pytest.raises(CheckpointError, match="classifier_pooling=mean"):
         write_tensorflow(tmp_path, network=model.network, config=config, tokenizer=model.tokenizer)
+
+
+@pytest.mark.parametrize("name", ["my_head.scale", "my_head.layer_1.weight"])  # none, another's
+def test_a_tensor_that_tensorflows_layout_has_no_name_for(name):
+    with pytest.raises(CheckpointError, match=f"has no place for '{name}'"):
+        original_tensors({name: torch.zeros(2)})
 
 
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
