@@ -21,6 +21,7 @@ from bertworks.errors import CheckpointError, SettingsError, TrainingError
 from bertworks.packed import Batch
 from bertworks.tasks.task import Network
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints, load_weights
+from bertworks.training.distributed import Team
 from bertworks.training.fit import Best, FitResult, FitSettings, Phase, fit
 from bertworks.training.journal import RunDirectory
 from bertworks.training.progress import Progress
@@ -185,6 +186,16 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     assert result.metrics == before[-1]["metrics"]
     assert torch.equal(weights(first), weights(second))
     assert journal(tmp_path / "run") == before
+
+
+def test_ranks_that_see_other_checkpoints_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on two machines without a common file system."""
+    train(tmp_path / "run")
+    monkeypatch.setattr(Team, "gather", lambda _, value: [value, None])
+    with pytest.raises(TrainingError, match=r"\(0: step-00000020, 1: none\)\. Put the run"):
+        train(tmp_path / "run")
 
 
 def signalling(at: int, number: int) -> Callable[[Network], dict[str, float]]:

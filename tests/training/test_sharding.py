@@ -9,14 +9,25 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
+from torch.distributed.fsdp import FSDPModule
 
 from bertworks.errors import CheckpointError, SettingsError
 from bertworks.training.checkpoint import ResumeWarning, load_newest
 from bertworks.training.journal import RunDirectory
 from bertworks.training.settings import FinetuneSettings, FitSettings
-from bertworks.training.sharding import check_can_shard
+from bertworks.training.sharding import (
+    check_can_shard,
+    full,
+    is_sharded,
+    local,
+    put_together,
+    shard,
+    spread_like,
+)
 
+from .letters import letters_network
 from .shard_run import shard_run
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +56,33 @@ def assert_equal(out: Path, steps: int) -> None:
     assert found[0] is not None and found[1] is not None
     torch.testing.assert_close(found[0].weights, found[1].weights, **CLOSE)
     torch.testing.assert_close(found[0].optimizer, found[1].optimizer, **CLOSE)
+
+
+def test_a_process_alone_has_a_part_that_is_the_whole() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        network = letters_network()
+        sharded = shard(network, torch.device("cpu"), 1)
+        assert is_sharded(sharded)
+        assert not is_sharded(network)
+        parts = dict(sharded.named_parameters())
+        wholes = dict(network.named_parameters())
+        assert parts.keys() == wholes.keys()
+        assert all(isinstance(layer, FSDPModule) for layer in sharded.encoder.layers)
+        for name, part in parts.items():
+            assert torch.equal(full(part), wholes[name])
+            again = spread_like(part, wholes[name].detach() + 1)
+            assert again.placements == part.placements
+            assert torch.equal(local(again), wholes[name] + 1)
+            count = torch.tensor(3.0)  # an optimizer's state that is one number stays as it is
+            assert torch.equal(spread_like(part, count), count)
+            with torch.no_grad():
+                local(part).add_(1)
+        put_together(sharded, network)
+        for name, part in parts.items():
+            assert torch.equal(full(part), wholes[name])
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.long
