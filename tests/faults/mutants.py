@@ -98,8 +98,9 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
     elif isinstance(new, ast.IfExp):
         new.body, new.orelse = new.orelse, new.body
         yield new
-    elif isinstance(new, ast.Return) and new.value is not None:
-        yield ast.Return(ast.Constant(None))
+    elif isinstance(new, ast.Return):
+        if new.value is not None and ast.unparse(new.value) != "None":
+            yield ast.Return(ast.Constant(None))
     elif isinstance(new, ast.Break):
         yield ast.Continue()
     elif isinstance(new, ast.Raise) or (
