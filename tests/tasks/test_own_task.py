@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,24 @@ def test_a_saved_model_has_its_head_under_its_own_name(run: Path, table: Path) -
     again = opened.save(run.parent / "again")
     for name in ("model.safetensors", "bertworks.json"):
         assert (again / name).read_bytes() == (model / name).read_bytes()
+
+
+@pytest.mark.parametrize("names", [("no", "yes"), ("no", "perhaps", "yes")])
+def test_of_two_classes_the_last_is_looked_for(relation_task: Any, names: tuple[str, ...]) -> None:
+    columns = {role: role for role in ("words", "first", "second", "label")}
+    values = {"columns": columns, "labels": names, "max_seq_length": 12}
+    task = relation_task.from_dict(values, tiny().tokenizer)
+    gold, logits = torch.tensor([0, 1, 1, 1]), torch.eye(len(names))[[0, 0, 1, 1]]
+    rows = [{"words": ["a"], "first": [0, 1], "second": [0, 1]}] * 4
+    batch = task.collate([task.example(row, at, labelled=False) for at, row in enumerate(rows)])
+    batch = replace(batch.to("cpu"), targets={"labels": gold})
+    evaluator = task.evaluator()
+    evaluator.add({"logits": logits}, batch)
+    found = evaluator.result()
+    assert tuple(found) == task.metrics
+    assert task.positive == ("yes" if len(names) == 2 else None)
+    # Of three that are there two are found, and nothing else is taken for them.
+    assert found.get("f1") == (pytest.approx(0.8) if len(names) == 2 else None)
 
 
 @pytest.mark.usefixtures("forgotten")

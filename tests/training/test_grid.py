@@ -222,6 +222,28 @@ def test_mean_spread_and_best(table: list[list[float | None]], lower: bool) -> N
         assert result.best.metrics["loss"] == pick(result.ranked[0].values)
 
 
+def test_a_notebook_shows_the_points() -> None:
+    def point(epochs: int, *values: float | None) -> PointResult:
+        runs = [
+            GridRun({"epochs": epochs}, seed, Path(f"{epochs}-{seed}"), error="it failed")
+            if value is None
+            else GridRun({"epochs": epochs}, seed, Path(f"{epochs}-{seed}"), {"accuracy": value})
+            for seed, value in enumerate(values)
+        ]
+        return PointResult.of(runs, "accuracy")
+
+    points = point(1, 0.25, 0.5), point(2, 0.5, 0.75), point(3, None, None)
+    result = GridResult(RunDirectory("out"), Best("accuracy", False), points)
+    assert repr(result) == "<GridResult out: 3 points, best 2-1: accuracy 0.75>"
+    page = result._repr_html_()
+    places = [page.index(f"{value}</td>") for value in ("0.625", "0.375", "failed")]
+    assert places == sorted(places)
+    assert "accuracy, the best of 3 first" in page
+    assert "Means over the seeds." in page
+    alone = GridResult(RunDirectory("out"), Best("accuracy", False), (point(1, 0.25),))
+    assert "Means" not in alone._repr_html_()
+
+
 def test_without_a_grid_it_is_one_point(run: Run) -> None:
     (point,) = run(seeds=2).points
     assert (point.point, len(point.values)) == ({}, 2)
