@@ -391,6 +391,12 @@ def test_what_is_not_finite_is_null() -> None:
     assert json.loads(text, parse_constant=refuse)["metrics"] == {"loss": None}
 
 
+def test_a_notebook_shows_an_evaluation() -> None:
+    page = Evaluation({"loss": 0.25}, 1234, ["look here"])._repr_html_()
+    for said in ("Evaluation of 1,234 rows", "0.25", "<p>look here</p>"):
+        assert said in page
+
+
 def test_another_file_is_refused() -> None:
     with pytest.raises(DataError, match=r"evaluation\.json: .*mistakes"):
         Breakdown.parse({"mistakes": [{"row": "first"}]}, where="evaluation.json")

@@ -132,3 +132,8 @@ def test_letters_count_from_a_whether_or_not_it_occurs():
 def test_bad_rows(row, says):
     with pytest.raises(DataError, match=says):
         make_task().example(row, 0, where="f:3")
+
+
+def test_a_text_alone_is_no_row():
+    with pytest.raises(DataError, match="'a b': multiple choice takes rows of a prompt"):
+        make_task().text_row("a b")

@@ -132,6 +132,18 @@ def test_documents_articles_and_queries_stay_together() -> None:
     assert len(chosen) == 6
 
 
+def test_choices_of_one_prompt_stay_together() -> None:
+    rows = [
+        {"prompt": chr(97 + number // 4), "choices": ["a", "b"], "label": number % 2}
+        for number in range(80)
+    ]
+    data = read("choice", rows, 0.1)
+    assert data.split is not None
+    assert data.split.kept_together == ("prompt",)
+    prompts = {(row - 1) // 4 for row in data.split.rows}
+    assert sorted(data.split.rows) == [4 * at + n for at in sorted(prompts) for n in (1, 2, 3, 4)]
+
+
 def test_a_document_alone_is_split_by_sentences() -> None:
     tagged = [
         {"words": ["x", chr(97 + number)], "tags": ["B-N", "O"], "document": 0}

@@ -124,3 +124,5 @@ def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
     said = [line.get("text") for line in result.run.sessions()]
     assert {accuracy, loss, advice} <= set(said)
     assert "no better than 0.500" in result.run.report.read_text()
+    assert advice in repr(result)
+    assert f"<p>{advice}</p>" in result._repr_html_()

@@ -174,6 +174,8 @@ def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path
     result = tiny_run(prepared, tmp_path / "run")
     run = read_run(tmp_path / "run")
     assert result.steps == STEPS
+    assert f"{STEPS} steps, " in repr(result)
+    assert f"Pre-trained for {STEPS} steps, " in result._repr_html_()
     assert result.resumed_from is None
     lines = list(run.lines())
     evaluations = [line for line in lines if line["kind"] == "eval"]
