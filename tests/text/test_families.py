@@ -268,7 +268,7 @@ def test_what_a_sentencepiece_model_leaves_out_is_usual(tmp_path):
     file = tmp_path / "spiece.model"
     file.write_bytes(b"".join(field(1, field(1, piece)) for piece in (b"a", b"b")))
     pieces = (Piece("a", 0.0, NORMAL), Piece("b", 0.0, NORMAL))
-    assert read_model(file) == SentencePieceModel(pieces, 0, b"", True, False)
+    assert read_model(file) == SentencePieceModel(pieces, 0, b"", True, True, False)
 
 
 def test_a_text_ends_with_a_separator_or_what_the_settings_name():
@@ -280,8 +280,9 @@ def test_a_text_ends_with_a_separator_or_what_the_settings_name():
     assert replace(bare, config={}).end is None
 
 
-def test_pieces_that_a_user_defined_are_found_as_sentencepiece_finds_them(tmp_path):
-    """They compete with pieces that they are a part of, which are a little better or worse."""
+@pytest.mark.parametrize("begins_with_space", [True, False])
+def test_settings_of_a_sentencepiece_model(tmp_path, begins_with_space):
+    """Users' pieces compete with those that they are a part of, a little better or worse."""
     scores = {"a": -2.3, "b": -5.2, "é": -4.7, "▁": -3.1, "▁a": -2.9}
     scores |= {"baa": -2.15, "bab": -5.15, "éba": -2.05, "ébb": -5.05}
     pieces = [("<pad>", 0.0, CONTROL), ("<unk>", 0.0, UNKNOWN)]
@@ -298,6 +299,7 @@ def test_pieces_that_a_user_defined_are_found_as_sentencepiece_finds_them(tmp_pa
         )
         for text, score, kind in pieces
     )
+    model += bytes_field(3, number_field(3, begins_with_space))
     (tmp_path / "spiece.model").write_bytes(model)
     (tmp_path / "tokenizer_config.json").write_text('{"keep_accents": true}')
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model)

@@ -138,6 +138,7 @@ class SentencePieceModel:
     unk_id: int  # the unknown piece
     charsmap: bytes  # how characters are normalised, compiled
     strips_spaces: bool  # whether spaces at the ends are removed, and several made one
+    begins_with_space: bool  # whether a space is put before a text
     byte_fallback: bool  # whether unknown characters become pieces for their bytes
 
 
@@ -172,6 +173,7 @@ def read_model(file: Path) -> SentencePieceModel:
         unk_id=next((at for at, piece in enumerate(pieces) if piece.kind == UNKNOWN), 0),
         charsmap=normalizer.get(2, b""),
         strips_spaces=bool(normalizer.get(4, 1)),
+        begins_with_space=bool(normalizer.get(3, 1)),
         byte_fallback=bool(trainer.get(35, 0)),
     )
 
@@ -254,7 +256,7 @@ def _definition(
     metaspace = {
         "type": "Metaspace",
         "replacement": "▁",
-        "prepend_scheme": "always",
+        "prepend_scheme": "always" if model.begins_with_space else "never",
         "split": True,
     }
     tree = {
