@@ -198,6 +198,15 @@ def test_ranks_that_see_other_checkpoints_are_named(
         train(tmp_path / "run")
 
 
+@pytest.mark.parametrize(("precision", "said"), [("fp32", "float32"), ("bf16", "bfloat16")])
+def test_a_session_says_what_it_computes_in(tmp_path: Path, precision: str, said: str) -> None:
+    settings = SETTINGS.with_values(precision=precision)
+    train(tmp_path / "run", settings, phases=[Phase(ToySource(1), 1, "short")])
+    start, *_ = RunDirectory(tmp_path / "run").sessions()
+    facts = start["event"], start["computes in"], start["processes"], start["sharding"]
+    assert facts == ("start", said, 1, "none")
+
+
 def signalling(at: int, number: int) -> Callable[[Network], dict[str, float]]:
     """An evaluation during which, the `at`-th time, a signal comes."""
     calls = itertools.count(1)
