@@ -227,8 +227,5 @@ def _runs(sentence: str, words: Sequence[re.Match[str]], within: set[str]) -> It
             end = last = word.end()
         elif start >= 0 and text in _SMALL:
             last = word.end()
-        elif start >= 0:
-            yield start, end
-            start = -1
     if start >= 0:
         yield start, end
