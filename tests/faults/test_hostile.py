@@ -150,7 +150,7 @@ def test_weights_lie_in_their_directory(model: Path, tmp_path: Path) -> None:
     for path in ("../outside.safetensors", str(tmp_path / "outside.safetensors")):
         index = {"weight_map": dict.fromkeys(names, path)}
         (model / "model.safetensors.index.json").write_text(json.dumps(index))
-        with pytest.raises(CheckpointError, match=r"outside\.safetensors, which is missing"):
+        with pytest.raises(CheckpointError, match=r"'outside\.safetensors', which is missing"):
             bw.load(model, device="cpu")
 
 

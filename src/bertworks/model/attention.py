@@ -282,9 +282,11 @@ class _Grouped(torch.autograd.Function):
             q, k, v = queries.by_head(query), keys.by_head(key), keys.by_head(value)
             scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
             masked = masked_pairs(scores.shape[-2], scores.shape[-1], causal, window, query.device)
-            for mask in (masked, keys.unseen):
-                if mask is not None:
-                    scores.masked_fill_(mask, -math.inf)
+            if keys.unseen is not None:
+                # Not minus infinity: a pad may see nothing but pads, and would be NaN.
+                scores.masked_fill_(keys.unseen, torch.finfo(scores.dtype).min)
+            if masked is not None:
+                scores.masked_fill_(masked, -math.inf)
             weights = torch.softmax(scores, -1)
             if dropout:
                 keep = queries.keep(weights, dropout)
