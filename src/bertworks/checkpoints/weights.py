@@ -112,9 +112,9 @@ def _files(directory: Path, name: str) -> list[Path]:
         if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
             raise CheckpointError("there is no weight_map", where=str(index))
         found = sorted({directory / Path(shard).name for shard in shards.values()})
-        present = set(os.listdir(directory))
+        present = {file.name for file in directory.iterdir() if file.is_file()}
         for file in found:
-            if file.name not in present or not file.is_file():
+            if file.name not in present:
                 raise CheckpointError(
                     f"names {brief(file.name)}, which is missing", where=str(index)
                 )

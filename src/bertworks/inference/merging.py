@@ -97,17 +97,11 @@ def _finished(path: Path) -> Note:
             where=str(path),
             fix=f"Name a file that was made with --part I/N, with {path.name}.json beside it.",
         ) from None
-    if not (note.complete and path.exists()):
+    if not (note.complete and path.exists()) or note.checksum.startswith("part"):
         raise DataError(
             "is not finished", where=str(path), fix="Run its command again, which resumes."
         )
-    size = path.stat().st_size
-    if path.suffix != ".parquet" and size != note.size:
-        what = f"has {size:,} bytes, and had {note.size:,} when it was finished"
-        raise DataError(what, where=str(path), fix="Remove it, and make it again.")
-    if note.checksum and checksum_of(path) != note.checksum:
-        what = "is damaged: its checksum is wrong"
-        raise DataError(what, where=str(path), fix=f"Remove {path.name}*, and make it again.")
+    note.check(path)
     return note
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from .. import files
+from ..errors import DataError
 from ..parts import Part
 from .engine import chunks
 
@@ -55,6 +56,20 @@ class Note:
             OSError: it cannot be read.
         """
         return TypeAdapter(cls).validate_python(files.parse_json(file.read_bytes()))
+
+    def check(self, out: Path) -> None:
+        """See that a finished file still is what its note says.
+
+        Raises:
+            DataError: it is not.
+        """
+        size, why = out.stat().st_size, ""
+        if out.suffix != ".parquet" and size != self.size:
+            why = f"has {size:,} bytes, and had {self.size:,} when it was finished"
+        elif self.checksum.startswith("file") and self.checksum != checksum_of(out):
+            why = "is damaged: its checksum is wrong"
+        if why:
+            raise DataError(why, where=str(out), fix=f"Remove {out.name}*, and make it again.")
 
     def write(self, beside: Path) -> None:
         """Write the note, whole or not at all."""

@@ -129,7 +129,7 @@ def write_vectors(
                 _check_part(unfinished, note, layout)
             layout.finish(unfinished, out, note.rows)
         else:
-            _check_finished(out, note)
+            note.check(out)
         if is_new or note.checksum.startswith("part"):
             note = replace(note, checksum=checksum_of(out))
             note.write(beside)
@@ -293,21 +293,6 @@ def _check_part(part: Path, note: Note, layout: Layout) -> None:
         why = "is damaged: its checksum is wrong"
     if why:
         raise DataError(why, where=str(part), fix="Remove it, and begin anew.")
-
-
-def _check_finished(out: Path, note: Note) -> None:
-    """See that a finished file still is what its note says.
-
-    Raises:
-        DataError: it is not.
-    """
-    size, why = out.stat().st_size, ""
-    if out.suffix == ".npy" and size != note.size:
-        why = f"has {size:,} bytes, and had {note.size:,} when it was finished"
-    elif note.checksum.startswith("file") and note.checksum != checksum_of(out):
-        why = "is damaged: its checksum is wrong"
-    if why:
-        raise DataError(why, where=str(out), fix=f"Remove {out.name}*, and begin anew.")
 
 
 def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:

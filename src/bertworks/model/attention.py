@@ -241,11 +241,11 @@ def _blocks(
         else:
             alone = [queries]
             runs.append((alone, alone if queries is keys else [keys]))
-    return tuple(
-        (block, block if keys is queries else _Block.of(keys, heads, device))
-        for queries, keys in runs
-        for block in (_Block.of(queries, heads, device),)
-    )
+    blocks = []
+    for run, of_keys in runs:
+        block = _Block.of(run, heads, device)
+        blocks.append((block, block if of_keys is run else _Block.of(of_keys, heads, device)))
+    return tuple(blocks)
 
 
 def _padded(groups: Sequence[Group]) -> tuple[int, int]:

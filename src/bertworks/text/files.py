@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from .. import files
-from ..errors import DataError, brief
+from ..errors import DataError
 from .definition import (
     CLS,
     CONTINUATION,
@@ -25,7 +25,7 @@ from .definition import (
     Roles,
     WordPieceDefinition,
 )
-from .normalization import Normalization
+from .normalization import Normalization, check_text
 from .readers import read_albert, read_bpe, read_camembert, read_xlm_roberta
 from .tree import TreeDefinition, find_frame
 
@@ -332,8 +332,7 @@ def _number_pieces(
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise DataError("the ids of the vocabulary are not 0, 1, 2, …", where=where)
     for piece in pieces:
-        if any("\ud800" <= character <= "\udfff" for character in piece):
-            raise DataError(f"the piece {brief(piece)} holds half of a character", where=where)
+        check_text(piece, where=where)
     return pieces, added
 
 
