@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import random
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+ROOT = Path(__file__).resolve().parents[1]
 MEMORY = 1 << 27  # bytes of a node's object store
 Kill = Callable[[int], None]
 
@@ -45,6 +49,12 @@ def cluster(port: int) -> Iterator[Any]:
     """A head without cores; the nodes that work are each test's."""
     patched = pytest.MonkeyPatch()
     patched.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's server forks while gRPC has threads; with gRPC's handlers its child may die at once
+    # (ray-project/ray#63202).
+    patched.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
+    # What workers import is there on their nodes, as it has to be for a client elsewhere.
+    patched.syspath_prepend(str(ROOT))
+    patched.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
     found = cluster_utils.Cluster(
         initialize_head=True, head_node_args={**head, "ray_client_server_port": port}
@@ -136,6 +146,13 @@ class Work:
         return part * 2
 
 
+class Elsewhere:
+    """Cannot be imported by a worker."""
+
+    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
+        return importlib.import_module, ("elsewhere",)
+
+
 def test_a_worker_loads_once_and_few_parts_are_on_their_way(cluster: Any, tmp_path: Path) -> None:
     node = cluster.add_node(num_cpus=2, object_store_memory=MEMORY)
     drawn = 0
@@ -153,6 +170,8 @@ def test_a_worker_loads_once_and_few_parts_are_on_their_way(cluster: Any, tmp_pa
     assert results == [2 * number for number in range(1, 41)]
     # At most two at a time; a process may have been replaced by another.
     assert 1 <= len((tmp_path / "loads").read_text().splitlines()) <= 4
+    with pytest.raises(BertworksError, match=r"gave up .*'elsewhere'\)\. Install on each node"):
+        list(parallel.map(Elsewhere(), [1], on="ray"))
     with pytest.raises(DataError, match=r"^f:3: bad\. Mend it\.$"):
         list(parallel.map(Work(tmp_path / "loads"), [1, 103, 2], on="ray"))
     cluster.remove_node(node)
@@ -165,6 +184,8 @@ def test_by_the_address_of_a_server(cluster: Any, port: int, tmp_path: Path) -> 
     try:
         found = parallel.map(Work(tmp_path / "loads"), [1, 2, 3], on=f"ray://127.0.0.1:{port}")
         assert list(found) == [2, 4, 6]
+        with pytest.raises(BertworksError, match=r"cannot take .*'elsewhere'\)\. Install on each"):
+            list(parallel.map(Elsewhere(), [1], on=f"ray://127.0.0.1:{port}"))
     finally:
         ray.shutdown()
         cluster.remove_node(node)

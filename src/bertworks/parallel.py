@@ -280,7 +280,11 @@ def _on_ray(
         raise BertworksError(
             f"Ray cannot be reached ({str(error).splitlines()[0]})", where=on
         ) from None
-    shared = [ray.put(function)]  # a list, so that a worker fetches it once, not for every part
+    missing = "Install on each node what this process imports."
+    try:
+        shared = [ray.put(function)]  # a list, so that a worker fetches it once, not for every part
+    except ImportError as error:  # of a server
+        raise BertworksError(f"Ray cannot take the work ({error})", where=on, fix=missing) from None
     call = ray.remote(_call).options(num_cpus=1, num_gpus=gpus)
     pending: deque[Any] = deque()
 
@@ -288,8 +292,12 @@ def _on_ray(
         try:
             value: ResultT = _value(ray.get(pending.popleft()))
         except ray.exceptions.RayError as error:
-            what = f"Ray gave up a task ({str(error).splitlines()[0]})"
-            raise BertworksError(what, where=on, fix="Run the same command again.") from None
+            lines = str(error).splitlines()
+            if isinstance(error, ray.exceptions.RayTaskError):  # a traceback; its end says why
+                what, fix = lines[-1], missing
+            else:
+                what, fix = lines[0], "Run the same command again."
+            raise BertworksError(f"Ray gave up a task ({what})", where=on, fix=fix) from None
         return value
 
     try:
