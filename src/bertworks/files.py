@@ -15,7 +15,8 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -106,6 +107,31 @@ def read_json(path: Path, error: type[BertworksError]) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise error("the file must hold a JSON object", where=str(path))
     return tree
+
+
+_SEAL = "crc32"
+
+
+def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with a checksum of itself."""
+    return {**tree, _SEAL: _checksum(tree)}
+
+
+def unsealed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What was sealed; an object without a checksum, of an earlier release, as it is.
+
+    Raises:
+        ValueError: it is not what it was.
+    """
+    found = dict(tree)
+    said = found.pop(_SEAL, None)
+    if said is not None and said != _checksum(found):
+        raise ValueError("its checksum is wrong")
+    return found
+
+
+def _checksum(tree: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(tree, sort_keys=True).encode()):08x}"
 
 
 class LineFile:

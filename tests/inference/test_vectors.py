@@ -17,7 +17,9 @@ from tests.crashes import contents, crashing, needs_proc
 
 import bertworks as bw
 from bertworks.errors import BertworksWarning, DataError, OutputError, SettingsError
-from bertworks.inference import vector_files
+from bertworks.inference import vector_files, vectors
+from bertworks.inference.vector_files import layout_of
+from bertworks.inference.vectors import _name
 
 WINDOW = {"window_rows": 4}
 TEXTS = [" ".join("abcdefgh"[at % 8] for at in range(n % 11)) for n in range(30)]
@@ -116,12 +118,59 @@ def test_a_kill_between_the_last_row_and_the_end(model, out, monkeypatch):
 
     with monkeypatch.context() as patched:
         for kind in ("Npy", "Parquet"):
-            patched.setattr(getattr(vector_files, kind), "finish", killed)
+            patched.setattr(getattr(vector_files, kind), "finished", killed)
         with pytest.raises(StopError):
             model.embed_to(out, TEXTS, **WINDOW)
     assert model.embed_to(out, TEXTS, **WINDOW).new == 0
     np.testing.assert_allclose(read(out), model.embed(TEXTS), atol=1e-6)
     assert not out.with_name(f"{out.name}.part").exists()
+
+
+def flip(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_flipped_bit_after_the_file_has_its_name_and_before_its_note_says_so(
+    model, out, monkeypatch
+):
+    with monkeypatch.context() as patched:
+        patched.setattr(vectors, "_name", lambda *given: [_name(*given), 1 / 0])
+        with pytest.raises(ZeroDivisionError):
+            model.embed_to(out, TEXTS, **WINDOW)
+    assert json.loads(out.with_name(f"{out.name}.json").read_text())["unfinished"]
+    flip(out, 30)
+    with pytest.raises(DataError, match=r"is damaged: its checksum is wrong\. Remove vectors"):
+        model.embed_to(out, TEXTS, **WINDOW)
+    flip(out, 30)
+    assert model.embed_to(out, TEXTS, **WINDOW).new == 0
+    whole = out.with_name(f"whole{out.suffix}")
+    model.embed_to(whole, TEXTS, **WINDOW)
+    notes = [path.with_name(f"{path.name}.json").read_bytes() for path in (out, whole)]
+    assert notes[0] == notes[1]
+
+
+@pytest.mark.parametrize("at", [12, 40, 90, 200])
+def test_the_head_of_an_unfinished_file_is_written_again(model, out, at):
+    with pytest.raises(StopError):
+        model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
+    flip(out.with_name(f"{out.name}.part"), min(at, len(layout_of(out, 48).head()) - 1))
+    model.embed_to(out, TEXTS, **WINDOW)
+    np.testing.assert_allclose(read(out), model.embed(TEXTS), atol=1e-6)
+
+
+def test_a_changed_number_in_a_note_is_found(model, out):
+    model.embed_to(out, TEXTS, **WINDOW)
+    note = out.with_name(f"{out.name}.json")
+    content = note.read_text()
+    note.write_text(content.replace('"cut": 0', '"cut": 1'))
+    with pytest.raises(DataError, match=r"\.json: is damaged, or says nothing of vectors"):
+        model.embed_to(out, TEXTS, **WINDOW)
+    tree = json.loads(content)
+    del tree["crc32"]  # as earlier releases wrote it
+    note.write_text(json.dumps(tree))
+    assert model.embed_to(out, TEXTS, **WINDOW).new == 0
 
 
 def test_what_is_another_run(model, out):

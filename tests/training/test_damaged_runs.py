@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bertworks import files
 from bertworks.api import Model
 from bertworks.errors import BertworksError, CheckpointError, DataError, TrainingError
 from bertworks.text.tokenizer import Tokenizer
@@ -194,10 +195,37 @@ def test_a_changed_byte_of_the_best_weights_is_named(model: Model, path: Path) -
 
 
 def test_an_outcome_and_an_evaluation_belong_together(path: Path) -> None:
-    outcome = json.loads((path / "outcome.json").read_bytes())
+    outcome = files.unsealed(json.loads((path / "outcome.json").read_bytes()))
     (path / "outcome.json").write_text(json.dumps({**outcome, "best_metric": "f2"}))
     with pytest.raises(DataError, match=r"evaluation\.json: has no 'f2', by which .*outcome\.json"):
         RunDirectory(path).outcome()
+
+
+@pytest.mark.parametrize(
+    ("name", "was", "now"),
+    [("outcome.json", '"best_step": 2', '"best_step": 3'), ("evaluation.json", "0.", "1.")],
+)
+def test_a_changed_digit_of_what_came_of_a_run_is_found(
+    path: Path, name: str, was: str, now: str
+) -> None:
+    content = (path / name).read_text()
+    assert was in content
+    (path / name).write_text(content.replace(was, now, 1))
+    with pytest.raises(DataError, match=rf"{name}: .*checksum is wrong"):
+        RunDirectory(path).outcome()
+
+
+def test_what_a_killed_process_did_not_delete_goes_when_it_is_run_again(
+    model: Model, path: Path
+) -> None:
+    checkpoints, best = path / "checkpoints", path / "best"
+    before = {*checkpoints.iterdir(), *best.iterdir()}
+    kept = max(checkpoints.iterdir())
+    shutil.copytree(kept, checkpoints / "step-00000000")
+    shutil.copytree(kept, checkpoints / ".step-00000009.new")
+    (best / "step-00000000.safetensors").write_bytes(b"beaten")
+    run(model, path, **SHORT, keep_checkpoints=1)
+    assert {*checkpoints.iterdir(), *best.iterdir()} == before
 
 
 _RUN = b'{"run": "a", "seed": 0, "metrics": {"mcc": 0.5}, "error": null, "remarks": []}'

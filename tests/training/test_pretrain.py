@@ -219,7 +219,11 @@ def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Pat
         tiny_run(prepared, tmp_path / "run", **{**short, "steps": 3})
     moved = tmp_path / "moved"
     shutil.copytree(prepared, moved)
+    summary = tmp_path / "run" / "data.json"
+    written = summary.read_bytes()
+    summary.write_bytes(written.replace(b"documents", b"dokuments"))  # nobody reads it but people
     assert tiny_run(moved, tmp_path / "run", **short).resumed_from == 2
+    assert summary.read_bytes() == written
     (moved / "manifest.json").write_text((moved / "manifest.json").read_text() + " ")
     with pytest.raises(TrainingError, match="begun with other data"):
         tiny_run(moved, tmp_path / "run", **short)

@@ -38,6 +38,7 @@ class Note:
     format_version: int = FORMAT_VERSION  # of this note
     # CRC-32 of the windows in the part (`part …`), or of the finished file (`file …`)
     checksum: str = ""
+    unfinished: str = ""  # the part's, once `checksum` is of a file that has no name yet
     # which part of all texts this is (`I/N`); then `total` is how many these are and `whole` their
     # digest (earlier releases had none), `first` the number of the part's first, and `before` the
     # digest of those before it
@@ -52,10 +53,13 @@ class Note:
         """Read a note.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is none, or damaged.
             OSError: it cannot be read.
         """
-        return TypeAdapter(cls).validate_python(files.parse_json(file.read_bytes()))
+        tree = files.parse_json(file.read_bytes())
+        if isinstance(tree, dict):
+            tree = files.unsealed(tree)
+        return TypeAdapter(cls).validate_python(tree)
 
     def check(self, out: Path) -> None:
         """See that a finished file still is what its note says.
@@ -73,9 +77,11 @@ class Note:
 
     def write(self, beside: Path) -> None:
         """Write the note, whole or not at all."""
-        of_a_part = () if self.part else ("part", "first", "total", "before", "whole")
-        entries = asdict(self).items()
-        files.write_json(beside, {name: value for name, value in entries if name not in of_a_part})
+        absent = () if self.part else ("part", "first", "total", "before", "whole")
+        tree = {name: value for name, value in asdict(self).items() if name not in absent}
+        if not self.unfinished:
+            del tree["unfinished"]
+        files.write_json(beside, files.sealed(tree))
 
 
 def note_file(out: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -43,8 +44,8 @@ class Layout(ABC):
         """What is appended for the rows from `start` on."""
 
     @abstractmethod
-    def finish(self, part: Path, out: Path, rows: int) -> None:
-        """Make the file of its part; if that is broken off, it can be done again."""
+    def finished(self, part: Path, out: Path, rows: int) -> AbstractContextManager[Path]:
+        """The file of a part, which gets its name at the end; if broken off, do it again."""
 
     @abstractmethod
     def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
@@ -74,9 +75,11 @@ class Npy(Layout):
         del start, texts  # the order says which vector is whose
         return made.astype("<f4", copy=False).tobytes()
 
-    def finish(self, part: Path, out: Path, rows: int) -> None:
+    @contextmanager
+    def finished(self, part: Path, out: Path, rows: int) -> Iterator[Path]:
         with part.open("r+b") as file:
             file.write(self.head(rows))
+        yield part
         files.rename(part, out)
 
     def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
@@ -106,10 +109,14 @@ class Parquet(Layout):
         """Columns as a message of the stream."""
         return bytes(pa.record_batch(list(columns), schema=self.schema).serialize())
 
-    def finish(self, part: Path, out: Path, rows: int) -> None:
+    @contextmanager
+    def finished(self, part: Path, out: Path, rows: int) -> Iterator[Path]:
         del rows
-        with pa.OSFile(str(part)) as file, files.atomic(out) as new:
-            self._write(pa.ipc.open_stream(file), new)
+        with part.open("r+b") as file:
+            file.write(self.head())  # which the part's checksum leaves out
+        with pa.OSFile(str(part)) as stream, files.atomic(out) as new:
+            self._write(pa.ipc.open_stream(stream), new)
+            yield new
 
     def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
         del rows

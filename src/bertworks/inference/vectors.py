@@ -123,16 +123,15 @@ def write_vectors(
                 where=str(out),
                 fix="Give another name.",
             )
-        is_new = not out.exists()
-        if is_new:
+        if out.exists():
+            note.check(out)
+        else:
             if was_complete:
                 _check_part(unfinished, note, layout)
-            layout.finish(unfinished, out, note.rows)
-        else:
-            note.check(out)
-        if is_new or note.checksum.startswith("part"):
-            note = replace(note, checksum=checksum_of(out))
-            note.write(beside)
+            note = _name(unfinished, out, note, layout)
+        if note.unfinished or note.checksum.startswith("part"):  # so did earlier releases end
+            checksum = note.checksum if note.unfinished else checksum_of(out)
+            replace(note, checksum=checksum, unfinished="").write(beside)
         unfinished.unlink(missing_ok=True)
     return WrittenVectors(note.rows, note.width, note.rows - before, note.cut)
 
@@ -287,12 +286,23 @@ def _check_part(part: Path, note: Note, layout: Layout) -> None:
         DataError: it does not.
     """
     head, why = len(layout.head()), ""
+    checksum = note.unfinished or note.checksum
     if part.stat().st_size < note.size:
         why = "is shorter than it was"
-    elif note.checksum and note.checksum != f"part {crc(part, head, note.size):08x}":
+    elif checksum and checksum != f"part {crc(part, head, note.size):08x}":
         why = "is damaged: its checksum is wrong"
     if why:
         raise DataError(why, where=str(part), fix="Remove it, and begin anew.")
+
+
+def _name(part: Path, out: Path, note: Note, layout: Layout) -> Note:
+    """Make the file of a part that is complete; its note, which has the file's checksum before the
+    file has its name: damage in between is found."""
+    with layout.finished(part, out, note.rows) as new:
+        of_part = note.unfinished or note.checksum
+        note = replace(note, checksum=checksum_of(new), unfinished=of_part)
+        note.write(note_file(out))
+    return note
 
 
 def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
@@ -305,7 +315,9 @@ def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
     try:
         note = Note.read(beside)
     except ValueError:
-        raise DataError("says nothing of vectors", where=str(beside), fix=fix) from None
+        raise DataError(
+            "is damaged, or says nothing of vectors", where=str(beside), fix=fix
+        ) from None
     if not out.exists() and not part.exists():
         return begun
     if note.format_version != FORMAT_VERSION:

@@ -81,8 +81,6 @@ def save_checkpoint(
     try:
         with files.writing(directory):
             files.make_directory(directory)
-            for left in directory.glob(".step-*"):  # by a process that was killed
-                shutil.rmtree(left)
         # One that is there is damaged, or the run would have resumed from it.
         with files.new_directory(target, replace=True) as new:
             announce(new)
@@ -94,10 +92,18 @@ def save_checkpoint(
         fix = "Make room, and run the same command again: it resumes from the last checkpoint."
         what = f"the checkpoint of step {step} {error.what}"
         raise OutputError(what, where=error.where, fix=fix) from None
+    remove_old(directory, keep=keep, keep_step=keep_step)
+    return target
+
+
+def remove_old(directory: Path, *, keep: int, keep_step: int | None = None) -> None:
+    """Delete all checkpoints but the newest `keep` and one more, and what killed processes left."""
+    with files.writing(directory):
+        for left in directory.glob(".step-*"):
+            shutil.rmtree(left)
     for old in list_checkpoints(directory)[:-keep]:
         if step_of(old) != keep_step:
             files.remove_directory(old)
-    return target
 
 
 def write_tensors(directory: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -6,6 +6,7 @@ Source: paper §4.1 and appendix A.3: batches of 16 or 32, learning rates of 5e-
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -256,7 +257,8 @@ def _finetune(
             run.note_session("note", text=sign)
         final = replace(final, remarks=[*final.remarks, *failed])
         if data.summary.dev is not None:
-            files.write(run.evaluation, final.to_json(data.summary.dev.name))
+            tree = json.loads(final.to_json(data.summary.dev.name))
+            files.write_json(run.evaluation, files.sealed(tree), indent=1)
     network.eval()
     made = Model(task.tokenizer, task, network, source=str(run.model))
     if members.is_main:

@@ -167,6 +167,7 @@ class _Loop:
         state = self.checkpointer.resume(self.settings.seed)
         if state is not None:
             self.state, self.saved_step = state, state.step
+            self.checkpointer.tidy(keep=self.settings.keep_checkpoints)
         self.recorder.begin(
             self.state.step,
             self.state.seconds,

@@ -260,7 +260,7 @@ class RunDirectory:
 
     def note_outcome(self, **facts: Any) -> None:
         """Say how the run was chosen: it is finished."""
-        files.write(self.outcome_file, _json(facts))
+        files.write(self.outcome_file, _json(files.sealed(facts)))
 
     def outcome(self) -> dict[str, Any] | None:
         """What came of the run: that, and its evaluation if there is one; None if not finished.

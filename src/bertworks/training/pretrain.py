@@ -191,14 +191,16 @@ class PretrainingData:
         """
         file = run.path / "data.json"
         checksum = hashlib.sha256((self.corpus.directory / "manifest.json").read_bytes())
-        if run.is_begun and file.is_file():
-            if read_data(file).get("checksum") != checksum.hexdigest():
-                raise TrainingError(
-                    "the run was begun with other data",
-                    where=str(self.corpus.directory),
-                    fix="Give the same prepared corpus, or another run directory.",
-                )
-            return
+        if (
+            run.is_begun
+            and file.is_file()
+            and read_data(file).get("checksum") != checksum.hexdigest()
+        ):
+            raise TrainingError(
+                "the run was begun with other data",
+                where=str(self.corpus.directory),
+                fix="Give the same prepared corpus, or another run directory.",
+            )
         manifest = self.corpus.manifest
         counts: Mapping[str, Any] = {
             "corpus": {

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from .. import files
 from ..errors import DataError
 from ..settings import load_yaml
 from ..wording import printable
@@ -204,9 +205,14 @@ def read_json(file: Path, schema: TypeAdapter[Any]) -> Any:
     """What a JSON file holds.
 
     Raises:
-        DataError: the file cannot be read, or does not fit the schema.
+        DataError: the file cannot be read, is damaged, or does not fit the schema.
     """
-    return _checked(_parsed(_content(file), str(file)), schema, str(file))
+    tree = _parsed(_content(file), str(file))
+    try:
+        tree = files.unsealed(tree) if isinstance(tree, dict) else tree
+    except ValueError as error:
+        raise _damaged(str(file), error) from None
+    return _checked(tree, schema, str(file))
 
 
 def read_lines(file: Path, schema: TypeAdapter[Any]) -> Iterator[dict[str, Any]]:

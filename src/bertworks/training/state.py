@@ -18,6 +18,7 @@ from .checkpoint import (
     checkpoint_states,
     load_newest,
     remove_after,
+    remove_old,
     restore,
     save_checkpoint,
     write_tensors,
@@ -107,6 +108,12 @@ class Checkpointer:
                 announce=team.gather if is_sharded(self.network) else lambda _: None,
             )
             _forget_best(run)
+
+    def tidy(self, *, keep: int) -> None:
+        """Delete what `save` would have deleted, had it not been killed before."""
+        if self.team.is_main:
+            remove_old(self.run.checkpoints, keep=keep, keep_step=self.plan.decay_start)
+            _forget_best(self.run)
 
     def resume(self, seed: int) -> TrainState | None:
         """Go back to the newest checkpoint whose steps are those of the plan.
