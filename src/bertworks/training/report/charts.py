@@ -26,6 +26,10 @@ SIZES = {"broad": (5.2, 2.9), "narrow": (3.4, 2.5)}
 """Inches, by the class of the SVG: drawn for a desktop and for a phone, so that the text is of a
 readable size on both; the page shows one of them."""
 
+MARGINS, LEGEND = (40, 12, 16, 8), 24
+"""Points to the left (for numbers of seven digits), to the right, below and above; above, with a
+legend. matplotlib's own layout takes more time than the drawing."""
+
 DASHED = (0, (4, 3))
 
 Colour = Literal["first", "second", "third", "faint"]
@@ -83,7 +87,14 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
             )
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        # Of one step, or of values that hardly differ, the ticks would have too many digits.
+        first, last = axes.get_xlim()
+        if last - first < 2:
+            axes.set_xlim((first + last) / 2 - 1, (first + last) / 2 + 1)
         low, high = axes.get_ylim()
+        if high - low < (least := 0.02 * max(abs(low), abs(high))):
+            axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
+        axes.ticklabel_format(axis="y", useOffset=False)
         if percent:
             in_percent(axes.yaxis, decimals=0 if high - low > 0.05 else 1)
             axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # no 2.5 %
@@ -108,7 +119,8 @@ def svg(paint: Callable[[Any], None], *, legend: int = 0) -> str:
 
 
 def picture(paint: Callable[[Any], None]) -> str:
-    """An SVG file of what `paint` draws, in the report's colours, light or dark."""
+    """An SVG file of what `paint` draws, in the report's colours, light or dark, with as much room
+    for the labels as they need."""
     light, dark = (
         ";".join(f"--{name}:{colour}" for name, colour in zip(COLOURS, colours, strict=True))
         for colours in (
@@ -119,19 +131,24 @@ def picture(paint: Callable[[Any], None]) -> str:
     style = f"svg{{{light};background:var(--card);font-family:sans-serif}}"
     style += f"@media(prefers-color-scheme:dark){{svg{{{dark}}}}}"
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    inline = _svg(paint, 0, "broad").replace("<svg ", f"<svg {names} ", 1)
+    inline = _svg(paint, 0, "broad", "constrained").replace("<svg ", f"<svg {names} ", 1)
     return inline.replace(">", f"><style>{style}</style>", 1)
 
 
-def _svg(paint: Callable[[Any], None], legend: int, size: str) -> str:
+def _svg(
+    paint: Callable[[Any], None],
+    legend: int,
+    size: str,
+    layout: Literal["constrained"] | None = None,
+) -> str:
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": size, "font.size": 9}):
-        figure = Figure(figsize=SIZES[size], layout="constrained")
-        FigureCanvasSVG(figure)
+        figure = Figure(figsize=SIZES[size], layout=layout)
+        canvas = FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         axes.grid(axis="y", color=COLOURS["grid"], linewidth=0.8)
         axes.set_axisbelow(True)
@@ -143,7 +160,7 @@ def _svg(paint: Callable[[Any], None], legend: int, size: str) -> str:
         paint(axes)
         if legend > 1:
             figure.legend(
-                loc="outside upper left",
+                loc="upper left",
                 ncols=legend,
                 frameon=False,
                 labelcolor=COLOURS["ink"],
@@ -151,9 +168,18 @@ def _svg(paint: Callable[[Any], None], legend: int, size: str) -> str:
                 columnspacing=1.6,
                 borderaxespad=0.2,
             )
+        for patch in (figure.patch, axes.patch):
+            patch.set_visible(False)
+        if layout is None:
+            width, height = (inches * 72 for inches in SIZES[size])
+            left, right, bottom, top = MARGINS
+            above = LEGEND if legend > 1 else top
+            figure.subplots_adjust(
+                left / width, bottom / height, 1 - right / width, 1 - above / height
+            )
         buffer = io.StringIO()
-        figure.savefig(
-            buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+        canvas.print_svg(  # type: ignore[no-untyped-call]
+            buffer, metadata={"Date": None, "Creator": None}
         )
     return _inline(buffer.getvalue(), size)
 
