@@ -292,11 +292,9 @@ def _on_ray(
         try:
             value: ResultT = _value(ray.get(pending.popleft()))
         except ray.exceptions.RayError as error:
-            lines = str(error).splitlines()
-            if isinstance(error, ray.exceptions.RayTaskError):  # a traceback; its end says why
-                what, fix = lines[-1], missing
-            else:
-                what, fix = lines[0], "Run the same command again."
+            is_traceback = isinstance(error, ray.exceptions.RayTaskError)  # whose end says why
+            what = str(error).splitlines()[-1 if is_traceback else 0]
+            fix = missing if "No module named" in what else "Run the same command again."
             raise BertworksError(f"Ray gave up a task ({what})", where=on, fix=fix) from None
         return value
 
