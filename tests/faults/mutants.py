@@ -249,7 +249,8 @@ def tests_of(mutant: Mutant, calls: Calls, seconds: float) -> list[Test]:
     near = f"tests/{module.parts[0]}/"
     of_module = [test for test in calls.tests if any(of == str(module) for of, _ in test.calls)]
     able = [test for test in of_module if (str(module), mutant.function) in test.calls]
-    able = able or of_module  # what is called while the module is imported
+    # What is called while the module is imported, or in a process of its own.
+    able = able or of_module or [test for test in calls.tests if test.name.startswith(near)]
     # A test that calls little else is about the function.
     able.sort(key=lambda test: (not test.name.startswith(near), len(test.calls), test.seconds))
     used = accumulate(test.seconds for test in able)
