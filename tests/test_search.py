@@ -205,6 +205,7 @@ def test_rerankers_that_do_not_tell(model: Model) -> None:
             index.search(QUERIES, rerank=one)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_published_cross_encoder_is_one_of_pairs(tmp_path: Path, version: int) -> None:
     from sentence_transformers import CrossEncoder

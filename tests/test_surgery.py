@@ -213,6 +213,7 @@ def test_gpt_gets_pieces_around_its_texts(gpt, tmp_path):
         add_frame(tiny())
 
 
+@pytest.mark.long
 def test_a_framed_gpt_is_fine_tuned(gpt, tmp_path):
     rows = [
         {"premise": premise, "hypothesis": hypothesis, "label": str(premise == hypothesis)}

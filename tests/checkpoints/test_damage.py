@@ -143,6 +143,7 @@ def resident() -> int:
     return int(status.split("VmHWM:")[1].split()[0])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells what is resident")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_geometry_beyond_measure_is_refused_at_once(

@@ -100,6 +100,7 @@ def test_a_discriminator_padded(tmp_path):
         assert error(logits[mask], theirs(**inputs).logits[mask]) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ALL)
 def test_padded_batches_give_what_packs_give(family):
     assert journeys.padded_and_packed(family) < 1e-5

@@ -60,6 +60,7 @@ def test_loss_and_every_gradient(family, dtype):
     assert max(found.values()) <= TOLERANCE[dtype], found
 
 
+@pytest.mark.long
 @FAMILY
 def test_gradients_in_bfloat16(family):
     found = measures.gradients_in_bfloat16(family)

@@ -241,6 +241,7 @@ TABLES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "kind"),
     [

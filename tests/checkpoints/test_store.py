@@ -76,6 +76,7 @@ def test_round_trip_keeps_every_bit(tmp_path, task):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux tells what is resident")
 @pytest.mark.parametrize("family", ["bert", "openai-gpt"])
 def test_what_is_repacked_is_resident_once(tmp_path, family):

@@ -172,6 +172,7 @@ def test_bad_pretraining(bertworks: Bertworks, world: World, tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     files = {
         "fields.tsv": "text\tlabel\na\tx\nb\n",

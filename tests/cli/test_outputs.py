@@ -292,6 +292,7 @@ LOST: dict[str, Callable[[World], Words]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", LOST)
 def test_no_input_is_written_over(bertworks: Bertworks, world: World, case: str) -> None:
     words = LOST[case](world)

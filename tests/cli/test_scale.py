@@ -11,6 +11,7 @@ from ..crashes import contents
 from .conftest import CPU, Bertworks, World
 
 
+@pytest.mark.long
 def test_parts_are_merged(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     words = (*("prepare", world.corpus, "--tokenizer", world.vocab), "shard_bytes=500")
     whole, merged = tmp_path / "whole", tmp_path / "merged"

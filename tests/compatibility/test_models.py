@@ -21,6 +21,7 @@ MODELS = sorted(path.name for path in (look.DIRECTORY / "models").iterdir())
 TOLERANCE = 1e-6
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::bertworks.errors.BertworksWarning")  # texts that are cut
 @pytest.mark.parametrize("name", MODELS)
 def test_answers_as_it_did(root: Path, name: str) -> None:
@@ -31,6 +32,7 @@ def test_answers_as_it_did(root: Path, name: str) -> None:
     look.check_same(was, found, rel=TOLERANCE, where=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_is_saved_the_same_again(root: Path, tmp_path: Path, name: str) -> None:
     directory = root / "models" / name

@@ -72,6 +72,7 @@ line = st.text(
 some_documents = st.lists(st.lists(line, min_size=1, max_size=4), min_size=1, max_size=5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", WRITERS)
 @given(documents=some_documents)
 def test_round_trip(
@@ -237,6 +238,7 @@ def test_bad_files(tmp_path: Path, case: str) -> None:
     assert rest is None or found == rest
 
 
+@pytest.mark.long
 def test_late_damage_in_gzip(tmp_path: Path) -> None:
     content = b"".join(b"%d %s\n\n" % (n, os.urandom(40).hex().encode()) for n in range(50_000))
     (tmp_path / "f.gz").write_bytes(gzip.compress(content, 1)[:-1_000_000])

@@ -103,6 +103,7 @@ def test_words_are_masked_by_their_numbers(loaded: Loaded) -> None:
     assert blank["both"]["entropy"] == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["bert", "modernbert", "albert"])
 def test_a_layers_answer_is_that_of_a_model_that_ends_there(family: str) -> None:
     model = pretrained(family)
@@ -119,6 +120,7 @@ def test_a_layers_answer_is_that_of_a_model_that_ends_there(family: str) -> None
         ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family_is_explained(family: str) -> None:
     if FAMILIES[family].read_config({}, where=family).attention == "causal":
@@ -205,6 +207,7 @@ def test_attention_as_bytes_and_its_measures() -> None:
         assert np.shape(measures[name]) == (3, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "text", "pair"),
     [
@@ -373,6 +376,7 @@ def test_checkpoints_of_a_run(tmp_path) -> None:
         explorer.fill(model, TEXT, checkpoint=3)
 
 
+@pytest.mark.long
 def test_everything_of_a_text_at_once(loaded: Loaded, saved) -> None:
     for name in saved:
         pair = "a river was deep" if name in ("answering", "reranker") else None

@@ -79,6 +79,7 @@ def test_poolings_layers_and_lengths(minilm):
     assert minilm.embed([]).shape == (0, 384)
 
 
+@pytest.mark.long
 def test_every_pooling_against_transformers(minilm, directory):
     from transformers import AutoModel, AutoTokenizer
 
@@ -114,6 +115,7 @@ def test_every_pooling_against_transformers(minilm, directory):
             assert np.abs(found - vector.numpy()).max() < 1e-5, (pooling, layers, combine)
 
 
+@pytest.mark.long
 def test_vectors_that_there_are_not(minilm):
     with pytest.raises(SettingsError, match="last layer alone"):
         minilm.embed(["a"], pooling="pooler", layers=[-2])
@@ -126,6 +128,7 @@ def test_vectors_that_there_are_not(minilm):
     assert minilm.embed([], pooling="mean+max", layers=[0, 1]).shape == (0, 4 * 384)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("lasttoken", "sep"), ("weightedmean", "weighted-mean")]
 )
@@ -186,6 +189,7 @@ def edit(file, **entries):
     file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
 
 
+@pytest.mark.long
 def test_lower_case_is_the_tokenizers_or_refused(minilm, tmp_path):
     """sentence-transformers folds texts before the tokenizer sees them."""
     from sentence_transformers import SentenceTransformer

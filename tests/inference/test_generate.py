@@ -40,6 +40,7 @@ def again_from_the_start(network, prompt, steps):
     return ids[len(prompt) :]
 
 
+@pytest.mark.long
 def test_a_memory_changes_nothing(network):
     found = generate(network, PROMPTS, GenerationSettings(max_new_tokens=12), ENGINE)
     assert found == [again_from_the_start(network, prompt, 12) for prompt in PROMPTS]
@@ -116,6 +117,7 @@ def test_texts_may_be_interrupted_and_go_on_beside_others(network):
         assert [list(text.new) for text in texts] == expected
 
 
+@pytest.mark.long
 def test_draws_follow_the_probabilities(network):
     """A chi-square test over the first token's draws."""
     with torch.no_grad():
@@ -147,6 +149,7 @@ def test_it_ends(network):
         generate(network, [[1], []], stop, ENGINE)
 
 
+@pytest.mark.long
 def test_hugging_faces_gpt_goes_on_alike():
     config = published.geometry("openai-gpt")
     theirs = published.theirs_of(config, "masked-lm", torch.float32)
@@ -207,6 +210,7 @@ def test_the_prompt_is_named_for_which_numbers_are_not_finite(network):
             positions.copy_(before)
 
 
+@pytest.mark.long
 def test_the_lowest_temperature_takes_the_likeliest_token(network):
     cold = GenerationSettings(max_new_tokens=5, temperature=5e-324)
     likeliest = GenerationSettings(max_new_tokens=5)

@@ -56,6 +56,7 @@ def make(
     return [one / name for one in folders]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "name"),
     [

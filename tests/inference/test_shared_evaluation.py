@@ -164,6 +164,7 @@ def instances(tokenizer: Tokenizer) -> list[PretrainingExample]:
     ]
 
 
+@pytest.mark.long
 def test_pretraining() -> None:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     task = PretrainingTask(tokenizer, InstanceSettings(max_seq_length=32))

@@ -42,6 +42,7 @@ def name(kind: str) -> str:
     return f"v.{kind if kind == 'npy' else 'parquet'}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 11])
 def test_parts_together_are_one_runs_bytes(model, kind, tmp_path, count):
     folders = [tmp_path / f"part{number}" for number in range(count)]
@@ -65,6 +66,7 @@ def test_parts_together_are_one_runs_bytes(model, kind, tmp_path, count):
     assert write(model, kind, merged / name(kind), max_seq_length=7).new == 0  # as one run's
 
 
+@pytest.mark.long
 def test_a_stopped_part_is_resumed(model, kind, tmp_path):
     parts = [tmp_path / f"{at}{name(kind)}" for at in (1, 2)]
     write(model, kind, tmp_path / name(kind))
@@ -155,6 +157,7 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(content)
 
 
+@pytest.mark.long
 def test_a_flipped_byte_of_a_part_is_found(model, kind, tmp_path):
     parts = [tmp_path / f"{at}{name(kind)}" for at in (1, 2)]
     for number, part in enumerate(parts, 1):

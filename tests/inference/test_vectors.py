@@ -96,6 +96,7 @@ def stopped(texts: list[str], at: int) -> Iterator[str]:
     raise StopError
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", [0, 4, 11, 29])
 def test_an_unfinished_file_is_gone_on_with(model, out, tmp_path, at):
     whole = tmp_path / "whole" / out.name

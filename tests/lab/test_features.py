@@ -155,6 +155,7 @@ def test_a_mistake_in_the_last_row_costs_no_probe(
         run(model, tmp_path / "a", **{**SMALL, "finetune": {"epochs": 0.2}})
 
 
+@pytest.mark.long
 def test_another_beginning_is_an_error(model: Model, tmp_path: Path) -> None:
     run(model, tmp_path / "a", **SMALL)
     other = Model.fresh(GEOMETRY, model.tokenizer, seed=1)

@@ -75,6 +75,7 @@ def test_other_tables_are_not_taken_for_conll(tmp_path: Path, content: str) -> N
     assert all(isinstance(value, str) for row in rows.sample for value in row.values())
 
 
+@pytest.mark.long
 def test_real_files_under_other_names(data_dir: Path, tmp_path: Path) -> None:
     for source, name in (("wnut17/dev.conll", "emerging.dev"), ("wnut17/dev.conll", "dev.txt")):
         file = write(tmp_path / name, (data_dir / source).read_bytes())

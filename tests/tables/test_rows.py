@@ -35,6 +35,7 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "count", "has_header", "columns"),
     [
@@ -293,6 +294,7 @@ def as_rows(table: list[list[str]]) -> list[dict[str, str]]:
     return [dict(zip(HEADER, row, strict=False)) for row in table]
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(tables)
 def test_csv_is_what_python_writes(tmp_path_factory: pytest.TempPathFactory, table: list) -> None:
@@ -302,6 +304,7 @@ def test_csv_is_what_python_writes(tmp_path_factory: pytest.TempPathFactory, tab
     assert [row.values for row in read_rows(file, header=True)] == as_rows(table)
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(tables, st.sampled_from(["tsv", "csv", "jsonl"]))
 def test_what_is_written_is_read_again(

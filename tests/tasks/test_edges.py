@@ -93,6 +93,7 @@ def test_any_two_texts_have_a_cosine(models: dict[str, Model], text: str) -> Non
     assert answer["similarity"] == pytest.approx(float(one @ other), abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
 def test_any_text_has_a_translation(models: dict[str, Model], text: str) -> None:
     with told_if_cut(text):

@@ -108,6 +108,7 @@ def test_command_line(table: Path, tmp_path: Path) -> None:
     assert "heads       relation_head" in seen.output
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forgotten")
 def test_a_saved_model_has_its_head_under_its_own_name(run: Path, table: Path) -> None:
     model = run / "model"

@@ -83,6 +83,7 @@ def test_a_sentence_alone_would_have_other_pieces(loaded: Tokenizer) -> None:
     assert loaded.tokens(loaded.piece_ids(pair[1:])[0])[0] == "Un"
 
 
+@pytest.mark.long
 def test_sentencepieces_are_the_whole_documents(data_dir: Path, tmp_path: Path) -> None:
     content = (data_dir / "vocab" / "albert-spiece.model").read_bytes()
     (tmp_path / "spiece.model").write_bytes(content)

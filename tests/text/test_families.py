@@ -153,6 +153,7 @@ def albert_files(data_dir: Path, tmp_path_factory) -> Path:
     return peers.albert_files(data_dir, tmp_path_factory.mktemp("albert"))
 
 
+@pytest.mark.long
 def test_alberts_special_pieces(albert_files):
     tokenizer = Tokenizer.load(albert_files)
     assert [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id] == [0, 1, 2]

@@ -30,6 +30,7 @@ def auto_tokenizer(directory: Path):
         return AutoTokenizer.from_pretrained(directory)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cased", [False, True])
 @pytest.mark.parametrize("limit", [100, 200])
 def test_what_is_saved_opens_elsewhere_with_the_same_ids(data_dir, tmp_path, cased, limit):
@@ -77,6 +78,7 @@ def test_vocabulary_files(tmp_path, newline):
         assert tokenizer.lowercase
 
 
+@pytest.mark.long
 def test_published_vocabularies_come_back(data_dir, tmp_path):
     for name in ("uncased", "cased", "chinese"):
         file = data_dir / "vocab" / f"bert-base-{name}-vocab.txt"

@@ -91,6 +91,7 @@ def test_a_word_is_one_word(tokenizer):
             add_words(tokenizer.definition, words)
 
 
+@pytest.mark.long
 def test_fewer_pieces_and_the_same_tokens(tokenizer, texts, tmp_path):
     used = np.zeros(tokenizer.vocab_size, np.bool_)
     for ids in tokenizer.piece_ids(texts):

@@ -114,6 +114,7 @@ def error_of(read: Callable[[], object]) -> str | None:
     return None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_a_report_says_which_file_is_damaged(path: Path, name: str) -> None:
     content, errors = (path / name).read_bytes(), []
@@ -125,6 +126,7 @@ def test_a_report_says_which_file_is_damaged(path: Path, name: str) -> None:
     assert len(said) > 5, "some damage goes unnoticed, such as another number"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

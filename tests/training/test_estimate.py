@@ -77,6 +77,7 @@ def test_parameters_and_operations_are_those_of_the_network(words: tuple[str, ..
     assert found.flops / settings.steps == pytest.approx(counter.get_total_flops(), rel=0.1)
 
 
+@pytest.mark.long
 def test_parts_of_memory() -> None:
     def memory(*words: str, machine: str = "a100") -> dict[str, int]:
         given = dict(word.split("=") for word in (*SMALL, *words))

@@ -159,6 +159,7 @@ class StoppingSource(ToySource):
         return super().block(epoch, block)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, name: str, workers: int) -> None:

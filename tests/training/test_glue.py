@@ -300,6 +300,7 @@ COUNTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_real_files(data_dir: Path, name: str) -> None:
     (task,) = chosen([name])

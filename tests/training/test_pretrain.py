@@ -170,6 +170,7 @@ def test_the_vocabulary_is_the_tokenizer_s_unless_a_larger_is_given() -> None:
         padded.config(2000)
 
 
+@pytest.mark.long
 def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path) -> None:
     result = tiny_run(prepared, tmp_path / "run")
     run = read_run(tmp_path / "run")
