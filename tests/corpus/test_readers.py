@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bertworks import errors
 from bertworks.corpus import readers, tables
-from bertworks.corpus.formats import read_text
+from bertworks.corpus.formats import read_text, read_wiki
 from bertworks.corpus.lines import Reading
 from bertworks.corpus.readers import CorpusSource, ReadCounts, read_documents
 from bertworks.errors import BertworksError, DataError
@@ -323,11 +323,14 @@ def test_data_set_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         paragraphs("hf:name")
 
 
-def test_endless_text_is_cut_and_counted(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("\n".join(["ten chars."] * 10))
+@pytest.mark.parametrize("most", [31, 40])
+@pytest.mark.parametrize("read", [read_text, read_wiki])
+def test_endless_text_is_cut_and_counted(tmp_path: Path, read: Any, most: int) -> None:
+    text = "\n".join(["ten chars."] * 10)
+    around = "{}" if read is read_text else '<doc id="1" url="u" title="T">\n{}\n</doc>\n'
+    (tmp_path / "f").write_text(around.format(text))
     counts = ReadCounts()
-    reading = Reading(counts, max_document_characters=35)
-    found = read_text(str(tmp_path / "f"), reading)
+    found = read(str(tmp_path / "f"), Reading(counts, max_document_characters=most))
     assert [len(document.paragraphs) for document in found] == [4, 4, 2]
     assert counts.cut == 2
 

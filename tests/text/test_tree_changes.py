@@ -138,3 +138,18 @@ def test_other_kinds_are_said(tmp_path):
         add_words(tokenizer.definition, ["b"])
     with pytest.raises(DataError, match="only WordPiece, byte-level BPE and Unigram"):
         keep_pieces(tokenizer.definition, np.ones(2, np.bool_))
+
+
+def test_added_pieces_outside_of_the_vocabulary_are_in_the_way(tmp_path):
+    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    ids = {letter: number for number, letter in enumerate(sorted(letters))}
+    library = tokenizers.Tokenizer(tokenizers.models.BPE(ids, []))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+    library.decoder = tokenizers.decoders.ByteLevel()
+    library.save(str(tmp_path / "tokenizer.json"))
+    longer = add_words(Tokenizer.load(tmp_path).definition, ["zebra"])
+    assert len(longer.definition.pieces) == len(ids) + 1
+    library.add_tokens(["<new>"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(DataError, match="added pieces that are not in its vocabulary"):
+        add_words(Tokenizer.load(tmp_path).definition, ["zebra"])
