@@ -141,14 +141,14 @@ def test_other_kinds_are_said(tmp_path):
 
 
 def test_added_pieces_outside_of_the_vocabulary_are_in_the_way(tmp_path):
-    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    ids = {letter: number for number, letter in enumerate(sorted(letters))}
-    library = tokenizers.Tokenizer(tokenizers.models.BPE(ids, []))
-    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
-    library.decoder = tokenizers.decoders.ByteLevel()
+    scores = [("<unk>", 0.0), ("\u2581", -2.0), *((letter, -3.0) for letter in "abrez")]
+    library = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, 0))
+    library.normalizer = tokenizers.normalizers.NFKC()
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    library.decoder = tokenizers.decoders.Metaspace()
     library.save(str(tmp_path / "tokenizer.json"))
     longer = add_words(Tokenizer.load(tmp_path).definition, ["zebra"])
-    assert len(longer.definition.pieces) == len(ids) + 1
+    assert longer.definition.pieces[len(scores) :] == ("\u2581zebra",)
     library.add_tokens(["<new>"])
     library.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(DataError, match="added pieces that are not in its vocabulary"):

@@ -58,6 +58,8 @@ def add_words(definition: TreeDefinition, words: Sequence[str]) -> TreeAddition:
         new.update({form: tuple(t.id for t in library.model.tokenize(form)) for form in fresh})
         (added if fresh else known).append(word)
     if kind == "Unigram":
+        if len(scores) < len(definition.pieces):  # their ids would be those of the new ones
+            raise DataError("the tokenizer has added pieces that are not in its vocabulary")
         worst = min(scores.values()) - _UNKNOWN
         unknown = tree["model"]["unk_id"]
         for piece, former in new.items():
@@ -68,8 +70,6 @@ def add_words(definition: TreeDefinition, words: Sequence[str]) -> TreeAddition:
         ids = {piece: at for at, piece in enumerate([*definition.pieces, *new])}
         tree["model"] |= {"vocab": ids, "ignore_merges": True}
     changed = _changed(definition, tree)
-    if changed.pieces != (*definition.pieces, *new):
-        raise DataError("the tokenizer has added pieces that are not in its vocabulary")
     _check_unchanged(definition, changed)
     return TreeAddition(changed, tuple(new.values()), tuple(added), tuple(known))
 
