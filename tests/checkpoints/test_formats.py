@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import bertworks as bw
 from bertworks.checkpoints.bundle import masked_checksum, read_bundle, write_bundle
+from bertworks.checkpoints.saving import check_target
 from bertworks.checkpoints.tensorflow import original_tensors
 from bertworks.errors import CheckpointError
 from bertworks.export import write_tensorflow
@@ -139,6 +140,17 @@ def test_the_activation_is_a_setting(original):
     assert bw.load(original, device="cpu").encoder.config.hidden_act == "gelu"
     model = bw.load(original, device="cpu", hidden_act="gelu_new")
     assert model.encoder.config.hidden_act == "gelu_new"
+
+
+def test_a_target_that_cannot_be_looked_into_is_said(tmp_path):
+    with pytest.raises(CheckpointError, match=r"a: cannot be read \(.*name too long"):
+        check_target(tmp_path / ("a" * 300))
+
+
+def test_a_saved_model_is_for_others_to_read_too(tmp_path):
+    tiny().save(tmp_path / "m")
+    modes = {file.name: oct(file.stat().st_mode & 0o444) for file in (tmp_path / "m").iterdir()}
+    assert set(modes.values()) == {oct(0o444)}, modes
 
 
 @pytest.mark.parametrize("shards", [1, 2])

@@ -232,6 +232,17 @@ def test_a_merge_of_unknown_pieces_is_said(tmp_path):
         Tokenizer.load(tmp_path)
 
 
+@pytest.mark.parametrize("head", ["", "#version: 0.2\n"])
+def test_a_merge_of_a_number_sign_is_no_version(tmp_path, head):
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    pieces = [*special, "a", "#version", "b", "a#version", "#versionb"]
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "merges.txt").write_text(f"{head}a #version\n#version b\n")
+    tree = Tokenizer.load(tmp_path).definition.tree
+    assert tree["model"]["merges"] == [["a", "#version"], ["#version", "b"]]
+
+
 def test_a_frame_of_unknown_pieces_is_said(tmp_path):
     """The library panics where its template names a piece that it does not describe."""
     tree = json.loads((SAVED / "roberta-classification" / "tokenizer.json").read_text())
