@@ -141,7 +141,7 @@ def _changed(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, Owners]]:
 
 
 def _is_said(node: ast.AST, owners: Owners) -> bool:
-    """Whether a node is in an annotation, a message or a declaration of a setting."""
+    """Whether a node is in an annotation, a message, or a declaration of a setting or class."""
     while (owner := owners.get(node)) is not None:
         if isinstance(owner, ast.JoinedStr | ast.AnnAssign) or (
             isinstance(owner, ast.arg | ast.FunctionDef)
@@ -149,7 +149,7 @@ def _is_said(node: ast.AST, owners: Owners) -> bool:
         ):
             return True
         called = owner.func if isinstance(owner, ast.Call) else None
-        if isinstance(called, ast.Name) and called.id.endswith(("Error", "warn")):
+        if isinstance(called, ast.Name) and called.id.endswith(("Error", "warn", "dataclass")):
             return True
         node = owner
     return False
