@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+import tokenizers
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
@@ -24,6 +25,7 @@ from bertworks.text.readers import (
     read_model,
 )
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.tree import Frame, template
 from bertworks.wire import bytes_field, number_field
 
 from . import peers
@@ -230,6 +232,20 @@ def test_a_merge_of_unknown_pieces_is_said(tmp_path):
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
     with pytest.raises(DataError, match=r"merges\.txt:2: 'b' is not in the vocabulary"):
         Tokenizer.load(tmp_path)
+
+
+def test_the_types_of_a_frame_for_the_library():
+    ids = {"<s>": 0, "</s>": 1, "|": 2, "a": 3, "b": 4}
+    tree = json.loads(tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "a")).to_str())
+    frame = Frame(("<s>",), ("</s>", "|"), ("</s>",), 1)
+    tree["post_processor"] = template(frame, ids)
+    library = tokenizers.Tokenizer.from_str(json.dumps(tree))
+    single, pair = library.encode("a"), library.encode("a", "b")
+    assert (single.tokens, single.type_ids) == (["<s>", "a", "</s>"], [0, 0, 0])
+    assert pair.tokens == ["<s>", "a", "</s>", "|", "b", "</s>"]
+    assert pair.type_ids == [0, 0, 0, 0, 1, 1]
+    with pytest.raises(DataError, match="the vocabulary has no <s>"):
+        template(frame, {})
 
 
 @pytest.mark.parametrize("head", ["", "#version: 0.2\n"])
