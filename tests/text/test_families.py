@@ -244,7 +244,7 @@ def test_the_types_of_a_frame_for_the_library():
     assert (single.tokens, single.type_ids) == (["<s>", "a", "</s>"], [0, 0, 0])
     assert pair.tokens == ["<s>", "a", "</s>", "|", "b", "</s>"]
     assert pair.type_ids == [0, 0, 0, 0, 1, 1]
-    with pytest.raises(DataError, match="the vocabulary has no <s>"):
+    with pytest.raises(DataError, match="the vocabulary has no </s>"):
         template(frame, {})
 
 
