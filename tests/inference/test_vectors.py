@@ -165,9 +165,10 @@ def test_a_changed_number_in_a_note_is_found(model, out):
     model.embed_to(out, TEXTS, **WINDOW)
     note = out.with_name(f"{out.name}.json")
     content = note.read_text()
-    note.write_text(content.replace('"cut": 0', '"cut": 1'))
-    with pytest.raises(DataError, match=r"\.json: is damaged, or says nothing of vectors"):
-        model.embed_to(out, TEXTS, **WINDOW)
+    for was, now in (('"cut": 0', '"cut": 1'), ('"crc32"', '"crc33"')):
+        note.write_text(content.replace(was, now))
+        with pytest.raises(DataError, match=r"\.json: is damaged, or says nothing of vectors"):
+            model.embed_to(out, TEXTS, **WINDOW)
     tree = json.loads(content)
     del tree["crc32"]  # as earlier releases wrote it
     note.write_text(json.dumps(tree))

@@ -14,7 +14,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from .. import files
 from ..errors import DataError
@@ -27,6 +27,8 @@ FORMAT_VERSION = 1
 @dataclass(frozen=True)
 class Note:
     """How far a file is; kept beside it."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # a flipped bit may make another key
 
     made_with: Mapping[str, Any]  # model and settings
     width: Annotated[int, Field(ge=0, lt=2**31)] = 0  # the numbers of a vector; 0: predictions
