@@ -184,7 +184,7 @@ class PretrainingData:
         return cls(corpus, tokenizer, phases, held_out, parts[1])
 
     def note_in(self, run: RunDirectory) -> None:
-        """Write the data's counts down, or see that they are those of the run so far.
+        """Write the data's counts down, and see that the run was begun with them, if it was.
 
         Raises:
             TrainingError: the run was begun with other data.
