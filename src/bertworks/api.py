@@ -30,6 +30,7 @@ from .checkpoints.store import (
 )
 from .errors import BertworksError, CheckpointError, DataError, SettingsError, brief
 from .inference import engine
+from .inference.calibration import calibrate
 from .inference.evaluate import evaluate, evaluate_held_out, is_corpus
 from .inference.features import Embedder, TokenFeatures, embed
 from .inference.generate import generate
@@ -663,6 +664,33 @@ class Model:
             dtype=_SAVED_AS[precision],
             keep_others=keep_others,
         )
+
+    def calibrate(
+        self,
+        texts: str | Iterable[str] | None = None,
+        *,
+        data: Table | Texts | None = None,
+        column: str | None = None,
+    ) -> None:
+        """Fix the scales of 8-bit numbers by some texts, for `precision="int8"`.
+
+        Without it each token's scales are found when it is computed; fixed ones are faster, where
+        the processor multiplies 8-bit numbers (VNNI), and closer to float32. They are saved by
+        `save(precision="int8")`, and hold until weights change. A few hundred texts of the kind
+        that will be read are enough. Other precisions stay as they are.
+
+        Args:
+            texts, data, column: as `embed` takes them.
+
+        Raises:
+            DataError: there is no text, or one cannot be tokenised.
+        """
+
+        def run(network: Any) -> None:
+            watched = Model(self.tokenizer, self.task, network, sentence=self.sentence)
+            watched.embed(texts, data=data, column=column, precision="fp32")
+
+        calibrate(self.network, run)
 
     def to(self, device: torch.device | str) -> Self:
         """Move the network."""

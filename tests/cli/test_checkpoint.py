@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 import bertworks as bw
 
@@ -71,9 +72,11 @@ def test_extend(bertworks: Bertworks, world: World, tmp_path) -> None:
     assert np.array_equal(before, model.embed(["The door was opened."]))
 
 
-def test_quantize(bertworks: Bertworks, world: World, tmp_path) -> None:
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_quantize(bertworks: Bertworks, world: World, calibrated: bool, tmp_path) -> None:
     (tmp_path / "some.txt").write_text("The door was opened.\nA river\n")
-    words = ("quantize", world.finetuned, "--out", tmp_path / "m")
+    words = ["quantize", world.finetuned, "--out", tmp_path / "m"]
+    words += ["--calibrate", tmp_path / "some.txt"] * calibrated
     result = bertworks(*words, "--texts", tmp_path / "some.txt", "--data", world.dev)
     assert result.exit_code == 0, result.output
     worst = re.search(r"cosine +(\S+) at worst, (\S+) on average", result.stdout)
@@ -85,6 +88,9 @@ def test_quantize(bertworks: Bertworks, world: World, tmp_path) -> None:
         for path in (world.finetuned, tmp_path / "m")
     )
     assert np.abs(before - after).max() < 0.05
+    assert any(name.endswith(".shift") for name in load_file(tmp_path / "m/model.safetensors")) == (
+        calibrated
+    )
 
 
 def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:

@@ -11,10 +11,11 @@ from tests.inference.test_form import GEOMETRIES, TOKENIZER, network_of
 from torch import nn
 
 from bertworks.api import Model, load
-from bertworks.errors import CheckpointError, SettingsError
-from bertworks.model.eight_bits import QuantizedLinear
+from bertworks.errors import CheckpointError, DataError, SettingsError
+from bertworks.inference.form import FUSED, frozen_form, has_packed_kernels
+from bertworks.model.eight_bits import CalibratedLinear, InputCodes, QuantizedLinear
 from bertworks.model.encoder import Layer
-from bertworks.model.layers import Linear
+from bertworks.model.layers import ACTIVATIONS, Linear
 from bertworks.training.settings import FinetuneSettings
 
 
@@ -122,4 +123,170 @@ def test_damaged_codes_are_named(tmp_path):
     name = next(name for name in tensors if name.endswith(".scales"))
     save_file({key: value for key, value in tensors.items() if key != name}, file)
     with pytest.raises(CheckpointError, match=r"has no '\.scales' of its rows"):
+        load(directory)
+
+
+FUSED_NAMES = {"none": ("none", ""), **{name: FUSED[ACTIVATIONS[name]] for name in ACTIVATIONS}}
+
+
+def calibrated_linear(activation: str = "none") -> tuple[Linear, torch.Tensor]:
+    """A map whose inputs have ranges of their own, and some of them."""
+    torch.manual_seed(3)
+    linear = Linear(96, 64)
+    x = torch.randn(40, 96) * torch.rand(96) + torch.randn(96)
+    x[:, 7] *= 50
+    least, greatest = x.aminmax(dim=0)
+    steps, offsets = (greatest - least) / 250, (greatest + least) / 2
+    linear.input_codes = InputCodes.found(
+        linear.weight.detach(), steps, offsets, x.median(0).values
+    )
+    QuantizedLinear.prepare(linear)
+    linear.activation, linear.fused = ACTIVATIONS.get(activation), FUSED_NAMES[activation]
+    return linear, x
+
+
+def by_hand(linear: Linear, x: torch.Tensor) -> np.ndarray:
+    """A calibrated map in float64, by NumPy, before its activation."""
+    weight, given = linear.weight.detach().double().numpy(), x.double().numpy()
+    steps, offsets = (
+        part.double().numpy() for part in (linear.input_codes.steps, linear.input_codes.offsets)
+    )
+    codes = np.clip(np.rint((given - offsets) / steps), -128, 127)
+    scales = np.abs(weight * steps).max(1, keepdims=True) / 127
+    coded = np.rint(weight * steps / scales) * scales
+    usual = np.median(given, 0) if len(given) % 2 else np.sort(given, 0)[(len(given) - 1) // 2]
+    shift = weight @ usual - coded @ ((usual - offsets) / steps)
+    return codes @ coded.T + shift + linear.bias.detach().double().numpy()
+
+
+@pytest.mark.parametrize("has_vnni", [True, False])
+@pytest.mark.parametrize("name", FUSED_NAMES)
+def test_the_formula_with_fixed_codes(name, has_vnni, monkeypatch):
+    monkeypatch.setattr("bertworks.model.eight_bits._AT_ONCE", 16)
+    if not has_vnni:
+        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    linear, x = calibrated_linear(name)
+    given = x.clone()
+    before = torch.tensor(by_hand(linear, x))
+    wanted = before if name == "none" else ACTIVATIONS[name](before)
+    residual = torch.randn(40, 64)
+    with torch.inference_mode():
+        found, none = linear(x), linear(x[:0])
+        batched = linear(x.view(4, 10, 96))
+        if name == "none":
+            kept = residual.clone()
+            added = linear.plus(x, residual)
+            assert torch.equal(residual, kept)
+            torch.testing.assert_close(added.double(), wanted + residual, rtol=1e-3, atol=1e-3)
+    # A number between two codes may be rounded to either; oneDNN has its own tables of functions.
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-2, atol=2e-2)
+    assert (found.double() - wanted).abs().median() < 1e-3
+    assert none.shape == (0, 64)
+    assert torch.equal(batched.view(40, 64), found)
+    assert torch.equal(x, given)
+
+
+@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="no VNNI: no kernel emits codes")
+def test_what_a_map_emits_are_the_codes_that_the_next_would_make():
+    linear, x = calibrated_linear("gelu")
+    torch.manual_seed(4)
+    following = Linear(64, 32)
+    step = torch.tensor([0.02])
+    of_zero = (128 - 20) * step
+    following.input_codes = InputCodes.found(
+        following.weight.detach(), step, of_zero, torch.zeros(64)
+    )
+    with torch.inference_mode():
+        numbers = linear(x)
+        linear.emitted = following.input_codes.emitted
+        assert linear.emitted == (pytest.approx(0.02), 20)
+        codes = linear(x)
+        expected = following.input_codes.of(numbers)
+        assert codes.dtype is torch.uint8
+        assert (codes.int() - expected.int()).abs().max() <= 1
+        assert (codes != expected).float().mean() < 0.01
+        QuantizedLinear.prepare(following, torch.float32)
+        assert torch.equal(following(expected), following(numbers))
+
+
+def cosines_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+
+
+def test_a_calibrated_model_is_closer_and_nothing_else_changes(tmp_path):
+    model, texts = model_of(384), texts_of(12)
+    exact, before = (model.embed(texts, precision=name) for name in ("fp32", "int8"))
+    model.calibrate(texts_of(60)[12:])
+    after = model.embed(texts, precision="int8")
+    closer, close = cosines_of(exact, after), cosines_of(exact, before)
+    assert np.median(closer) > np.median(close) > 0.9999
+    assert closer.min() > 0.99  # some texts have positions that none of the others had
+    assert np.array_equal(model.embed(texts, precision="fp32"), exact)
+    saved = load(model.save(tmp_path / "m", precision="int8"))
+    assert saved.report is not None and not saved.report.dropped and not saved.report.initialized
+    file = load_file(tmp_path / "m" / "model.safetensors")
+    assert not [name for name in file if name.endswith(".codes")]
+    ends = (".calibrated_codes", ".scales", ".inputs", ".shift")
+    counts = [sum(name.endswith(end) for name in file) for end in ends]
+    assert counts == [6 * model.encoder.config.num_hidden_layers] * 4
+    found = saved.embed(texts, precision="int8")
+    assert cosines_of(found, after).min() > 0.9995  # the rest is in bfloat16
+    again = load(saved.save(tmp_path / "again", precision="int8"))
+    np.testing.assert_allclose(again.embed(texts, precision="int8"), found, rtol=1e-4, atol=1e-5)
+    assert cosines_of(saved.embed(texts, precision="fp32"), exact).min() > 0.999
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_every_geometry_can_be_calibrated(name):
+    network = network_of(**GEOMETRIES[name]).eval()
+    model = Model(TOKENIZER, None, network)
+    texts = texts_of(40, 100)
+    exact = model.embed(texts, precision="fp32")
+    model.calibrate(texts)
+    assert cosines_of(exact, model.embed(texts, precision="int8")).mean() > 0.99
+    alone = np.concatenate([model.embed([text], precision="int8") for text in texts[:10]])
+    if has_packed_kernels(torch.float32):
+        assert np.array_equal(alone, model.embed(texts, precision="int8")[:10])
+
+
+def test_other_weights_have_no_fixed_codes(tmp_path):
+    model, texts = model_of(64), texts_of(12)
+    model.calibrate(texts)
+    first = model.encoder.layers[0].attention.query_key_value
+    with torch.no_grad():
+        first.weight[:, 5] *= 1.5
+    model.embed(texts, precision="int8")
+    with torch.inference_mode():
+        form = frozen_form(model.network, "int8")
+    assert type(form.encoder.layers[0].attention.query_key_value) is QuantizedLinear
+    assert type(form.encoder.layers[1].attention.query_key_value) is CalibratedLinear
+    file = load_file(model.save(tmp_path / "m", precision="int8") / "model.safetensors")
+    assert sum(name.endswith(".codes") for name in file) == 3
+
+
+def test_calibration_needs_text():
+    with pytest.raises(DataError, match="there is no text to calibrate by"):
+        model_of(64).calibrate([])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda t: {k: v for k, v in t.items() if not k.endswith(".inputs")}, r"has no '\.inputs'"),
+        (
+            lambda t: {k: v[:3] if k.endswith(".shift") else v for k, v in t.items()},
+            r"no '\.shift'",
+        ),
+        (lambda t: {k: -v if k.endswith(".inputs") else v for k, v in t.items()}, "impossible"),
+        (lambda t: {k: v / 0 if k.endswith(".shift") else v for k, v in t.items()}, "impossible"),
+        (lambda t: {k: v[:, :2] if k.endswith(".inputs") else v for k, v in t.items()}, "another"),
+    ],
+)
+def test_damaged_calibration_is_named(change, says, tmp_path):
+    model = model_of(64)
+    model.calibrate(texts_of(5))
+    directory = model.save(tmp_path / "m", precision="int8")
+    file = directory / "model.safetensors"
+    save_file({k: v.contiguous() for k, v in change(load_file(file)).items()}, file)
+    with pytest.raises(CheckpointError, match=says):
         load(directory)

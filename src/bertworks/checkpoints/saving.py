@@ -16,7 +16,7 @@ from ..files import LOCK, is_empty
 from ..locks import claim
 from ..model.config import EncoderConfig
 from ..model.device import is_finite
-from ..model.eight_bits import codes_of
+from ..model.eight_bits import InputCodes, codes_of
 from ..model.encoder import Layer
 from ..model.layers import Linear
 from ..text import files as tokenizer_files
@@ -27,7 +27,7 @@ from .family import Family
 from .heads import is_published
 from .sentence import SentenceSettings
 from .store import FORMAT_VERSION, complaint_of, keys_of, own_tensors
-from .weights import CODES, SAFETENSORS, SCALES, write_weights
+from .weights import CALIBRATED_CODES, CODES, INPUTS, SAFETENSORS, SCALES, SHIFT, write_weights
 
 _FILES = {
     *("config.json", "bertworks.json", SAFETENSORS),
@@ -182,20 +182,29 @@ def _in_eight_bits(
             "8-bit weights in files",
             fix='Save it in bfloat16; precision="int8" computes with it all the same.',
         )
-    matrices = {
-        theirs
-        for outer, layer in network.named_modules()
-        if isinstance(layer, Layer)
-        for inner, part in layer.named_modules()
-        if isinstance(part, Linear)
-        for theirs in keys.theirs(f"{outer}.{inner}.weight")
-    }
+    matrices: dict[str, tuple[InputCodes | None, Tensor]] = {}  # and the shift of its outputs
+    for outer, layer in network.named_modules():
+        for inner, part in layer.named_modules() if isinstance(layer, Layer) else ():
+            if isinstance(part, Linear):
+                inputs, names = part.input_codes, keys.theirs(f"{outer}.{inner}.weight")
+                if inputs is not None and not inputs.are_for(part.weight.detach().float()):
+                    inputs = None
+                shift = part.weight.new_zeros(part.out_features) if inputs is None else inputs.shift
+                parts = ((inputs, some) for some in shift.chunk(len(names)))
+                matrices.update(zip(names, parts, strict=True))
     result: dict[str, Tensor] = {}
     for name, tensor in exported.items():
-        if name in matrices:
-            result[name + CODES], result[name + SCALES] = codes_of(tensor)
-        else:
+        if name not in matrices:
             result[name] = tensor.to(torch.bfloat16)
+            continue
+        inputs, shift = matrices[name]
+        if inputs is None:
+            result[name + CODES], result[name + SCALES] = codes_of(tensor)
+            continue
+        coded = codes_of(tensor.float() * inputs.steps)
+        result[name + CALIBRATED_CODES], result[name + SCALES] = coded
+        result[name + INPUTS] = torch.stack([inputs.steps, inputs.offsets])
+        result[name + SHIFT] = shift
     return result
 
 

@@ -24,13 +24,15 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, SettingsError
 from ..model.config import EncoderConfig
 from ..model.device import is_finite
+from ..model.eight_bits import InputCodes, scales_of
+from ..model.layers import Linear
 from ..settings import Settings
 from . import tensorflow
 from .families import family_named
 from .family import Family
 from .heads import is_published, may_be_new, may_differ
 from .keymap import KeyMap, Rule
-from .weights import has_weights, read_json, read_weights
+from .weights import INPUTS, SHIFT, has_weights, read_json, read_weights
 
 FORMAT_VERSION = 1
 
@@ -129,13 +131,18 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
         )
     else:
         tensors, dropped = tensorflow.read_checkpoint(prefix)
-    found = {family.normalize_name(name): tensor for name, tensor in tensors.items()}
+    found = {_today(name, family): tensor for name, tensor in tensors.items()}
     # Of two names of one tensor, some classes save the decoder's.
     (embeddings,) = family.keys.theirs("encoder.embeddings.word_embeddings.weight")
     (decoder,) = family.keys.theirs("mlm_head.decoder")
     if embeddings not in found and decoder in found:
         found[embeddings] = found.pop(decoder)
     return found, dropped
+
+
+def _today(name: str, family: Family) -> str:
+    whole = name.removesuffix(INPUTS).removesuffix(SHIFT)
+    return family.normalize_name(whole) + name[len(whole) :]
 
 
 def _stacks(names: Iterable[str], family: Family) -> Iterator[list[str]]:
@@ -250,6 +257,16 @@ def load_weights(
         values[name] = keys.fetch(name, tensors)
         taken.update(parts)
     _fill(network, values)
+    for name in values:
+        inputs, shifts = ([part + end for part in keys.theirs(name)] for end in (INPUTS, SHIFT))
+        if all(one in tensors for one in inputs):  # the same for all: they are one map of ours
+            linear = network.get_submodule(name.rpartition(".")[0])
+            assert isinstance(linear, Linear)
+            steps, offsets = tensors[inputs[0]]
+            scales = scales_of(linear.weight.detach().float() * steps)
+            shift = torch.cat([tensors[one] for one in shifts])
+            linear.input_codes = InputCodes(steps, offsets, shift, scales)
+            taken.update(inputs, shifts)
     non_finite = _non_finite(network, tensors, keys)
     if non_finite and not allow_non_finite:
         raise CheckpointError(complaint_of(non_finite), where=where, fix=_INSPECT)

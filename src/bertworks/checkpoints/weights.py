@@ -23,6 +23,10 @@ SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 # Of a matrix `x` in 8-bit numbers a file has these two instead: int8 `[outputs, inputs]`, float32
 # `[outputs]`. Readers that do not know them find no `x`, rather than take codes for weights.
 CODES, SCALES = ".codes", ".scales"
+# And of one whose inputs were calibrated: the codes of `x · steps`, their scales, and float32
+# `[2, inputs]`, the steps and offsets of its inputs (`[2, 1]`: one for all), and `[outputs]`, the
+# shift: see `eight_bits.InputCodes`.
+CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".inputs", ".shift"
 
 
 def has_weights(directory: Path) -> bool:
@@ -38,7 +42,8 @@ def read_weights(
     """All tensors of a directory, under the names they have there.
 
     They are views of the mapped files: memory is spent on what is copied out of them, and on
-    matrices that are there in 8-bit numbers.
+    matrices that are there in 8-bit numbers. Beside those that were calibrated is what codes their
+    inputs (`INPUTS`, `SHIFT`).
 
     Args:
         passing: of which names the tensors will be copied, not kept. They are views of a mapping
@@ -65,15 +70,37 @@ def read_weights(
         if copied and _is_mapped(file):
             again = _read_file(file)
             tensors.update({name: again[name] for name in copied})
-    for name in [name for name in tensors if name.endswith(CODES)]:
-        whole = name.removesuffix(CODES)
-        codes, scales = tensors.pop(name), tensors.pop(whole + SCALES, None)
-        if codes.dtype is not torch.int8 or scales is None or scales.shape != codes.shape[:1]:
-            raise CheckpointError(
-                f"{name!r} is not int8, or has no {SCALES!r} of its rows", where=str(directory)
-            )
-        tensors[whole] = weight_of(codes, scales)
+    for suffix in (CODES, CALIBRATED_CODES):
+        for name in [name for name in tensors if name.endswith(suffix)]:
+            whole = name.removesuffix(suffix)
+            codes, scales = tensors.pop(name), tensors.pop(whole + SCALES, None)
+            if codes.dtype is not torch.int8 or scales is None or scales.shape != codes.shape[:1]:
+                raise CheckpointError(
+                    f"{name!r} is not int8, or has no {SCALES!r} of its rows", where=str(directory)
+                )
+            tensors[whole] = weight_of(codes, scales)
+            if suffix == CALIBRATED_CODES:
+                _check_calibration(tensors, whole, tuple(codes.shape), str(directory))
+                tensors[whole] /= tensors[whole + INPUTS][0]
     return tensors
+
+
+def _check_calibration(
+    tensors: Mapping[str, Tensor], whole: str, shape: tuple[int, ...], where: str
+) -> None:
+    """See that a calibrated matrix has all that belongs to it.
+
+    Raises:
+        CheckpointError: it has not, or a number is impossible.
+    """
+    for suffix, shapes in ((INPUTS, ((2, 1), (2, shape[-1]))), (SHIFT, (shape[:1],))):
+        found = tensors.get(whole + suffix)
+        if found is None or found.dtype is not torch.float32 or tuple(found.shape) not in shapes:
+            raise CheckpointError(
+                f"{whole!r} has no {suffix!r}, or one of another shape or type", where=where
+            )
+        if not found.isfinite().all() or (suffix == INPUTS and not (found[0] > 0).all()):
+            raise CheckpointError(f"{whole + suffix!r} holds an impossible number", where=where)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from ..model.memory import Memory
 from ..packed import Batch, Packed, Sequences
 from ..tasks.task import Network
 from .engine import not_finite
-from .form import frozen_form, twin_of
+from .form import frozen_form, twins_of
 
 is_awaited: ContextVar[Callable[[], bool]] = ContextVar("is_awaited", default=lambda: True)
 """Whether anyone waits for what is computed; asked after each layer."""
@@ -184,25 +184,12 @@ class _WatchedAttention(SelfAttention):
 
 def _twin(form: HasEncoder, watch: _Watch) -> HasEncoder:
     """A network with the same tensors, whose encoder is watched."""
-    twins: dict[nn.Module, nn.Module] = {}
+    watched = set(form.encoder.modules())
 
-    def twin(module: nn.Module, watched: bool) -> nn.Module:
-        watched = watched or module is form.encoder
-        if module not in twins:
-            made = twin_of(
-                module,
-                {
-                    name: None if part is None else twin(part, watched)
-                    for name, part in module._modules.items()
-                },
-            )
-            for kind, own in ((Encoder, _WatchedEncoder), (SelfAttention, _WatchedAttention)):
-                if watched and isinstance(made, kind):
-                    made.__class__ = own
-                    made.__dict__["watch"] = watch
-            twins[module] = made
-        return twins[module]
+    def change(module: nn.Module, twin: nn.Module) -> None:
+        for kind, own in ((Encoder, _WatchedEncoder), (SelfAttention, _WatchedAttention)):
+            if module in watched and isinstance(twin, kind):
+                twin.__class__ = own
+                twin.__dict__["watch"] = watch
 
-    made = twin(form, False)
-    assert isinstance(made, HasEncoder)
-    return made
+    return twins_of(form, change)

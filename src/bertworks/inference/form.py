@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -27,7 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..literals import InferencePrecision
 from ..model.cpu import LANES, in_whole_vectors
 from ..model.device import dtype_of
-from ..model.eight_bits import QuantizedLinear
+from ..model.eight_bits import CalibratedLinear, QuantizedLinear
 from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
 from ..model.heads import MLMHead
 from ..model.layers import ACTIVATIONS, Embeddings, Linear
@@ -37,7 +37,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 _ROWS = 2048  # of a block of the feed-forward layers
 
 # The names that oneDNN's kernels have for activations: the operation and its algorithm.
-_FUSED = {
+FUSED = {
     ACTIVATIONS["gelu"]: ("gelu", "none"),
     ACTIVATIONS["gelu_new"]: ("gelu", "tanh"),
     ACTIVATIONS["relu"]: ("relu", ""),
@@ -111,7 +111,7 @@ class FrozenFeedForward(FeedForward):
 
     def inner(
         self, hidden: Float[Tensor, "tokens hidden_size"]
-    ) -> Float[Tensor, "tokens intermediate_size"]:
+    ) -> Num[Tensor, "tokens intermediate_size"]:
         if self.is_apart:
             return in_whole_vectors(self.activation, self.intermediate(hidden))
         return super().inner(hidden)
@@ -204,6 +204,12 @@ def _one_number(tensor: Tensor) -> Iterator[NDArray[Any]]:
         yield tensor.detach().view(-1)[tensor.numel() // 2 :][:1].numpy()
 
 
+def forget(network: nn.Module) -> None:
+    """Drop a network's forms: what they were made of, beside its tensors, has changed."""
+    with _lock:
+        _forms.pop(network, None)
+
+
 _forms: WeakKeyDictionary[nn.Module, dict[tuple[torch.dtype | None, bool], _Form]] = (
     WeakKeyDictionary()
 )
@@ -270,7 +276,7 @@ class _Freezing:
         elif type(twin) is Layer and FrozenLayer.can_be(twin):
             twin.__class__ = FrozenLayer
         elif type(module).forward is Linear.forward and module in self.quantized:
-            QuantizedLinear.prepare(twin)
+            QuantizedLinear.prepare(twin, dtype)
         elif type(module).forward is Linear.forward and (dtype is not None or self.packs):
             self._freeze(twin, dtype)
         return twin
@@ -293,7 +299,7 @@ class _Freezing:
         first, activation = twin.intermediate, twin.activation
         if self.packs:
             twin.__class__ = FrozenFeedForward
-        if twin.gated or activation not in _FUSED:
+        if twin.gated or activation not in FUSED:
             return
         if isinstance(first, FrozenLinear) and first.kernel and _is_faster_alone(first, activation):
             assert isinstance(twin, FrozenFeedForward)
@@ -301,8 +307,12 @@ class _Freezing:
             return
         if isinstance(first, FrozenLinear | QuantizedLinear):
             first.activation, twin.activation = activation, _unchanged
-        if isinstance(first, FrozenLinear):
-            first.fused = _FUSED[activation]
+        if isinstance(first, FrozenLinear | CalibratedLinear):
+            first.fused = FUSED[activation]
+        if isinstance(first, CalibratedLinear) and first.kernel is not None:
+            second = twin.output
+            if isinstance(second, CalibratedLinear) and second.input_codes is not None:
+                first.emitted = second.input_codes.emitted
 
 
 def twin_of(module: ModuleT, parts: Mapping[str, nn.Module | None]) -> ModuleT:
@@ -314,6 +324,27 @@ def twin_of(module: ModuleT, parts: Mapping[str, nn.Module | None]) -> ModuleT:
     twin.__dict__.update(module._parameters)
     twin.__dict__.update(parts)
     return twin
+
+
+def twins_of(network: ModuleT, change: Callable[[nn.Module, nn.Module], None]) -> ModuleT:
+    """A network of twins that share its tensors.
+
+    Args:
+        change: called with each module and its twin, which it may change.
+    """
+    twins: dict[nn.Module, nn.Module] = {}
+
+    def twin(module: nn.Module) -> nn.Module:
+        if module not in twins:
+            parts = module._modules.items()
+            made = {name: None if part is None else twin(part) for name, part in parts}
+            twins[module] = twin_of(module, made)
+            change(module, twins[module])
+        return twins[module]
+
+    made = twin(network)
+    assert isinstance(made, type(network))
+    return made
 
 
 def _unchanged(x: Tensor) -> Tensor:

@@ -1,12 +1,20 @@
-"""Linear maps of 8-bit numbers, and the codes that stand for their weights in files."""
+"""Linear maps of 8-bit numbers, and the codes that stand for their weights in files.
+
+Inputs are coded in one of two ways. Without calibration each row has a scale of its own, found when
+it is computed (`QuantizedLinear`). After calibration each input has a fixed one (`InputCodes`,
+`CalibratedLinear`): then nothing is measured at inference, and the kernels can add bias and
+residual, apply the activation, and code their results for the next map.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int8
+from jaxtyping import Float, Int8, UInt8
 from torch import Tensor, nn
 
 from .cpu import in_whole_vectors
@@ -22,8 +30,13 @@ def codes_of(
     weight: Float[Tensor, "outputs inputs"],
 ) -> tuple[Int8[Tensor, "outputs inputs"], Float[Tensor, " outputs"]]:
     """A matrix as `codes · scale`, row by row: integers up to ±127, and a float32 scale of each."""
-    scales = weight.float().abs().amax(1).clamp_(min=_SMALLEST) / _LARGEST
+    scales = scales_of(weight)
     return (weight.float() / scales[:, None]).round_().to(torch.int8), scales
+
+
+def scales_of(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, " outputs"]:
+    """The scales of a matrix's codes."""
+    return weight.float().abs().amax(1).clamp_(min=_SMALLEST) / _LARGEST
 
 
 def weight_of(
@@ -31,6 +44,68 @@ def weight_of(
 ) -> Float[Tensor, "outputs inputs"]:
     """The matrix that codes and scales stand for."""
     return codes.float() * scales[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class InputCodes:
+    """Codes of the inputs of one linear map: `x_i ≈ offset_i + step_i · code_i`, -128 to 127.
+
+        W x  ≈  s_output · codes(W · steps) · codes(x) + shift
+
+    The steps are part of the map's weights, so an input of a wide range takes precision from its
+    column of the weights, not from the other inputs. The shift is what the offsets come to, such
+    that the result for the usual inputs is exact. Source: Xiao et al. (2023), "SmoothQuant", §4;
+    the offsets and the shift are not theirs.
+    """
+
+    steps: Float[Tensor, " inputs"]  # or [1]: one for all inputs, as a kernel can give them
+    offsets: Float[Tensor, " inputs"]  # of the same shape
+    shift: Float[Tensor, " outputs"]
+    scales: Float[Tensor, " outputs"]  # of the coded weights they were found with
+
+    @staticmethod
+    def found(
+        weight: Float[Tensor, "outputs inputs"],
+        steps: Tensor,
+        offsets: Tensor,
+        usual: Float[Tensor, " inputs"],
+    ) -> InputCodes:
+        """Codes for the inputs of a matrix, `usual` among them."""
+        codes, scales = codes_of(weight * steps)
+        shift = weight @ usual - weight_of(codes, scales) @ ((usual - offsets) / steps)
+        return InputCodes(steps, offsets, shift, scales)
+
+    def of(self, x: Float[Tensor, "rows inputs"]) -> UInt8[Tensor, "rows inputs"]:
+        """Codes, shifted by 128 into unsigned numbers; what is out of range has the nearest."""
+        start, inverse = self._line
+        codes = torch.empty(x.shape, dtype=torch.int8, device=x.device)
+        for some, place in zip(torch.split(x, _AT_ONCE), torch.split(codes, _AT_ONCE), strict=True):
+            place.copy_(torch.addcmul(start, some.float(), inverse).round_().clamp_(-_ZERO, 127))
+        return codes.bitwise_xor_(-_ZERO).view(torch.uint8)
+
+    @cached_property
+    def _line(self) -> tuple[Tensor, Tensor]:
+        """Code before rounding, as a line: its value at an input of zero, and its slope."""
+        inverse = self.steps.reciprocal()
+        return -self.offsets * inverse, inverse
+
+    @property
+    def emitted(self) -> tuple[float, int] | None:
+        """Step, and the unsigned code of zero, where all inputs have the same and zero has one."""
+        if len(self.steps) != 1:
+            return None
+        step = float(self.steps)
+        return step, _ZERO - round(float(self.offsets) / step)
+
+    def to(self, device: torch.device) -> InputCodes:
+        parts = (self.steps, self.offsets, self.shift, self.scales)
+        return InputCodes(*(part.to(device) for part in parts))
+
+    def are_for(self, weight: Float[Tensor, "outputs inputs"]) -> bool:
+        """Whether a matrix is the one they were found with, but for rounding: not if it learned."""
+        if len(weight) != len(self.scales) or len(self.steps) not in (1, weight.shape[1]):
+            return False
+        return torch.allclose(scales_of(weight * self.steps), self.scales, rtol=1e-5, atol=0)
 
 
 class QuantizedLinear(Linear):
@@ -51,15 +126,30 @@ class QuantizedLinear(Linear):
     activation: Any
 
     @staticmethod
-    def prepare(linear: nn.Module) -> None:
-        """Make a linear map one of 8-bit numbers, in place; its parameters stay as they are."""
-        linear.__class__ = QuantizedLinear
+    def prepare(linear: nn.Module, dtype: torch.dtype | None = None) -> None:
+        """Make a linear map one of 8-bit numbers, in place; its parameters stay as they are.
+
+        Args:
+            dtype: of the results of maps whose inputs are codes already; that of its weights, if
+                left out.
+        """
+        assert isinstance(linear, Linear)
+        inputs, weight = linear.input_codes, linear.weight.detach().float()
+        if inputs is not None:
+            inputs = linear.input_codes = inputs.to(weight.device)
+        is_calibrated = inputs is not None and inputs.are_for(weight)
+        linear.__class__ = CalibratedLinear if is_calibrated else QuantizedLinear
         assert isinstance(linear, QuantizedLinear)
-        weight = linear.weight.detach()
-        linear.codes, linear.scales = codes_of(weight)
-        linear.shift = linear.scales.new_zeros(len(weight))
+        linear.shift = weight.new_zeros(len(weight))
         if linear.bias is not None:
             linear.shift = linear.bias.detach().float()
+        if isinstance(linear, CalibratedLinear):
+            assert inputs is not None
+            linear.shift = linear.shift + inputs.shift
+            weight = weight * inputs.steps
+            linear.dtype = dtype or linear.weight.dtype
+            linear.fused, linear.emitted = ("none", ""), None
+        linear.codes, linear.scales = codes_of(weight)
         linear.zeros = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
         linear.kernel = linear.activation = None
         if weight.is_cpu and torch.cpu._is_vnni_supported():
@@ -97,3 +187,51 @@ class QuantizedLinear(Linear):
         if self.activation is None:
             return result
         return in_whole_vectors(self.activation, result)
+
+
+class CalibratedLinear(QuantizedLinear):
+    """`activation(x Wᵀ + b)`, its inputs in codes that are fixed (`InputCodes`).
+
+    It takes numbers, or codes that the map before has made; and gives either.
+    """
+
+    dtype: torch.dtype
+    fused: tuple[str, str]  # the activation that the kernel applies, by its name there
+    emitted: tuple[float, int] | None  # step and zero of the codes that results are given in
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._sum(x, None)
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self._sum(x, residual)
+
+    def _sum(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        inputs = self.input_codes
+        assert inputs is not None
+        is_coded = x.dtype is torch.uint8
+        dtype = self.dtype if is_coded else x.dtype
+        shape = (*x.shape[:-1], self.out_features)
+        if not x.numel():
+            return x.new_empty(shape, dtype=dtype)
+        rows = x.reshape(-1, self.in_features)
+        codes = rows if is_coded else inputs.of(rows)
+        if self.kernel is None:
+            sums = F.linear(codes.float() - _ZERO, self.codes.float())
+            result = torch.addcmul(self.shift, sums, self.scales)
+            if self.activation is not None:
+                result = in_whole_vectors(self.activation, result)
+            result = result.to(dtype).view(shape)
+            return result if residual is None else result + residual
+        given = (codes, 1.0, _ZERO, self.codes, self.scales, self.zeros)
+        made: Tensor
+        if residual is not None:
+            others = (residual.reshape(len(rows), -1), self.shift, 1.0, 0, dtype, 1.0, 0)
+            made = _ADDING(*given, *others, "add", 1.0, "none", [], "")
+        else:
+            (name, algorithm), (step, zero) = self.fused, self.emitted or (1.0, 0)
+            kind = dtype if self.emitted is None else torch.uint8
+            made = self.kernel(*given, self.shift, step, zero, kind, name, [], algorithm)
+        return made.view(shape)
+
+
+_ADDING = torch.ops.onednn.qlinear_pointwise.binary

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Num
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -139,8 +139,8 @@ class FeedForward(nn.Module):
 
     def inner(
         self, hidden: Float[Tensor, "tokens hidden_size"]
-    ) -> Float[Tensor, "tokens intermediate_size"]:
-        """What the second map takes."""
+    ) -> Num[Tensor, "tokens intermediate_size"]:
+        """What the second map takes: numbers, or in a frozen form 8-bit codes of them."""
         inner: Tensor = self.intermediate(hidden)
         if self.gated:
             inner, gate = inner.chunk(2, -1)

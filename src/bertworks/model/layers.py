@@ -8,7 +8,7 @@ dtype of the parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,9 @@ from torch.autograd.function import once_differentiable
 
 from ..packed import Sequences
 from .config import EncoderConfig
+
+if TYPE_CHECKING:
+    from .eight_bits import InputCodes
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -30,6 +33,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 class Linear(nn.Linear):
     """`x Wᵀ + b` in the precision of `x`."""
+
+    input_codes: InputCodes | None = None
+    """How inputs are coded where it computes in 8-bit numbers, if that was calibrated."""
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         bias = None if self.bias is None else self.bias.to(x.dtype)
