@@ -88,9 +88,9 @@ def test_quantize(bertworks: Bertworks, world: World, calibrated: bool, tmp_path
         for path in (world.finetuned, tmp_path / "m")
     )
     assert np.abs(before - after).max() < 0.05
-    assert any(name.endswith(".shift") for name in load_file(tmp_path / "m/model.safetensors")) == (
-        calibrated
-    )
+    assert any(
+        name.endswith(".calibrated_shift") for name in load_file(tmp_path / "m/model.safetensors")
+    ) == (calibrated)
 
 
 def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:

@@ -226,7 +226,7 @@ def test_a_calibrated_model_is_closer_and_nothing_else_changes(tmp_path):
     assert saved.report is not None and not saved.report.dropped and not saved.report.initialized
     file = load_file(tmp_path / "m" / "model.safetensors")
     assert not [name for name in file if name.endswith(".codes")]
-    ends = (".calibrated_codes", ".scales", ".inputs", ".shift")
+    ends = (".calibrated_codes", ".scales", ".calibrated_inputs", ".calibrated_shift")
     counts = [sum(name.endswith(end) for name in file) for end in ends]
     assert counts == [6 * model.encoder.config.num_hidden_layers] * 4
     found = saved.embed(texts, precision="int8")
@@ -272,14 +272,29 @@ def test_calibration_needs_text():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda t: {k: v for k, v in t.items() if not k.endswith(".inputs")}, r"has no '\.inputs'"),
         (
-            lambda t: {k: v[:3] if k.endswith(".shift") else v for k, v in t.items()},
-            r"no '\.shift'",
+            lambda t: {k: v for k, v in t.items() if not k.endswith(".calibrated_inputs")},
+            r"has no '\.calibrated_inputs'",
         ),
-        (lambda t: {k: -v if k.endswith(".inputs") else v for k, v in t.items()}, "impossible"),
-        (lambda t: {k: v / 0 if k.endswith(".shift") else v for k, v in t.items()}, "impossible"),
-        (lambda t: {k: v[:, :2] if k.endswith(".inputs") else v for k, v in t.items()}, "another"),
+        (
+            lambda t: {k: v[:3] if k.endswith(".calibrated_shift") else v for k, v in t.items()},
+            r"has no '\.calibrated_shift'",
+        ),
+        (
+            lambda t: {k: -v if k.endswith(".calibrated_inputs") else v for k, v in t.items()},
+            "impossible",
+        ),
+        (
+            lambda t: {k: v / 0 if k.endswith(".calibrated_shift") else v for k, v in t.items()},
+            "impossible",
+        ),
+        (lambda t: {k: v for k, v in t.items() if not k.endswith(".scales")}, "no '.scales'"),
+        (
+            lambda t: {
+                k: v[:, :2] if k.endswith(".calibrated_inputs") else v for k, v in t.items()
+            },
+            "another",
+        ),
     ],
 )
 def test_damaged_calibration_is_named(change, says, tmp_path):

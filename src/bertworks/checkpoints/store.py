@@ -141,6 +141,7 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
 
 
 def _today(name: str, family: Family) -> str:
+    """A tensor's name in today's spelling, with what follows it where it was calibrated."""
     whole = name.removesuffix(INPUTS).removesuffix(SHIFT)
     return family.normalize_name(whole) + name[len(whole) :]
 
@@ -257,16 +258,7 @@ def load_weights(
         values[name] = keys.fetch(name, tensors)
         taken.update(parts)
     _fill(network, values)
-    for name in values:
-        inputs, shifts = ([part + end for part in keys.theirs(name)] for end in (INPUTS, SHIFT))
-        if all(one in tensors for one in inputs):  # the same for all: they are one map of ours
-            linear = network.get_submodule(name.rpartition(".")[0])
-            assert isinstance(linear, Linear)
-            steps, offsets = tensors[inputs[0]]
-            scales = scales_of(linear.weight.detach().float() * steps)
-            shift = torch.cat([tensors[one] for one in shifts])
-            linear.input_codes = InputCodes(steps, offsets, shift, scales)
-            taken.update(inputs, shifts)
+    taken.update(_take_calibration(network, values, tensors, keys))
     non_finite = _non_finite(network, tensors, keys)
     if non_finite and not allow_non_finite:
         raise CheckpointError(complaint_of(non_finite), where=where, fix=_INSPECT)
@@ -279,6 +271,21 @@ def load_weights(
         if name not in taken
     }
     return LoadReport(tuple(values), dropped, tuple(initialized), non_finite)
+
+
+def _take_calibration(
+    network: nn.Module, names: Iterable[str], tensors: Mapping[str, Tensor], keys: KeyMap
+) -> Iterator[str]:
+    """Give linear maps the codes of their inputs; yields the tensors that these were made of."""
+    for name in names:
+        linear = network.get_submodule(name.rpartition(".")[0])
+        inputs, shifts = ([part + end for part in keys.theirs(name)] for end in (INPUTS, SHIFT))
+        if isinstance(linear, Linear) and all(one in tensors for one in (*inputs, *shifts)):
+            steps, offsets = tensors[inputs[0]]  # the same for all: they are one map of ours
+            scales = scales_of(linear.weight.detach().float() * steps)
+            shift = torch.cat([tensors[one] for one in shifts])
+            linear.input_codes = InputCodes(steps, offsets, shift, scales)
+            yield from (*inputs, *shifts)
 
 
 _INSPECT = "`bertworks inspect` names all such tensors."

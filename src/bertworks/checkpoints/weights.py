@@ -26,7 +26,7 @@ CODES, SCALES = ".codes", ".scales"
 # And of one whose inputs were calibrated: the codes of `x · steps`, their scales, and float32
 # `[2, inputs]`, the steps and offsets of its inputs (`[2, 1]`: one for all), and `[outputs]`, the
 # shift: see `eight_bits.InputCodes`.
-CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".inputs", ".shift"
+CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".calibrated_inputs", ".calibrated_shift"
 
 
 def has_weights(directory: Path) -> bool:
@@ -70,6 +70,7 @@ def read_weights(
         if copied and _is_mapped(file):
             again = _read_file(file)
             tensors.update({name: again[name] for name in copied})
+    calibrated: set[str] = set()
     for suffix in (CODES, CALIBRATED_CODES):
         for name in [name for name in tensors if name.endswith(suffix)]:
             whole = name.removesuffix(suffix)
@@ -80,20 +81,24 @@ def read_weights(
                 )
             tensors[whole] = weight_of(codes, scales)
             if suffix == CALIBRATED_CODES:
-                _check_calibration(tensors, whole, tuple(codes.shape), str(directory))
+                _check_calibration(tensors, whole, str(directory))
                 tensors[whole] /= tensors[whole + INPUTS][0]
+                calibrated |= {whole + INPUTS, whole + SHIFT}
+    for name in tensors:
+        if name.endswith((INPUTS, SHIFT)) and name not in calibrated:
+            what = f"{name!r} is of no matrix that was calibrated"
+            raise CheckpointError(what, where=str(directory))
     return tensors
 
 
-def _check_calibration(
-    tensors: Mapping[str, Tensor], whole: str, shape: tuple[int, ...], where: str
-) -> None:
+def _check_calibration(tensors: Mapping[str, Tensor], whole: str, where: str) -> None:
     """See that a calibrated matrix has all that belongs to it.
 
     Raises:
         CheckpointError: it has not, or a number is impossible.
     """
-    for suffix, shapes in ((INPUTS, ((2, 1), (2, shape[-1]))), (SHIFT, (shape[:1],))):
+    outputs, inputs = tensors[whole].shape[0], tensors[whole].shape[-1]
+    for suffix, shapes in ((INPUTS, ((2, 1), (2, inputs))), (SHIFT, ((outputs,),))):
         found = tensors.get(whole + suffix)
         if found is None or found.dtype is not torch.float32 or tuple(found.shape) not in shapes:
             raise CheckpointError(

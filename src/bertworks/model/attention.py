@@ -38,9 +38,7 @@ _IN_FLOAT32_UP_TO = 16  # keys: up to here bfloat16 goes through float32's kerne
 _EXPLICIT_UP_TO = 1024  # keys: up to here the formula is faster in bfloat16 than the fused kernel
 _SCORES = 1 << 19  # that are computed at once, so that they stay in the cache
 _QUERIES = 16  # a number of queries that kernels are compiled for is a multiple of this
-_LANES = (
-    32  # bfloat16 numbers of a vector register: a softmax over others takes up to 9 times as long
-)
+_LANES = 32  # bfloat16 numbers of a register: a softmax over others takes up to 9 times as long
 
 
 def attention(
