@@ -38,7 +38,7 @@ def test_it_is_small_and_has_both_heads(mini: bw.Model) -> None:
     directory = locate("mini")
     assert sum(file.stat().st_size for file in directory.iterdir()) < 12_000_000
     assert mini.encoder.config.hidden_size == 256
-    assert mini.encoder.config.max_seqlen == 128
+    assert mini.encoder.config.max_seqlen == 512
     assert 0 < mini.next_sentence("the war ended in 1945.", "the frog lives in trees.") < 1
     assert mini.embed(["a text"]).shape == (1, 256)
 
