@@ -157,7 +157,7 @@ CONTESTANTS: dict[str, Callable[[Path, Path], Encode]] = {
     "bertworks fp32": partial(ours, {"precision": "fp32"}),
     "bertworks bf16": partial(ours, {"precision": "bf16"}),
     "bertworks int8": partial(ours, {"precision": "int8"}, calibrated=True),
-    "bertworks int8, not calibrated": partial(ours, {"precision": "int8"}),
+    "bertworks uncalibrated int8": partial(ours, {"precision": "int8"}),
     "sentence-transformers bf16": partial(sentence_transformers, "bfloat16"),
     "ONNX Runtime fp32": partial(onnxruntime, "fp32"),
     "ONNX Runtime int8": partial(onnxruntime, "int8"),
