@@ -97,10 +97,10 @@ def context_layers(draw: Draw) -> str:
 
 
 def context_sides(_: Draw) -> str:
-    (blank,) = views.fill(mini(), "he was born in new [MASK] in 1950.", top_k=4)["blanks"]
+    (blank,) = views.fill(mini(), "the first world [MASK] began in 1914.", top_k=4)["blanks"]
     parts = []
     for at, (side, title) in enumerate(
-        (("left", "he was born in new …"), ("both", "he was born in new … in 1950."))
+        (("left", "the first world …"), ("both", "the first world … began in 1914."))
     ):
         items = [(one["token"], one["probability"]) for one in blank[side]["top"]]
         shown = [(word, share, f"{share:.0%}") for word, share in items]
