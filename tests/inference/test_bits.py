@@ -57,10 +57,18 @@ def check(model: Model, texts: list[str], pooling: Pooling, precision: str) -> N
         assert np.array_equal(found, alone[order])
 
 
-def precisions() -> list[str]:
-    """Those whose packed kernels this processor has; the promise is theirs."""
+def precisions(most_inputs: int) -> list[str]:
+    """Those whose packed kernels this processor has; the promise is theirs.
+
+    Args:
+        most_inputs: of a linear map. AMX's sums of more than 384 in bfloat16 depend on the rows of
+            a call (docs/performance.md).
+    """
     kinds = (("fp32", torch.float32), ("bf16", torch.bfloat16), ("int8", torch.float32))
-    return [name for name, dtype in kinds if has_packed_kernels(dtype)]
+    found = [name for name, dtype in kinds if has_packed_kernels(dtype)]
+    if most_inputs > 384 and torch.cpu._is_amx_tile_supported():
+        found.remove("bf16")
+    return found
 
 
 @pytest.mark.long
@@ -73,14 +81,14 @@ def precisions() -> list[str]:
 )
 def test_batches_change_no_bit(pooling: Pooling) -> None:
     model, texts = model_of(384), texts_of(24)
-    for precision in precisions():
+    for precision in precisions(model.encoder.config.intermediate_size):
         check(model, texts, pooling, precision)
 
 
 @pytest.mark.long
 def test_batches_of_two_thousand_change_no_bit() -> None:
     model, texts = model_of(64), texts_of(2000, 40)
-    for precision in precisions():
+    for precision in precisions(model.encoder.config.intermediate_size):
         check(model, texts, "mean", precision)
 
 
@@ -88,5 +96,5 @@ def test_batches_of_two_thousand_change_no_bit() -> None:
 @pytest.mark.usefixtures("two_threads")
 def test_batches_change_no_bit_with_two_threads() -> None:
     model, texts = model_of(64), texts_of(60)
-    for precision in precisions():
+    for precision in precisions(model.encoder.config.intermediate_size):
         check(model, texts, "mean", precision)

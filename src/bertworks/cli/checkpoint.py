@@ -118,7 +118,7 @@ def convert(
 @verb(
     "quantize",
     "bertworks quantize runs/tickets --out tickets-int8 --data dev.tsv",
-    "bertworks quantize all-MiniLM-L6-v2 --out minilm-int8 --calibrate some.txt --texts other.txt",
+    "bertworks quantize MODEL --out model-int8 --calibrate a.txt --texts b.txt",
 )
 def quantize(
     model: ModelPath,
