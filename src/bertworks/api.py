@@ -675,7 +675,8 @@ class Model:
         """Fix the scales of 8-bit numbers by some texts, for `precision="int8"`.
 
         Without it each token's scales are found when it is computed; fixed ones are faster, where
-        the processor multiplies 8-bit numbers (VNNI), and closer to float32. They are saved by
+        the processor multiplies 8-bit numbers (VNNI), with about the same error: measure it. Where
+        they would be much worse, they are found for each token as before. They are saved by
         `save(precision="int8")`, and hold until weights change. A few hundred texts of the kind
         that will be read are enough. Other precisions stay as they are.
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from bertworks.api import Model, load
 from bertworks.errors import CheckpointError, DataError, SettingsError
+from bertworks.inference.calibration import _Seen
 from bertworks.inference.form import FUSED, frozen_form, has_packed_kernels
 from bertworks.model.eight_bits import CalibratedLinear, InputCodes, QuantizedLinear
 from bertworks.model.encoder import Layer
@@ -305,3 +306,14 @@ def test_damaged_calibration_is_named(change, says, tmp_path):
     save_file({k: v.contiguous() for k, v in change(load_file(file)).items()}, file)
     with pytest.raises(CheckpointError, match=says):
         load(directory)
+
+
+def test_a_map_that_no_fixed_codes_suit_keeps_scales_for_each_token():
+    torch.manual_seed(5)
+    x = torch.randn(400, 32)
+    for spread, suits in ((1.0, True), (1e4, False)):
+        seen = _Seen(Linear(32, 16))
+        seen.add(torch.zeros(7, 32))  # rows that fill up a batch count for nothing
+        seen.add(torch.cat([x, x[:40] * spread]))
+        assert seen.tokens == 440
+        assert (seen.codes(is_common=True) is not None) == suits

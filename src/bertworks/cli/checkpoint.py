@@ -141,8 +141,8 @@ def quantize(
 
     The matrices of the layers take a byte for each weight, all else two. Every verb opens it; with
     precision=int8 it computes in 8-bit numbers too, as the model it was made of does; with fixed
-    scales if it is calibrated, by a few hundred texts of the kind that it will read: faster, and
-    closer to float32. The comparison is of the written model with precision=int8.
+    scales if it is calibrated, by a few hundred texts of the kind that it will read: faster, with
+    about the same error. The comparison is of the written model with precision=int8.
     """
     with output(out, [calibrate, texts, data], model=model, kind="whole directory"):
         exact = load_model(model, "cpu", task)

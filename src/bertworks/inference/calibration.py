@@ -4,7 +4,8 @@
 
 For each map some candidates are tried on a sample of its inputs. What is compared is the error of
 the map's results, each relative to its token's: so that the few tokens with very large inputs
-([CLS], full stops) do not decide about all others. Their inputs may then be out of range.
+([CLS], full stops) do not decide about all others. Their inputs may then be out of range. A map
+whose inputs no fixed codes suit keeps scales that are found for each token.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _SAMPLE = 1024  # tokens of which a map's inputs are kept
 _ALPHAS = 0.5, 0.65, 0.8, 0.9  # how much of an input's range goes into the weights
 _SHARES = 1.0, 0.8  # of the ranges, where each input has its own
 _COMMON_SHARES = 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2  # of the range of all inputs together
+_MUCH = 10  # times the error of a scale for each token: more is too much
 _LEAST = 1e-6  # of a range or a weight: an input that never changes has a step too
 _CODES, _ZERO = 255, 128  # steps between the unsigned codes, and what they are shifted by
 
@@ -77,6 +79,7 @@ class _Seen:
 
     def add(self, x: Float[Tensor, "*batch inputs"]) -> None:
         rows = x.detach().float().reshape(-1, x.shape[-1])
+        rows = rows[rows.any(1)]  # rows of zeros belong to no text (`cpu.align_rows`)
         known = torch.stack([self.least, self.greatest]) if self.tokens else rows[:0]
         self.least, self.greatest = torch.cat([known, rows]).aminmax(dim=0)
         first = -self.tokens % self.every
@@ -85,21 +88,30 @@ class _Seen:
         while len(self.sample) > _SAMPLE:
             self.sample, self.every = self.sample[::2], 2 * self.every
 
-    def codes(self, is_common: bool) -> InputCodes:
-        """Those with the least error; `is_common`: with one step for all inputs."""
+    def codes(self, is_common: bool) -> InputCodes | None:
+        """Those with the least error; None if scales found for each token are much better.
+
+        Args:
+            is_common: with one step for all inputs.
+        """
         weight = self.linear.weight.detach().float()
         rows = torch.stack(self.sample)
         exact = F.linear(rows, weight)
         size = exact.square().sum(1).clamp(min=_LEAST)
 
-        def error(codes: InputCodes) -> float:
-            coded = weight_of(*codes_of(weight * codes.steps))
-            found = F.linear(codes.of(rows).float() - _ZERO, coded, codes.shift)
+        def error(found: Tensor) -> float:
             return float(((found - exact).square().sum(1) / size).mean())
+
+        def of_codes(codes: InputCodes) -> float:
+            coded = weight_of(*codes_of(weight * codes.steps))
+            return error(F.linear(codes.of(rows).float() - _ZERO, coded, codes.shift))
 
         usual = rows.median(0).values
         candidates = self._common(weight, usual) if is_common else self._each(weight, usual)
-        return min(candidates, key=error)
+        errors = {of_codes(codes): codes for codes in candidates}
+        least = min(errors)
+        of_tokens = error(F.linear(weight_of(*codes_of(rows)), weight_of(*codes_of(weight))))
+        return errors[least] if least <= _MUCH * of_tokens else None
 
     def _each(self, weight: Tensor, usual: Tensor) -> Iterator[InputCodes]:
         """Candidates with a step and an offset for each input."""
