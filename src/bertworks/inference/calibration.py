@@ -80,6 +80,8 @@ class _Seen:
     def add(self, x: Float[Tensor, "*batch inputs"]) -> None:
         rows = x.detach().float().reshape(-1, x.shape[-1])
         rows = rows[rows.any(1)]  # rows of zeros belong to no text (`cpu.align_rows`)
+        if not len(rows):
+            return
         known = torch.stack([self.least, self.greatest]) if self.tokens else rows[:0]
         self.least, self.greatest = torch.cat([known, rows]).aminmax(dim=0)
         first = -self.tokens % self.every
