@@ -226,12 +226,10 @@ class CalibratedLinear(QuantizedLinear):
         made: Tensor
         if residual is not None:
             others = (residual.reshape(len(rows), -1), self.shift, 1.0, 0, dtype, 1.0, 0)
-            made = _ADDING(*given, *others, "add", 1.0, "none", [], "")
+            adding = torch.ops.onednn.qlinear_pointwise.binary  # not on every processor
+            made = adding(*given, *others, "add", 1.0, "none", [], "")
         else:
             (name, algorithm), (step, zero) = self.fused, self.emitted or (1.0, 0)
             kind = dtype if self.emitted is None else torch.uint8
             made = self.kernel(*given, self.shift, step, zero, kind, name, [], algorithm)
         return made.view(shape)
-
-
-_ADDING = torch.ops.onednn.qlinear_pointwise.binary
