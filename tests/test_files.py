@@ -21,6 +21,7 @@ import pytest
 import bertworks
 from bertworks import files, locks
 from bertworks.errors import BertworksWarning, DataError, OutputError
+from bertworks.files import LOCK, make_directory
 from bertworks.locks import claim
 
 from .crashes import contents, crashing, needs_proc
@@ -392,6 +393,27 @@ def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None
     assert most == 1
     assert got > 3
     assert not list(tmp_path.rglob("*/*"))  # a directory may stay, of one who was overtaken
+
+
+def test_a_directory_that_another_removes_is_made_and_locked_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock beside it would not exclude one who finds the directory there."""
+    out, calls = tmp_path / "out", 0
+
+    def overtaken(path: Path) -> list[Path]:
+        nonlocal calls
+        calls += 1
+        made = make_directory(path)
+        if calls == 1:
+            path.rmdir()
+        return made
+
+    monkeypatch.setattr(locks, "make_directory", overtaken)
+    with claim(out, kind="directory"):
+        assert (out / LOCK).is_file()
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert calls == 2
 
 
 def record(**values: Any) -> bytes:

@@ -140,6 +140,8 @@ def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tup
     for _ in range(100):  # others may come and go
         with suppress(FileNotFoundError):  # another has just removed one
             made[:0] = [] if needed is None else make_directory(needed)
+        if needed == target and not target.is_dir():
+            continue  # another has just removed it: a lock beside it would exclude nobody inside
         path = target / LOCK if target.is_dir() else beside(target, "lock")
         try:
             handle = path.open("a+b")
