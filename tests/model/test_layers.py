@@ -12,7 +12,7 @@ from bertworks.model import heads
 from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
 from bertworks.model.heads import MLMHead
-from bertworks.model.layers import Dropout, dropout, keep_mask, sinusoids
+from bertworks.model.layers import Dropout, dropout, keep_mask, kept, sinusoids
 from bertworks.packed import Packed
 from tests.model import reference
 
@@ -35,6 +35,27 @@ def test_draws_do_not_depend_on_their_neighbours():
         for j in range(i):
             both = (dropped[:, i] & dropped[:, j]).double().mean()
             assert abs(both - 0.04) < 5 * math.sqrt(0.04 * 0.96 / 250_000)
+
+
+@pytest.mark.parametrize("p", [1e-7, 2**-16, 0.1, 0.5, 1 - 2**-16, 1 - 1e-7])
+def test_a_mask_compares_each_draw_with_a_threshold(p):
+    torch.manual_seed(3)
+    keep = keep_mask(torch.Size([4001]), p, torch.device("cpu"))
+    torch.manual_seed(3)
+    draws = torch.empty(1001, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:4001]
+    share = min(max(round(p * 65536), 1), 65535)
+    assert torch.equal(keep, draws.int() >= share - 32768)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_what_a_mask_keeps_is_the_same_as_a_product_with_it(dtype):
+    torch.manual_seed(4)
+    x = torch.randn(40, 3, 33).to(dtype)
+    x[0, 0, :4] = torch.tensor([torch.inf, -torch.inf, 0.0, -0.0])
+    keep = torch.rand(x.shape) < 0.7
+    keep[0, 0] = True
+    assert torch.equal(kept(x, keep), x * keep)
+    assert torch.equal(kept(x.transpose(0, 2), keep.transpose(0, 2)), (x * keep).transpose(0, 2))
 
 
 def test_dropout_keeps_the_mean_and_sends_gradients_through_the_same_mask():

@@ -41,6 +41,8 @@ CASES: dict[str, dict[str, Any]] = {
         "freeze_layers": 1,
         "gradient_checkpointing": True,
     },
+    # The layers learn too, in whose matrices queries, keys and values are scaled each by itself.
+    "lamb-layers": {"optimizer": "lamb", "learning_rate": 1e-3},
 }
 ALBERT = {"family": "albert", "num_hidden_groups": 1, "embedding_size": 8}
 

@@ -161,7 +161,14 @@ def test_a_document_alone_is_split_by_sentences() -> None:
         (TRAIN, 1.5, SettingsError, r"dev=1\.5: a share of the training rows is between 0 and 1"),
         (TRAIN, 10, SettingsError, "dev=10: a share"),
         (TRAIN, float("nan"), SettingsError, "dev=nan: a share"),
-        (TRAIN[:2], 0.1, DataError, "dev=0.1 of 2 rows is not a single one .* larger share"),
+        (TRAIN[:4], 0.1, DataError, "dev=0.1 of 4 rows leaves no row .* larger share"),
+        (
+            [{**row, "text": "a b"} for row in TRAIN],
+            0.3,
+            DataError,
+            r"rows leaves no row for dev\. Give a table: rows with the same text "
+            r"are kept together, and there are too few others to learn from\.$",
+        ),
     ],
 )
 def test_shares_that_are_none(rows: Any, dev: Any, error: type[Exception], says: str) -> None:

@@ -190,7 +190,7 @@ def test_a_refused_plan_leaves_the_settings(prepared: Path, tmp_path: Path) -> N
     with pytest.raises(
         TrainingError,
         match=r"run: the run was begun with steps=4, not 8, and no checkpoint fits: of the "
-        r"earliest, the learning rate of step 2 was 0\.005, and would be 0\.0025\. Go on with",
+        r"earliest, the learning rate of step 2 was 0\.005, and would be 0\.0025\. Resume with",
     ):
         tiny_run(prepared, path, steps=8, **values)
     assert read_run(path).settings()["steps"] == 4

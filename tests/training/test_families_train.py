@@ -216,7 +216,9 @@ def test_pairs_need_a_frame(prepared: dict[str, Path]) -> None:
 def test_masks_need_a_mask(prepared: dict[str, Path], tmp_path: Path) -> None:
     plain = {"format": "full-sentences"}
     with pytest.raises(DataError, match=r"no mask token.*model\.family=openai-gpt"):
-        pretrain(data=str(prepared["with_end"]), out=tmp_path, steps=1, instances=plain)
+        pretrain(
+            data=str(prepared["with_end"]), out=tmp_path, steps=1, batch_size=2, instances=plain
+        )
 
 
 def test_knowledge_needs_spans(text: Path, tmp_path: Path) -> None:

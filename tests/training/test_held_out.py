@@ -37,6 +37,46 @@ def test_the_metrics_are_those_of_the_run_s_last_evaluation(prepared: Path, run:
     assert last == pytest.approx({key: found.metrics[key] for key in last}, rel=1e-6)
 
 
+@pytest.mark.parametrize("held_out_seed", [None, 5])
+def test_what_is_left_out_is_the_run_s(
+    prepared: Path, tmp_path: Path, held_out_seed: int | None
+) -> None:
+    held_out = {"documents": 5, "sequences": 8, "seed": held_out_seed}
+    values = {"precision": "fp32", "steps": 3, "seed": 7, "held_out": held_out}
+    last = tiny_run(prepared, tmp_path / "run", **values).metrics
+    for model in (tmp_path / "run", tmp_path / "run" / "model"):
+        found = bw.load(model).evaluate(prepared, precision="fp32")
+        assert found.rows == 8
+        assert found.remarks == ["5 documents are held out"]
+        assert last == pytest.approx({key: found.metrics[key] for key in last}, rel=1e-6)
+    given = bw.load(tmp_path / "run").evaluate(prepared, precision="fp32", seed=1)
+    assert given.rows == 8
+    assert given.metrics["loss"] != found.metrics["loss"]
+
+
+def test_of_no_run_the_seed_is_told(prepared: Path, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "model", tmp_path / "model")
+    for source in (tmp_path / "model", run):
+        model = bw.load(source)
+        found = model.evaluate(prepared, precision="fp32", **MEASURED)
+        told = [remark for remark in found.remarks if "seed=0" in remark]
+        assert len(told) == (source != run)
+        assert model.evaluate(prepared, precision="fp32", seed=0, **MEASURED).remarks == [
+            "5 documents are held out"
+        ]
+
+
+@pytest.mark.parametrize("text", ["held_out: 5", "held_out: {}\nphases: []", "- held_out"])
+def test_damaged_settings_of_a_run_are_named(
+    prepared: Path, run: Path, tmp_path: Path, text: str
+) -> None:
+    shutil.copytree(run / "model", tmp_path / "model")
+    (tmp_path / "settings.yaml").write_text(text)
+    with pytest.raises(SettingsError) as error:
+        bw.load(tmp_path).evaluate(prepared)
+    assert error.value.where == str(tmp_path / "settings.yaml")
+
+
 def test_masked_tokens_alone(prepared: Path, run: Path) -> None:
     """The share of `[MASK]`s that the network fills rightly, counted one by one."""
     corpus = Corpus.open(prepared)

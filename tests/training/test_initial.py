@@ -174,6 +174,11 @@ def test_electra_goes_on_as_the_pair_that_it_was(prepared: Path, tmp_path: Path)
             {"model": {"hidden_size": 24}},
             r"model\.hidden_size=24, but the checkpoint has 16.*adapt",
         ),
+        # 64 is not divisible by the default of 12 heads, which is not the checkpoint's.
+        (
+            {"model": {"hidden_size": 64}},
+            r"is kept: leave out model\.hidden_size",
+        ),
         ({"model": {"size": "mini"}}, r"model\.hidden_size=256, but"),
         ({"model": {"family": "roberta"}}, r"model\.\w+=.*, but the checkpoint has"),
         ({"phases": [{"max_seq_length": 1000}]}, "max_seq_length=1000 is longer than the 512"),

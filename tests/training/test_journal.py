@@ -63,7 +63,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     run.close()
     RunDirectory.open(tmp_path / "run", SETTINGS.with_values(loader_workers=2)).close()
     other = SETTINGS.with_values(learning_rate=0.5)
-    with pytest.raises(TrainingError, match=r"begun with learning_rate=0\.0001, not 0\.5\. Go on"):
+    with pytest.raises(TrainingError, match=r"begun with learning_rate=0\.0001, not 0\.5\. Resume"):
         RunDirectory.open(tmp_path / "run", other)
     RunDirectory.open(tmp_path / "run", SETTINGS).close()
 

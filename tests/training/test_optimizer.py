@@ -84,6 +84,42 @@ def test_updates_are_those_of_the_formula(name: str, corrects: bool) -> None:
         torch.testing.assert_close(parameter.detach(), copies[key], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("family", "matrices"), [("bert", 3), ("distilbert", 3), ("openai-gpt", 1)]
+)
+def test_lamb_has_a_ratio_for_each_matrix_of_the_published_layout(
+    family: str, matrices: int
+) -> None:
+    """BERT has a matrix each for query, key and value, and the first GPT one for all three."""
+    torch.manual_seed(0)
+    config = EncoderConfig.of_size("tiny", vocab_size=40).with_values(
+        hidden_size=8, num_attention_heads=2, intermediate_size=12, family=family
+    )
+    network = Encoder(config).double()
+    stacked = network.layers[0].attention.query_key_value.weight
+    with torch.no_grad():
+        stacked[:8] *= 10  # the three differ in their norms,
+        stacked[16:] = 0  # and the ratio of values is 1 at first
+    settings = OptimizerSettings.parse({"optimizer": "lamb", "learning_rate": 0.02})
+    optimizer = build_optimizer(network, settings)
+    named = dict(network.named_parameters())
+    copies = {key: p.detach().clone() for key, p in named.items()}
+    averages = {key: (torch.zeros_like(p), torch.zeros_like(p)) for key, p in copies.items()}
+    own = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "corrects": True}
+    for step in range(12):
+        lr = set_step(optimizer, settings, step, TOTAL)
+        for key, parameter in named.items():
+            gradient = parameter.grad = torch.randn_like(parameter) * 1e-3
+            adapts = not (key.endswith("bias") or "norm" in key)
+            tensors = copies[key], gradient, *averages[key]
+            count = matrices if "query_key_value" in key else 1
+            for parts in zip(*(tensor.chunk(count) for tensor in tensors), strict=True):
+                plain_lamb(*parts, step + 1, lr, **own, decay=0.01 * adapts, adapts=adapts)
+        optimizer.step()
+    for key, parameter in named.items():
+        torch.testing.assert_close(parameter.detach(), copies[key], rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 @pytest.mark.parametrize("corrects", [True, False])
 def test_what_begins_later_begins_anew(name: str, corrects: bool) -> None:

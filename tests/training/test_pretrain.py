@@ -233,6 +233,12 @@ def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Pat
     assert not (tmp_path / "other").exists()
 
 
+def test_a_missing_batch_size_is_said_before_a_run_begins(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no batch size"):
+        tiny_run(prepared, tmp_path / "run", batch_size=None)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_changed_bit_of_a_shard_is_named(prepared: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "prepared"
     shutil.copytree(prepared, corpus)

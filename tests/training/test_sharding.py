@@ -16,7 +16,8 @@ from torch.distributed.fsdp import FSDPModule
 from bertworks.errors import CheckpointError, SettingsError
 from bertworks.training.checkpoint import ResumeWarning, load_newest
 from bertworks.training.journal import RunDirectory
-from bertworks.training.settings import FinetuneSettings, FitSettings
+from bertworks.training.optimizer import build_optimizer, set_step
+from bertworks.training.settings import FinetuneSettings, FitSettings, OptimizerSettings
 from bertworks.training.sharding import (
     check_can_shard,
     full,
@@ -85,6 +86,26 @@ def test_a_process_alone_has_a_part_that_is_the_whole() -> None:
         dist.destroy_process_group()
 
 
+def test_lamb_scales_a_sharded_parameter_as_a_whole_one() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        network = letters_network()
+        sharded = shard(network, torch.device("cpu"), 1)
+        settings = OptimizerSettings.parse({"optimizer": "lamb", "warmup": 0})
+        for one in (network, sharded):
+            optimizer = build_optimizer(one, settings)
+            set_step(optimizer, settings, 0, 10)
+            torch.manual_seed(0)
+            for parameter in one.parameters():
+                parameter.grad = spread_like(parameter, torch.randn(parameter.shape))
+            optimizer.step()
+        wholes = dict(network.named_parameters())
+        for name, part in sharded.named_parameters():
+            torch.testing.assert_close(full(part), wholes[name], **CLOSE)
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.long
 def test_one_process_goes_on_with_the_checkpoint_of_two(tmp_path: Path) -> None:
     start(2, tmp_path, "adamw", 6)
@@ -114,7 +135,7 @@ def test_one_process_goes_on_with_the_checkpoint_of_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # half a minute for each start
-@pytest.mark.parametrize("case", ["adamw", "lamb"])
+@pytest.mark.parametrize("case", ["adamw", "lamb", "lamb-layers"])
 def test_fifty_steps_and_three_processes_go_on(case: str, tmp_path: Path) -> None:
     start(2, tmp_path, case, 50)
     assert_equal(tmp_path, 50)

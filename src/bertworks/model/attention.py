@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..packed import Group, Layout, Padded
-from .layers import keep_mask
+from .layers import keep_mask, kept
 
 Backend = Literal["grouped", "varlen", "dense"]
 
@@ -191,29 +191,28 @@ class _Block(NamedTuple):
             int(draws.sum()),
         )
 
-    def by_head(self, values: Tensor) -> Float[Tensor, "sequences heads length head_size"]:
+    def by_head(self, values: Tensor) -> Float[Tensor, "batch length head_size"]:
         """The values of its tokens, from `[tokens, heads, head_size]` values; pads are 0."""
         if self.places is None:
-            return _by_head(values, self.group)
+            return _by_head(values, self.group).flatten(0, 1)
         _, sequences, length = self.group
         _, heads, size = values.shape
         padded = values.new_zeros(sequences * heads * length, size)
         padded.index_copy_(0, self.places, values[self.tokens].reshape(-1, size))
-        return padded.view(sequences, heads, length, size)
+        return padded.view(-1, length, size)
 
-    def keep(self, weights: Tensor, dropout: float) -> Bool[Tensor, "sequences heads length keys"]:
+    def keep(self, weights: Tensor, dropout: float) -> Bool[Tensor, "batch length keys"]:
         """Which weights are not dropped."""
         if self.drawn is None:
             return keep_mask(weights.shape, dropout, weights.device)
-        kept = keep_mask(torch.Size([self.draws]), dropout, weights.device)
-        return kept.index_select(0, self.drawn).view(weights.shape)
+        keep = keep_mask(torch.Size([self.draws]), dropout, weights.device)
+        return keep.index_select(0, self.drawn).view(weights.shape)
 
-    def put(
-        self, result: Tensor, values: Float[Tensor, "sequences heads length head_size"]
-    ) -> None:
+    def put(self, result: Tensor, values: Float[Tensor, "batch length head_size"]) -> None:
         """Write what `by_head` would return to the places of its tokens in `result`."""
         if self.places is None:
-            _by_head(result, self.group).copy_(values)
+            place = _by_head(result, self.group)
+            place.copy_(values.view(place.shape))
         else:
             size = values.shape[-1]
             rows = result[self.tokens].view(-1, size)
@@ -278,21 +277,22 @@ class _Grouped(torch.autograd.Function):
         saved: list[Tensor] = []
         for queries, keys in blocks:
             q, k, v = queries.by_head(query), keys.by_head(key), keys.by_head(value)
-            scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
+            scores = _product(q, k.transpose(1, 2), scale)
             masked = masked_pairs(scores.shape[-2], scores.shape[-1], causal, window, query.device)
             if keys.unseen is not None:
                 # Not minus infinity: a pad may see nothing but pads, and would be NaN.
-                scores.masked_fill_(keys.unseen, torch.finfo(scores.dtype).min)
+                by_sequence = scores.view(queries.group.sequences, -1, *scores.shape[1:])
+                by_sequence.masked_fill_(keys.unseen, torch.finfo(scores.dtype).min)
             if masked is not None:
                 scores.masked_fill_(masked, -math.inf)
             weights = torch.softmax(scores, -1)
+            saved.append(weights)
             if dropout:
                 keep = queries.keep(weights, dropout)
-                context = torch.matmul(weights * keep, v).mul_(1 / (1 - dropout))
-                saved += (weights, keep)
+                saved.append(keep)
+                context = _product(kept(weights, keep), v, 1 / (1 - dropout))
             else:
-                context = torch.matmul(weights, v)
-                saved += (weights,)
+                context = torch.bmm(weights, v)
             queries.put(result, context)
         ctx.save_for_backward(query, key, value, *saved)
         ctx.blocks, ctx.last, ctx.scale, ctx.dropout = blocks, pairs[-1], scale, dropout
@@ -308,24 +308,32 @@ class _Grouped(torch.autograd.Function):
         for queries, keys in ctx.blocks:
             q, k, v = queries.by_head(query), keys.by_head(key), keys.by_head(value)
             d_context = queries.by_head(gradient)
-            weights = kept = next(saved)
+            weights = used = next(saved)
             if ctx.dropout:
                 keep = next(saved)
-                kept = weights * keep
-                d_context = d_context * (1 / (1 - ctx.dropout))
-            keys.put(d_value, torch.matmul(kept.transpose(-1, -2), d_context))
-            d_weights = torch.matmul(d_context, v.transpose(-1, -2))
+                used = kept(weights, keep)
+            scale = 1 / (1 - ctx.dropout)
+            keys.put(d_value, _product(used.transpose(1, 2), d_context, scale))
+            d_weights = _product(d_context, v.transpose(1, 2), scale)
             if ctx.dropout:
-                d_weights.mul_(keep)
-            d_scores = torch.ops.aten._softmax_backward_data(
-                d_weights, weights, -1, weights.dtype
-            ).mul_(ctx.scale)
-            queries.put(d_query, torch.matmul(d_scores, k))
-            keys.put(d_key, torch.matmul(d_scores.transpose(-1, -2), q))
+                d_weights = kept(d_weights, keep)
+            d_scores = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+            queries.put(d_query, _product(d_scores, k, ctx.scale))
+            keys.put(d_key, _product(d_scores.transpose(1, 2), q, ctx.scale))
         return d_query, d_key, d_value, None, None, None, None
 
 
 _grouped: Callable[..., Tensor] = _Grouped.apply
+
+
+def _product(
+    left: Float[Tensor, "batch rows inner"],
+    right: Float[Tensor, "batch inner columns"],
+    scale: float,
+) -> Float[Tensor, "batch rows columns"]:
+    """Matrix products times a number, rounded once."""
+    # With `beta=0` the first argument is not added.
+    return torch.baddbmm(left.new_empty(1), left, right, beta=0, alpha=scale)
 
 
 def _inferred(
@@ -377,10 +385,7 @@ def _padded_to_lanes(
     more = (0, 0, 0, -queries % _QUERIES)
     padded = F.pad(query, more), F.pad(key, added), F.pad(value, added)
     q, k, v = (part.reshape(-1, *part.shape[2:]) for part in padded)
-    # With `beta=0` nothing is added: the product alone, scaled.
-    scores = torch.baddbmm(
-        q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(q.shape[-1])
-    )
+    scores = _product(q, k.transpose(1, 2), 1 / math.sqrt(q.shape[-1]))
     scores[..., keys:] = -math.inf
     context = torch.bmm(torch.softmax(scores, -1, out=scores), v)
     return context.view(*query.shape[:2], *context.shape[1:])[:, :, :queries]

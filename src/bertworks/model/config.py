@@ -302,7 +302,8 @@ class EncoderConfig(Settings):
     def layer_groups(self) -> tuple[int, ...]:
         """For each layer, the index of its weights."""
         layers, groups = self.num_hidden_layers, self.num_weighted_layers
-        return tuple(number * groups // layers for number in range(layers))
+        # By floating point, as Hugging Face has it: 9 / (18 / 14) is just below 7.
+        return tuple(int(number / (layers / groups)) for number in range(layers))
 
     def window(self, layer: int) -> int | None:
         """The largest distance at which a layer's tokens attend to each other, if it is limited."""

@@ -78,10 +78,14 @@ class DevShare:
             is_near = abs(len(chosen) - share * len(strata)) <= share * len(strata) / 2
             if is_near or (chosen and columns == groupings[-1]):
                 return cls(share, seed, columns, [row + 1 for row in chosen])
+        fix = "Give a larger share, or a table."
+        if not _choose(sources, strata, 1, seed):
+            kept = f"rows with the same {', '.join(groupings[-1])} are kept together"
+            fix = f"Give a table: {kept}, and there are too few others to learn from."
         raise DataError(
-            f"dev={share:g} of {len(strata)} rows is not a single one that can be spared",
+            f"dev={share:g} of {len(strata)} rows leaves no row for dev",
             where=table.name,
-            fix="Give a larger share, or a table.",
+            fix=fix,
         )
 
     def part(

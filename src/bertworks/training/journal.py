@@ -339,7 +339,7 @@ class RunDirectory:
                 raise OtherRunError(
                     f"the run was begun with {difference}",
                     where=str(self.path),
-                    fix="Go on with the same settings, or give another directory.",
+                    fix="Resume with the same settings, or give another directory.",
                 )
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints.families import family_of
 from ..model.encoder import Encoder
 from .settings import OptimizerSettings
+from .sharding import full, spread_like
 
 
 def parameter_groups(
@@ -67,6 +69,20 @@ def _scales(network: nn.Module, layer_decay: float) -> dict[Tensor, float]:
     return scales
 
 
+def _stacks(network: nn.Module) -> dict[Tensor, int]:
+    """The encoders' parameters that are several of the published layout, and of how many each."""
+    found: dict[Tensor, int] = {}
+    for module in network.modules():
+        if isinstance(module, Encoder):
+            keys = family_of(module.config).keys
+            for name, parameter in module.named_parameters():
+                with suppress(KeyError):  # it has no published name, as an adapter's matrices
+                    count = len(keys.theirs(f"encoder.{name}"))
+                    if count > 1:
+                        found[parameter] = count
+    return found
+
+
 def build_optimizer(
     network: nn.Module, settings: OptimizerSettings, starts: Mapping[Tensor, int] | None = None
 ) -> torch.optim.Optimizer:
@@ -79,7 +95,7 @@ def build_optimizer(
     for group in groups:
         group["base_weight_decay"] = group["weight_decay"]
     if settings.optimizer == "lamb":
-        return Lamb(groups, settings)
+        return Lamb(groups, settings, _stacks(network))
     return torch.optim.AdamW(
         groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps, fused=True
     )
@@ -115,10 +131,19 @@ class Lamb(torch.optim.Optimizer):
     """LAMB: Adam's direction, scaled for each tensor by the ratio of its norms.
 
     Tensors that do not decay are not scaled either, as in the authors' code.
+
+    Args:
+        stacks: the parameters that hold several tensors, one below the other, and how many: each
+            of them has a ratio of its own, as it has where they are kept apart.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], settings: OptimizerSettings) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        settings: OptimizerSettings,
+        stacks: Mapping[Tensor, int],
+    ) -> None:
+        self._settings, self._stacks = settings, stacks
         super().__init__(groups, {"lr": settings.learning_rate, "eps": settings.eps, "number": 1})
 
     @torch.no_grad()
@@ -146,10 +171,10 @@ class Lamb(torch.optim.Optimizer):
         if group["weight_decay"]:
             torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
         if group["layer_adaptation"]:
-            for direction, ratio in zip(
-                directions, _trust_ratios(parameters, directions), strict=True
-            ):
-                direction.mul_(ratio)
+            ratios = _trust_ratios(parameters, directions)
+            for parameter, direction, ratio in zip(parameters, directions, ratios, strict=True):
+                count = self._stacks.get(parameter)
+                direction.mul_(ratio if count is None else _by_row(parameter, direction, count))
         torch._foreach_add_(parameters, directions, alpha=-group["lr"])
 
     def _averages(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -167,10 +192,23 @@ def _trust_ratios(parameters: list[Tensor], directions: list[Tensor]) -> list[Te
     """‖parameter‖ / ‖direction‖, and 1 where either is zero."""
     sizes = torch._foreach_norm(parameters)
     lengths = torch._foreach_norm(directions)
-    return [
-        torch.where((size > 0) & (length > 0), size / length, torch.ones_like(size))
-        for size, length in zip(sizes, lengths, strict=True)
-    ]
+    return [_ratio(size, length) for size, length in zip(sizes, lengths, strict=True)]
+
+
+def _by_row(parameter: Tensor, direction: Tensor, count: int) -> Tensor:
+    """`[rows, 1]`: the trust ratios of `count` matrices that lie one below the other.
+
+    By rows, since that is how a sharded parameter is parted: a process need not have all of a
+    matrix, and only the rows' norms are put together.
+    """
+    rows = [torch.linalg.vector_norm(matrix, dim=1) for matrix in (parameter, direction)]
+    size, length = (full(norms).view(count, -1).norm(dim=1, keepdim=True) for norms in rows)
+    ratios = _ratio(size, length).expand(count, len(parameter) // count).flatten()
+    return spread_like(rows[0], ratios).unsqueeze(1)
+
+
+def _ratio(size: Tensor, length: Tensor) -> Tensor:
+    return torch.where((size > 0) & (length > 0), size / length, torch.ones_like(size))
 
 
 class Average:

@@ -120,6 +120,8 @@ def pretrain(
     data = PretrainingData.open(settings)
     check_vocabulary(settings, data.tokenizer)
     plan = Plan.of(data.phases, settings)
+    for phase in data.phases:
+        phase.batch(settings)  # refuses a phase without a size before anything is written
     with team(device, settings.rank_timeout) as members:
         precision = settled_precision(settings.precision, out, members.device)
         settings = settings.model_copy(update={"precision": precision})

@@ -7,7 +7,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
-from pydantic import Field, field_serializer, field_validator, model_validator
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from ..errors import SettingsError, nearest
 from ..inference.settings import HeldOutSettings
@@ -178,6 +185,20 @@ class PretrainSettings(FitSettings):
         None, description="of objective=skip_gram: its windows and draws"
     )
     eval_first: bool = Field(True, description="evaluate before the first step too")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _geometry_is_kept(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """What was given of a geometry may not fit to defaults that a checkpoint does not have."""
+        try:
+            return handler(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            begins = isinstance(values, Mapping) and values.get("init_checkpoint") is not None
+            if not (begins and first["loc"] == ("model",) and first["type"] == "value_error"):
+                raise
+        named = ", ".join(f"model.{key}" for key in first["input"])
+        raise ValueError(f"the geometry of init_checkpoint is kept: leave out {named}")
 
     @field_validator("data", "init_checkpoint", "init_generator", mode="before")
     @classmethod
