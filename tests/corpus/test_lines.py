@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import subprocess
 import sys
 import zipfile
@@ -94,8 +95,11 @@ def test_bytes_that_break_an_encoding_are_placed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["latin-7777", "base64", "", "\0"])
 def test_no_such_encoding(name: str) -> None:
-    with pytest.raises(DataError, match="there is no encoding"):
+    with pytest.raises(DataError, match="there is no encoding") as caught:
         text_encoding(name)
+    assert caught.value.fix is not None
+    suggested = re.search(r"nearest valid name is '(.*)'", caught.value.fix)
+    assert suggested is None or text_encoding(suggested[1])
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, zstd])

@@ -59,6 +59,13 @@ def squad(text: str) -> str:
     [
         ("dev.txt", f"Another line of text.\n{SENTENCE}\n"),
         ("wrapped.txt", SENTENCE.replace("store ", "store\n")),
+        ("short.txt", re.sub(r"((\S+ ){4})", r"\1\n", SENTENCE)),
+        ("short.lines", re.sub(r"((\S+ ){3})", r"\1\n", SENTENCE)),
+        ("ends_short.txt", SENTENCE.replace("a pair", "\na pair")),
+        ("bracket.txt", f"[1] A line of a reference.\n{SENTENCE}\n"),
+        ("brace", f"{{sic}} A line.\n{SENTENCE}\n"),
+        ("bracket.tsv", f"[sentence]\tlabel\n{SENTENCE}\t1\n"),
+        ("json.txt", json.dumps({"text": SENTENCE}) + "\n" + json.dumps({"text": "short"})),
         ("dev.tsv", f"sentence\tlabel\n{SENTENCE}\t1\n"),
         ("dev.jsonl", json.dumps({"text": SENTENCE}) + "\n" + json.dumps({"text": "short"}) + "\n"),
         ("tokens.jsonl", json.dumps({"words": SENTENCE.split(), "tags": ["O"]}) + "\n"),
@@ -99,9 +106,10 @@ def test_a_file_that_cannot_help_is_an_error(tmp_path: Path) -> None:
         SharedSequences([tmp_path / "short.tsv"])
     with pytest.raises(DataError, match=r"missing\.tsv"):
         SharedSequences([tmp_path / "missing.tsv"])
-    (tmp_path / "broken.json").write_text('{"text": "a"}\n{"text": "b\n')
-    with pytest.raises(DataError, match=r"broken\.json:2: not JSON"):
-        SharedSequences([tmp_path / "broken.json"])
+    for name in ("broken.json", "broken.jsonl", "broken"):
+        (tmp_path / name).write_text('{"text": "a"}\n{"text": "b\n')
+        with pytest.raises(DataError, match=rf"{name}:2: not JSON"):
+            SharedSequences([tmp_path / name])
 
 
 def test_prepare_leaves_out_and_lists_what_is_shared(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -140,6 +140,35 @@ def test_folder_glob_and_order(tmp_path: Path) -> None:
     assert paragraphs(tmp_path / "b.txt", tmp_path / "a") == [["b.txt"], ["a/b.txt"], ["a/c.txt"]]
 
 
+def test_what_is_no_file_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A")
+    os.mkfifo(tmp_path / "b.txt")
+    (tmp_path / "c.txt").symlink_to("nothing")
+    (tmp_path / "d.txt").symlink_to("d.txt")
+    (tmp_path / "e.txt").symlink_to("a.txt")
+    for settings in ({}, {"format": "text"}):
+        with pytest.raises(DataError, match=r"b\.txt: neither a regular file nor a folder"):
+            paragraphs(tmp_path, **settings)
+        counts = ReadCounts()
+        assert paragraphs(tmp_path, skip_bad=True, counts=counts, **settings) == [["A"], ["A"]]
+        assert counts.skipped == {"no file": 3}
+        assert counts.bytes_read == counts.bytes_total == 2
+    (tmp_path / "b.txt").unlink()
+    with pytest.raises(DataError, match=r"c\.txt: the link leads nowhere"):
+        paragraphs(tmp_path)
+
+
+def test_a_folder_that_links_lead_back_into_is_read_once(tmp_path: Path) -> None:
+    for name in ("b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f.txt").write_text(name)
+        (tmp_path / name / "up").symlink_to(tmp_path)
+    (tmp_path / "a").symlink_to("c")
+    files = CorpusSource(str(tmp_path)).files()
+    assert files == [f"{tmp_path}/{name}" for name in ("a/f.txt", "b/f.txt")]
+    assert paragraphs(tmp_path) == [["c"], ["b"]]
+
+
 def test_windows_lines_and_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n\r\n \t\r\nThree.")
     assert paragraphs(tmp_path / "f") == [["One.", "Two."], ["Three."]]

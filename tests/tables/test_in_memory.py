@@ -90,6 +90,10 @@ def test_cells_hold_plain_values() -> None:
         ([], "there are no rows"),
         ((TEXTS[:0], LABELS[:0]), "there are no rows"),
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "2 columns are called 'text'"),
+        (
+            pd.DataFrame([["a", "b"]], columns=pd.MultiIndex.from_tuples([("x", "a"), ("x", "b")])),
+            "the rows given: its columns have names of 2 levels. Make them one",
+        ),
         (pa.table([["a"], ["b"]], ["text", "text"]), "2 columns are called 'text'"),
     ],
 )

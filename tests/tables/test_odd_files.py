@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,7 @@ def test_values_in_messages_are_short() -> None:
     assert len(brief([["x" * 100] * 1000] * 1000)) < 300
     assert some_of(["a"]) == "'a'"
     assert some_of([]) == "none"
+    assert nearest("zzz", ["a", "x, y", "o p"]) == "Valid: 'a', 'x, y', 'o p'"
     assert nearest("zzz", [f"n{i}" for i in range(50)]).endswith("n11 and 38 more")
     assert nearest("colour", ["color" + "x" * 10_000, "colours"]).endswith("'colours'")
 
@@ -255,3 +257,14 @@ def test_csv_holds_what_tsv_cannot(tmp_path: Path) -> None:
     assert (tmp_path / "out.csv").read_text() == expected
     (read,) = read_rows(tmp_path / "out.csv")
     assert read.values == {"text": row["text"], "n": "1", "prediction.label": "x"}
+
+
+def test_a_carriage_return_in_csv_is_quoted(tmp_path: Path) -> None:
+    """To most readers of CSV it ends a row, wherever it is."""
+    texts = ["a\rb", "\r", "c\r\nd", "e"]
+    write_predictions(tmp_path / "out.csv", [({"text": text}, {"label": "x"}) for text in texts])
+    written = (tmp_path / "out.csv").read_bytes()
+    assert written == b'text,prediction.label\n"a\rb",x\n"\r",x\n"c\r\nd",x\ne,x\n'
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert [row["text"] for row in csv.DictReader(file)] == texts
+    assert [row.values["text"] for row in read_rows(tmp_path / "out.csv")] == texts

@@ -214,6 +214,9 @@ def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
         (["a b, c", "d"], False),
         (["text", "some words, in a row"], False),
         (["Abstract", "some words, in a row"], True),
+        (["Comment Text (en)\tSentiment", "some words, in a row\tgood", "others; so\tbad"], True),
+        (["Notes[1]\tShare (%)", "some words, in a row\t3", "others; so\t4"], True),
+        (["warm (very)", "cold", "cool [1]"], False),
     ],
 )
 def test_a_first_line_that_may_be_names_is_told(

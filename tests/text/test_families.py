@@ -195,6 +195,21 @@ def test_what_fairseq_added_is_not_found_in_a_text(tmp_path, model):
         assert not set(tokens) & (added - {"<unk>"}), text
 
 
+@pytest.mark.parametrize("model", ["camembert-classification", "roberta-classification"])
+def test_what_is_added_behind_a_special_piece_keeps_its_id(tmp_path, model):
+    tree = json.loads((SAVED / model / "tokenizer.json").read_text())
+    first = len(Tokenizer.load(SAVED / model).pieces)
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    tree["added_tokens"] += [
+        {"id": first, "content": "<e1>", "special": True, **plain},
+        {"id": first + 1, "content": "zzq", "special": False, **plain},
+    ]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tree))
+    ids = Tokenizer.load(tmp_path).piece_ids(["zzq <e1>"])[0].tolist()
+    assert first + 1 in ids
+    assert first not in ids
+
+
 def test_the_first_gpt_has_no_special_tokens(peers_of):
     tokenizer = peers_of("openai-gpt")[0].tokenizer
     assert tokenizer.encode("hello").num_tokens == len(tokenizer.piece_ids(["hello"])[0])

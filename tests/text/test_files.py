@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bertworks.text.tokenizer import Tokenizer
 
 from .oracle import Oracle
 
+SAVED = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "un", "##aff", "##able", "cafe", "mask", "sep", "[", "]", ".", "!", "a", "##s"]
 TEXTS = [
@@ -28,6 +30,30 @@ def auto_tokenizer(directory: Path):
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(directory)
+
+
+def foreign(tmp_path: Path, **changes) -> Path:
+    """A `tokenizer.json` with some of its parts changed."""
+    Tokenizer.from_vocabulary(SPECIALS + WORDS, max_word_characters=100).save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    tree = json.loads(file.read_text())
+    for key, value in changes.items():
+        branch = tree
+        *parents, leaf = key.split("__")
+        for parent in parents:
+            branch = branch[parent]
+        branch[leaf] = value
+    file.write_text(json.dumps(tree))
+    return file
+
+
+def both_tokenize(directory: Path, text: str) -> tuple[list[str], list[str]]:
+    """Our tokens of a text and those of `transformers`."""
+    ours = Tokenizer.load(directory)
+    theirs = auto_tokenizer(directory)
+    return ours.tokens(ours.encode(text).input_ids), theirs.convert_ids_to_tokens(
+        theirs(text).input_ids
+    )
 
 
 @pytest.mark.long
@@ -123,21 +149,6 @@ def test_a_sentence_encoders_own_files():
         assert tokenizer.encode(text).input_ids.tolist() == theirs(text)["input_ids"]
 
 
-def foreign(tmp_path: Path, **changes) -> Path:
-    """A `tokenizer.json` with some of its parts changed."""
-    Tokenizer.from_vocabulary(SPECIALS + WORDS, max_word_characters=100).save(tmp_path)
-    file = tmp_path / "tokenizer.json"
-    tree = json.loads(file.read_text())
-    for key, value in changes.items():
-        branch = tree
-        *parents, leaf = key.split("__")
-        for parent in parents:
-            branch = branch[parent]
-        branch[leaf] = value
-    file.write_text(json.dumps(tree))
-    return file
-
-
 def added(number: int, content: str, special: bool = False, **flags: bool) -> dict:
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
     return {"id": number, "content": content, "special": special, **plain, **flags}
@@ -158,6 +169,199 @@ def test_added_tokens(tmp_path):
     assert again.encode(text).input_ids.tolist() == theirs(text)["input_ids"]
 
 
+@pytest.mark.parametrize("family", ["", "bert", "distilbert", "modernbert"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        *("BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "ElectraTokenizer"),
+        *("PreTrainedTokenizerFast", "TokenizersBackend", ""),
+    ],
+)
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_which_class_has_a_say_on_case(tmp_path, family, named, lowercase):
+    pieces = [*SPECIALS, "a", "A", "É", "é", "e", "E"]
+    Tokenizer.from_vocabulary(pieces, lowercase=lowercase).save(tmp_path)
+    config = {"do_lower_case": not lowercase, "strip_accents": lowercase}
+    config |= {"tokenizer_class": named} if named else {}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family} if family else {}))
+    ours, theirs = both_tokenize(tmp_path, "a A É é")
+    assert ours == theirs
+    Tokenizer.load(tmp_path).save(tmp_path / "again")
+    assert both_tokenize(tmp_path / "again", "a A É é") == (ours, ours)
+
+
+@pytest.mark.parametrize("family", ["", "roberta", "gpt2", "modernbert"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        *("RobertaTokenizer", "RobertaTokenizerFast", "GPT2Tokenizer", "BartTokenizer"),
+        *("LongformerTokenizerFast", "LEDTokenizer", "PreTrainedTokenizerFast", ""),
+    ],
+)
+@pytest.mark.parametrize(("stored", "said"), [(True, False), (False, True), (True, None)])
+def test_which_class_has_a_say_on_the_first_space(tmp_path, family, named, stored, said):
+    tree = json.loads((SAVED / "roberta-classification" / "tokenizer.json").read_text())
+    tree["pre_tokenizer"]["add_prefix_space"] = stored
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tree))
+    config: dict = {} if said is None else {"add_prefix_space": said}
+    config |= {"tokenizer_class": named} if named else {}
+    roles = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+    config |= {f"{role}_token": piece for role, piece in roles.items()}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family} if family else {}))
+    ours, theirs = both_tokenize(tmp_path, "the a")
+    assert ours == theirs
+    Tokenizer.load(tmp_path).save(tmp_path / "again")
+    assert both_tokenize(tmp_path / "again", "the a") == (ours, ours)
+
+
+def special(piece: str, kind: int = 0) -> dict:
+    return {"SpecialToken": {"id": piece, "type_id": kind}}
+
+
+TEXT_A, TEXT_B = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+SECOND = {"Sequence": {"id": "B", "type_id": 1}}
+SEP, CLS = special("[SEP]"), special("[CLS]")
+TEMPLATES = {
+    "BERT's": ([CLS, TEXT_A, SEP], [CLS, TEXT_A, SEP, SECOND, special("[SEP]", 1)]),
+    "two separators": ([CLS, TEXT_A, SEP], [CLS, TEXT_A, SEP, SEP, SECOND, special("[SEP]", 1)]),
+    "no start": ([TEXT_A, SEP], [TEXT_A, SEP, TEXT_B, SEP]),
+    "one type": ([CLS, TEXT_A, SEP], [CLS, TEXT_A, SEP, TEXT_B, SEP]),
+}
+PROCESSORS: dict[str, dict | None] = {
+    name: {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": pair,
+        "special_tokens": {
+            piece: {"id": piece, "ids": [at], "tokens": [piece]}
+            for at, piece in ((2, "[CLS]"), (3, "[SEP]"))
+        },
+    }
+    for name, (single, pair) in TEMPLATES.items()
+}
+PROCESSORS["BertProcessing"] = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+PROCESSORS["none"] = None
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("named", ["BertTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("family", ["", "bert", "modernbert"])
+def test_the_frame_of_a_wordpiece_file(tmp_path, processor, named, family):
+    foreign(tmp_path, post_processor=PROCESSORS[processor])
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": named}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family} if family else {}))
+    Tokenizer.load(tmp_path).save(tmp_path / "again")
+    for directory in (tmp_path, tmp_path / "again"):
+        ours = Tokenizer.load(directory)
+        theirs = auto_tokenizer(directory)
+        for texts in (("the cafe",), ("the", "a")):
+            found = ours.encode(*texts)
+            want = theirs(*texts, return_token_type_ids=True)
+            assert found.input_ids.tolist() == want["input_ids"]
+            assert found.token_type_ids.tolist() == want["token_type_ids"]
+    first, again = (Tokenizer.load(path).fingerprint for path in (tmp_path, tmp_path / "again"))
+    assert first == again
+    usual = Tokenizer.from_vocabulary(SPECIALS + WORDS, max_word_characters=100).fingerprint
+    is_berts = named == "BertTokenizer" and family != "modernbert"
+    assert (first == usual) == (is_berts or processor in ("BERT's", "BertProcessing"))
+
+
+def test_a_trained_vocabulary_without_a_frame_has_berts(tmp_path):
+    file = foreign(tmp_path, post_processor=None)
+    (tmp_path / "tokenizer_config.json").unlink()
+    for path in (file, tmp_path):
+        tokenizer = Tokenizer.load(path)
+        assert tokenizer.tokens(tokenizer.encode("a").input_ids) == ["[CLS]", "a", "[SEP]"]
+
+
+LAYOUTS = {
+    "classification": ["vocab.txt"],
+    "roberta-classification": ["vocab.json", "merges.txt"],
+    "openai-gpt-classification": ["vocab.json", "merges.txt"],
+    "camembert-classification": ["sentencepiece.bpe.model"],
+    "albert-choice": ["spiece.model"],
+}
+
+
+def old_layout(directory: Path, model: str) -> int:
+    """The files that slow tokenizers had, and the number of pieces in them."""
+    for name in (*LAYOUTS[model], "config.json"):
+        (directory / name).write_bytes((SAVED / model / name).read_bytes())
+    return Tokenizer.load(directory).vocab_size
+
+
+@pytest.mark.parametrize("model", LAYOUTS)
+def test_added_tokens_without_flags(tmp_path, model):
+    first = old_layout(tmp_path, model)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"zz-q": first + 1, "<e1>": first}))
+    special = {"additional_special_tokens": ["<e1>"], "mask_token": {"content": "[MASK]"}}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
+    ours, theirs = both_tokenize(tmp_path, "a zz-q b")
+    assert ours == theirs
+    assert "zz-q" in ours
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.pieces[first:] == ("<e1>", "zz-q")
+    assert first not in tokenizer.piece_ids(["a <e1> b"])[0]
+    tokenizer.save(tmp_path / "again")
+    again, _ = both_tokenize(tmp_path / "again", "a zz-q b")
+    assert again == ours
+
+
+@pytest.mark.parametrize("model", LAYOUTS)
+@pytest.mark.parametrize("flags", [{"single_word": True}, {"lstrip": True}, {"normalized": False}])
+def test_added_tokens_with_flags(tmp_path, model, flags):
+    first = old_layout(tmp_path, model)
+    entry = added(first, "zzq", **flags)
+    del entry["id"]
+    config = {"added_tokens_decoder": {str(first): entry}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "added_tokens.json").write_text('{"not": -1}')  # what is newer has the say
+    for text in ("a zzq b", "a azzqb", "b zzq zzq ", "zzq"):
+        ours, theirs = both_tokenize(tmp_path, text)
+        assert ours == theirs
+    definition = Tokenizer.load(tmp_path).definition
+    pieces = definition.added
+    piece = pieces["zzq"] if isinstance(pieces, dict) else pieces[0]
+    assert asdict(piece).items() >= flags.items()
+
+
+@pytest.mark.parametrize("model", ["classification", "roberta-classification"])
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ({"zzq": 3}, r"'zzq' has the id 3, but the vocabulary leaves \d+ for it"),
+        ({"zzq": 4000}, r"'zzq' has the id 4000, but the vocabulary leaves \d+ for it"),
+        ({"a": 4000}, r"'a' has the id 4000, but the vocabulary leaves \d+ for it"),
+        ({"zzq": "x"}, "id is 'x'"),
+        ({"zzq": [3]}, r"id is \[3\]"),
+        ({"": 4000}, "content is ''"),
+    ],
+)
+def test_added_tokens_that_contradict_the_vocabulary(tmp_path, model, tokens, message):
+    old_layout(tmp_path, model)
+    (tmp_path / "added_tokens.json").write_text(json.dumps(tokens))
+    with pytest.raises(DataError, match=rf"added_tokens\.json: {message}"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("model", LAYOUTS)
+def test_two_added_tokens_of_one_id(tmp_path, model):
+    first = old_layout(tmp_path, model)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"zzq": first, "zzp": first}))
+    with pytest.raises(DataError, match=rf"'zzp' has the id {first}, but"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("said", [None, 3, {"5": "zzq"}])
+def test_added_tokens_of_another_kind(tmp_path, said):
+    old_layout(tmp_path, "classification")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": said}))
+    with pytest.raises(DataError, match=r"tokenizer_config\.json: holds no added pieces"):
+        Tokenizer.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -169,6 +373,8 @@ def test_added_tokens(tmp_path):
         ({"model__vocab": {"a\ud800": 0}, "added_tokens": []}, "lone surrogate"),
         ({"normalizer": None}, "normalizer is None"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer.type is 'Metaspace'"),
+        ({"post_processor": {"type": "Nothing"}}, "the tokenizer cannot be read"),
+        ({"post_processor__pair": [TEXT_A, TEXT_B]}, "around one text than around two"),
     ],
 )
 def test_tokenizers_that_are_not_berts(tmp_path, changes, message):

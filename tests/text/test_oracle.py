@@ -101,6 +101,11 @@ def test_words_over_all_of_unicode(text, lowercase, strip_accents):
     assert ours.words(text) == oracle.words(text)
 
 
+@pytest.mark.parametrize("char", ["\ufffe", "\U0010ffff"])  # never to be assigned
+def test_an_unassigned_character_is_kept_and_ends_a_word_in_sigma(char):
+    assert Normalization().words(f"ΑΣ.{char}Α") == ["ας", ".", f"{char}α"]
+
+
 def differences(code_points: Iterator[int], lowercase: bool) -> set[int]:
     """The characters that are treated differently from the oracle between two letters."""
     ours, oracle = Normalization(lowercase=lowercase), Oracle(lowercase=lowercase)

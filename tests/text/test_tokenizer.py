@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import DataError, SettingsError
-from bertworks.text.encoding import longest_first
+from bertworks.text.encoding import longest_first, with_marks
 from bertworks.text.tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -153,6 +153,31 @@ def test_offsets_stand_where_text_was_corrected():
     assert encoding.offsets[1:-1].tolist() == [[0, 1], [1, 2], [2, 3], [4, 6]]
     words = tokenizer.encode_words(["y", "x\U0002b820"])
     assert words.offsets[1:-1].tolist() == [[0, 1], [0, 1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("cafe\u0301.", ["cafe\u0301", "."]),
+        ("the cafe\u0301\u0327", ["the", "cafe\u0301\u0327"]),
+        ("cafe\u200d\u0301\u200d the\u200c.", ["cafe\u200d\u0301", "the", "."]),
+        ("\u0928\u092e\u0938\u094d\u0924\u0947 \u0939\u0948", ["नमस्ते", "है"]),
+        ("\u0301a", ["a"]),
+        ("a\u00ad\u0301 a", ["a", "a"]),
+    ],
+)
+def test_marks_that_have_no_token_are_of_the_character_before(tokenizer, text, parts):
+    offsets = tokenizer.encode(text).offsets[1:-1]
+    assert [text[start:end] for start, end in with_marks(offsets, text)] == parts
+
+
+def test_marks_that_have_a_token_are_its_own():
+    pieces = [*SPECIALS, "e", "##\u0301", "##a"]
+    tokenizer = Tokenizer.from_vocabulary(pieces, strip_accents=False)
+    text = "e\u0301a e\u0301"
+    offsets = tokenizer.encode(text).offsets[1:-1]
+    assert len(offsets) == 5
+    assert with_marks(offsets, text).tolist() == offsets.tolist()
 
 
 def test_batches_are_the_same_as_single_texts(tokenizer):

@@ -116,6 +116,12 @@ def test_impossible_settings(settings, message):
         train_vocabulary(TEXT, **settings)
 
 
+def test_the_least_size_that_is_advised_is_enough():
+    with pytest.raises(SettingsError, match="Ask for at least 160"):
+        train_vocabulary(TEXT, size=159)
+    assert train_vocabulary(TEXT, size=160).vocab_size == 160
+
+
 def test_bad_text_is_named():
     with pytest.raises(DataError, match=r"^paragraph 3: lone surrogate U\+D800 at character 2"):
         train_vocabulary(["a", "b", "c \ud800"])

@@ -194,15 +194,20 @@ def text_encoding(name: str) -> str:
     Raises:
         DataError: there is no such encoding.
     """
+    if not _encodes_text(name):
+        valid = filter(_encodes_text, ["utf-8", "latin-1", "utf-16", *aliases])
+        raise DataError(f"there is no encoding of text {name!r}", fix=f"{nearest(name, valid)}.")
+    found = codecs.lookup(name).name
+    return "utf-8" if found == "utf-8-sig" else found
+
+
+def _encodes_text(name: str) -> bool:
+    """Whether a name is one of an encoding of text, as that of the codec base64 is not."""
     try:
-        found = codecs.lookup(name)
-        "".encode(name)  # refuses codecs that are no encodings of text, such as base64
+        "".encode(name)
     except (LookupError, UnicodeError, ValueError):
-        raise DataError(
-            f"there is no encoding {name!r}",
-            fix=f"{nearest(name, ['utf-8', 'latin-1', 'utf-16', *aliases])}.",
-        ) from None
-    return "utf-8" if found.name == "utf-8-sig" else found.name
+        return False
+    return True
 
 
 @contextmanager

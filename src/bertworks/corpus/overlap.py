@@ -13,12 +13,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import DataError
+from .formats import detect_format
 from .lines import ReadCounts, Reading, open_stream, read_head, read_lines, reason
 
 SEQUENCE_WORDS = 13
@@ -41,8 +43,8 @@ class SharedSequences:
     """The sequences of 13 words of some evaluation files, to compare documents with.
 
     Files may be tables (TSV, CSV, JSON Lines, Parquet), SQuAD's JSON, CoNLL's columns or plain
-    text, also compressed: every text in them counts, cell by cell, and column by column down to the
-    next empty line. Texts of fewer than 13 words cannot be recognised.
+    text, also compressed: every text in them counts, cell by cell, and lines and columns down to
+    the next empty line. Texts of fewer than 13 words cannot be recognised.
 
     Attributes:
         digest: identifies the set of sequences.
@@ -128,7 +130,7 @@ def _parquet_texts(file: str) -> Iterator[str]:
 
 
 def _json_texts(file: str) -> Iterator[str]:
-    """One JSON value, or one a line."""
+    """One JSON value, or one a line; what is neither, and does not have to be, is read as lines."""
     with open_stream(file, ReadCounts()) as stream:
         content = stream.read()
     try:
@@ -140,6 +142,9 @@ def _json_texts(file: str) -> Iterator[str]:
         try:
             value = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError) as error:
+            if detect_format(file) != "jsonl":  # text or a table whose first character is a bracket
+                yield from _line_texts(file)
+                return
             raise DataError(f"not JSON ({error})", where=f"{file}:{number}") from None
         yield from _strings(value)
 
@@ -158,22 +163,23 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _line_texts(file: str) -> Iterator[str]:
-    """The cells of each line, and what each column reads downwards to the next empty line."""
+    """The cells of each line, and what lines and columns read downwards to the next empty one."""
     columns: list[list[str]] = []
-    for _, line in read_lines(file, Reading(ReadCounts())):
+    lines: list[str] = []
+    for _, line in chain(read_lines(file, Reading(ReadCounts())), [(0, "")]):
         cells = line.rstrip("\r\n").split("\t")
         if not line.strip():
-            yield from map(" ".join, columns)
-            columns = []
+            yield from {" ".join(part) for part in (*columns, lines)}
+            columns, lines = [], []
             continue
-        if len(cells) == 1 and len(words := line.split()) in range(2, 6):
-            cells = words  # CoNLL's columns, parted by spaces; if not, the column is the line
-            yield line
+        if len(cells) == 1:
+            lines.append(line)
+            if len(words := line.split()) in range(2, 6):
+                cells = words  # CoNLL's columns, parted by spaces, or a short line: both are read
         yield from cells
         columns += [[] for _ in cells[len(columns) :]]
         for column, cell in zip(columns, cells, strict=False):
             column.append(cell)
-    yield from map(" ".join, columns)
 
 
 _FEW = 1 << 16

@@ -28,7 +28,6 @@ from ..keywords import PrepareKeywords
 from ..literals import CorpusFormat
 from ..locks import claim
 from ..parts import Part
-from ..remote import size_of
 from ..text.tokenizer import Tokenizer
 from ..wording import printable
 from .lines import MAX_LINE_BYTES, ReadCounts, text_encoding
@@ -49,7 +48,7 @@ from .overlap import SharedSequences
 from .readers import read_documents
 from .settings import PrepareSettings
 from .shards import sha256_of, token_type
-from .sources import CorpusSource, Sources, parse_sources, paths_of
+from .sources import CorpusSource, Sources, bytes_of, parse_sources, paths_of
 
 _LIBRARIES = ("pyarrow", "sentencex", "tokenizers")
 
@@ -353,7 +352,7 @@ def _source_record(source: CorpusSource) -> SourceRecord:
         format=source.format,
         column=source.column,
         files=len(found),
-        bytes=sum(map(size_of, found)),
+        bytes=bytes_of(found),
     )
 
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 
 from ..errors import DataError
 from ..literals import CorpusFormat
-from ..remote import size_of
 from .formats import Found, detect_format, read_json_lines, read_text, read_wiki
 from .lines import MAX_LINE_BYTES, ExcludedDocument, ReadCounts, Reading, text_encoding
 from .overlap import SeenTexts, SharedSequences
-from .sources import CorpusSource, Sources, parse_sources
+from .sources import CorpusSource, Sources, bytes_of, is_file, parse_sources, why_no_file
 from .spans import Spans
 from .tables import read_dataset, read_parquet
 
@@ -84,7 +83,7 @@ def read_documents(
     for source, paths in zip(parsed, files, strict=True):
         _check_column(source, paths)
     counts = counts if counts is not None else ReadCounts()
-    counts.bytes_total += sum(size_of(file) for some in files for file in some)
+    counts.bytes_total += sum(map(bytes_of, files))
     reading = Reading(
         counts,
         skip_bad,
@@ -101,6 +100,8 @@ def _check_column(source: CorpusSource, files: list[str]) -> None:
         return
 
     def format_of(file: str) -> CorpusFormat | None:
+        if not is_file(file):
+            return None
         try:
             return detect_format(file) if source.format == "auto" else source.format
         except DataError:
@@ -155,6 +156,9 @@ def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> It
         reading.counts.formats[source.path] = "data set"
         yield from read_dataset(source, reading)
     for file in files:
+        if not is_file(file):
+            reading.bad("no file", why_no_file(file), where=file)
+            continue
         try:
             format = detect_format(file) if source.format == "auto" else source.format
         except DataError as error:

@@ -16,6 +16,13 @@ class VocabularySettings(Settings):
         True, description="fold case and accents, as the uncased models do; --cased is false"
     )
     min_frequency: int = Field(2, ge=1, description="how often a pair must occur to become a piece")
+    character_coverage: float = Field(
+        0.99995,
+        gt=0,
+        le=1,
+        description="the share of the text that its most frequent characters make up, which are "
+        "kept; words with others become [UNK]",
+    )
     max_word_characters: int = Field(200, ge=1, description="longer words become [UNK]")
 
 

@@ -6,14 +6,14 @@ import glob
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from ..errors import DataError
 from ..literals import CorpusFormat
-from ..remote import is_remote, remote_files
+from ..remote import is_remote, remote_files, size_of
 
 _HUB = "hf:"
 _WEIGHTED = re.compile(r"(?P<path>.+)@(?P<weight>\d+(?:\.\d+)?)", re.DOTALL)
@@ -27,10 +27,10 @@ class CorpusSource:
         DataError: the weight is not a finite number above 0.
     """
 
-    # a file, a folder (all files below it but hidden ones, in sorted order), each of these perhaps
-    # with a scheme (`s3://bucket/folder`), a glob, or a Hugging Face data set as
-    # `hf:NAME[:CONFIG][#SPLIT]` (a folder that `save_to_disk` wrote is one too, with or without
-    # `hf:`)
+    # a file, a folder (all files below it but hidden ones, in sorted order; a folder that links
+    # lead to again is read once), each of these perhaps with a scheme (`s3://bucket/folder`), a
+    # glob, or a Hugging Face data set as `hf:NAME[:CONFIG][#SPLIT]` (a folder that `save_to_disk`
+    # wrote is one too, with or without `hf:`)
     path: str
     # how often a pass over the corpus meets each of the source's documents. 2 gives each twice; 0.5
     # a seeded half of them; 1.5 each once and a seeded half of them again
@@ -96,6 +96,8 @@ class CorpusSource:
     def files(self) -> list[str]:
         """The source's files, in the order in which they are read; none for a data set.
 
+        What else a folder holds (a pipe, a link that leads nowhere) is among them; see `is_file`.
+
         Raises:
             DataError: nothing is there, or nothing matches.
         """
@@ -118,9 +120,7 @@ class CorpusSource:
             if not found:
                 raise DataError("no file matches the pattern", where=self.path)
             return found
-        if os.path.exists(path):
-            raise DataError("neither a regular file nor a folder", where=self.path)
-        raise DataError("no such file or folder", where=self.path)
+        raise DataError(why_no_file(path), where=self.path)
 
 
 Sources: TypeAlias = (
@@ -167,9 +167,33 @@ def is_saved_dataset(path: Path) -> bool:
     )
 
 
+def is_file(path: str) -> bool:
+    """Whether something in a source can be opened as a file: a pipe would be waited for."""
+    return is_remote(path) or os.path.isfile(path)
+
+
+def why_no_file(path: str) -> str:
+    """What is wrong with a path that is no file, as an error says it."""
+    if os.path.exists(path):
+        return "neither a regular file nor a folder"
+    return "the link leads nowhere" if os.path.islink(path) else "no such file or folder"
+
+
+def bytes_of(files: Iterable[str]) -> int:
+    """The size of a source's files, as they lie on disk."""
+    return sum(size_of(file) for file in files if is_file(file))
+
+
 def _below(directory: str) -> list[str]:
     found: list[str] = []
+    walked: set[tuple[int, int]] = set()
     for folder, folders, names in os.walk(directory, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in walked:  # a link led back into it
+            folders.clear()
+            continue
+        walked.add((status.st_dev, status.st_ino))
+        # Sorted, so that the path by which it is met first is the same on every machine.
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
     return found

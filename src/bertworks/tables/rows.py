@@ -144,9 +144,13 @@ def unframed(table: Any) -> Any:
     """The rows of a pandas, Arrow or polars table, as mappings; anything else as it is.
 
     Raises:
-        DataError: two columns have the same name.
+        DataError: two columns have the same name, or names have several levels.
     """
     if hasattr(table, "iterrows"):  # pandas
+        if table.columns.nlevels > 1:
+            what = f"its columns have names of {table.columns.nlevels} levels"
+            fix = 'Make them one: frame.columns = frame.columns.map(".".join).'
+            raise DataError(what, where=NAME, fix=fix)
         check_distinct([str(name) for name in table.columns], NAME)
         return table.rename(columns=str).to_dict("records")
     if hasattr(table, "to_pylist"):  # Arrow: a table, or an array of values

@@ -44,7 +44,10 @@ PREDICTION = "prediction"
 """The column beside a row that a model has answered; in TSV, `prediction.label` and the like."""
 KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
 _LABEL = re.compile(r"[\w:./+-]+")
-_NAME_LIKE = re.compile(r"#?[^\W\d][\w.#-]{0,24}( [\w.#-]{1,12}){0,2}")
+# A few short words, and a unit or a language in brackets behind them.
+_NAME_LIKE = re.compile(
+    r"#?[^\W\d][\w.#-]{0,24}( [\w.#-]{1,12}){0,2}( ?(\([^()]{1,12}\)|\[[^\[\]]{1,12}\]))?"
+)
 
 
 class Columns(Settings):

@@ -174,9 +174,9 @@ class WordPieceDefinition(Definition):
     # what is done to a text before
     normalization: Normalization = field(default_factory=Normalization)
     max_word_characters: int = MAX_WORD_CHARACTERS  # a longer word is `[UNK]`
+    frame: Frame = Frame()  # the special pieces around texts
 
     roles = Roles(*SPECIAL_PIECES)
-    frame = Frame()
 
     def __post_init__(self) -> None:
         self.check()
@@ -215,12 +215,14 @@ class WordPieceDefinition(Definition):
         return self.normalization.breaks
 
     def description(self) -> Mapping[str, Any]:
-        return {
+        found = {
             "pieces": self.pieces,
             "added": [asdict(piece) for piece in self.added],
             "normalization": asdict(self.normalization),
             "max_word_characters": self.max_word_characters,
         }
+        # BERT's own is not named, so that fingerprints stay what they were.
+        return found if self.frame == Frame() else {**found, "frame": asdict(self.frame)}
 
     def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
         return self.normalization.corrected(text, where=where)

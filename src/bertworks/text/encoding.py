@@ -188,6 +188,36 @@ def trim_offsets(
     segment.offsets[:, 1] = np.where(alone, starts, ends) - moved
 
 
+def with_marks(offsets: Ints, text: str) -> Ints:
+    """Offsets that end behind the marks of their last character, where no token has these.
+
+    Accents and vowel signs may be stripped before pieces are looked up; what offsets cut out of the
+    text would lack them at its end.
+
+    Args:
+        offsets: int32 [tokens, 2], of all tokens of the text.
+    """
+    if text.isascii():
+        return offsets
+    found = offsets.copy()
+    behind = [*offsets[1:, 0].tolist(), len(text)]
+    for at, (end, limit) in enumerate(zip(offsets[:, 1].tolist(), behind, strict=False)):
+        for place, sign in enumerate(text[end:limit], end + 1):
+            if not continues_letter(sign):
+                break
+            if sign not in _JOINERS:  # which belongs to the text only where a mark follows
+                found[at, 1] = place
+    return found
+
+
+_JOINERS = "\u200c\u200d"
+
+
+def continues_letter(sign: str) -> bool:
+    """Whether a character is an accent, a vowel sign or a joiner of the letter before it."""
+    return unicodedata.category(sign).startswith("M") or sign in _JOINERS
+
+
 def _unseen(text: str) -> NDArray[np.bool_]:
     """bool [characters]: which are white space, or have no width."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)

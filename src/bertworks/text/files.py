@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from .. import files
 from ..errors import DataError
@@ -22,18 +20,21 @@ from .definition import (
     UNK,
     AddedPiece,
     Definition,
+    Frame,
     Roles,
     WordPieceDefinition,
 )
 from .normalization import Normalization, check_text
 from .readers import read_albert, read_bpe, read_camembert, read_xlm_roberta
-from .tree import TreeDefinition, find_frame
+from .schemas import AddedToken, ConfigFile, TokenizerFile, parse
+from .tree import TreeDefinition, find_frame, template
 
 VOCAB, TOKENIZER, CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 MERGES, BPE_VOCAB = "merges.txt", "vocab.json"
 ALBERT, FAIRSEQ = "spiece.model", "sentencepiece.bpe.model"
 _IN_ORDER = (TOKENIZER, VOCAB, MERGES, ALBERT, FAIRSEQ)
-_OTHERS = {VOCAB, MERGES, BPE_VOCAB, ALBERT, FAIRSEQ, "special_tokens_map.json"}
+ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
+_OTHERS = {VOCAB, MERGES, BPE_VOCAB, ALBERT, FAIRSEQ, ADDED, SPECIAL}
 FILES = frozenset({TOKENIZER, CONFIG, *_OTHERS})
 """All that a tokenizer may be written as."""
 # The special pieces that tokenizers usually have, for those that do not say.
@@ -44,62 +45,25 @@ _USUAL = {
     "sep": (SEP, "</s>"),
     "mask": (MASK, "<mask>"),
 }
+# The class of `transformers` for a family, where nothing names one.
+_CLASSES = {
+    **dict.fromkeys(("bert", "distilbert", "electra", "ernie"), "BertTokenizer"),
+    "roberta": "RobertaTokenizer",
+    "gpt2": "GPT2Tokenizer",
+}
+# Those that take `tokenizer.json` as it is.
+_GENERAL = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
+# Those that take `add_prefix_space` from `tokenizer_config.json` alone.
+_PREFIXING = {
+    *("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"),
+    "GPT2Tokenizer",
+}
 # Hugging Face's names for the settings of `Normalization`.
 _CONFIG_NAMES = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "split_ideographs",
 }
-
-
-class _Normalizer(BaseModel):
-    type: Literal["BertNormalizer"]
-    clean_text: bool
-    handle_chinese_chars: bool
-    strip_accents: bool | None
-    lowercase: bool
-
-
-class _PreTokenizer(BaseModel):
-    type: Literal["BertPreTokenizer"]
-
-
-class _WordPiece(BaseModel):
-    type: Literal["WordPiece"]
-    unk_token: Literal["[UNK]"]
-    continuing_subword_prefix: Literal["##"]
-    max_input_chars_per_word: int
-    vocab: dict[str, int]
-
-
-class _AddedToken(BaseModel):
-    id: int
-    content: str
-    special: bool
-    single_word: bool
-    lstrip: bool
-    rstrip: bool
-    normalized: bool
-
-
-class _TokenizerFile(BaseModel):
-    """What we take from a `tokenizer.json`; its padding and truncation are not ours."""
-
-    normalizer: _Normalizer
-    pre_tokenizer: _PreTokenizer
-    model: _WordPiece
-    added_tokens: list[_AddedToken] = []
-
-
-class _ConfigFile(BaseModel):
-    """What we take from a `tokenizer_config.json`, if it is there."""
-
-    do_lower_case: bool = True
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
-
-
-_File = TypeVar("_File", bound=BaseModel)
 
 
 def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
@@ -114,21 +78,40 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     where = str(path / CONFIG)
     try:
         if file.suffix == ".model":
-            return _read_sentencepiece(file, config, lowercase)
+            found = _read_sentencepiece(file, config, lowercase)
+            added, source = _read_added(path, config)
+            # What stands before an added piece is a text to SentencePiece: its last space is no ▁.
+            added = [token.model_copy(update={"lstrip": True}) for token in added]
+            return _with_added(found, added, source)
         if file.name in (MERGES, BPE_VOCAB):
             _keep_case(lowercase, file)
-            return read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config)
+            found = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config)
+            return _with_added(found, *_read_added(path, config))
         if file.suffix == ".json":
             tree = files.read_json(file, DataError)
             model = tree.get("model")
             if isinstance(model, dict) and model.get("type") not in ("WordPiece", None):
                 _keep_case(lowercase, file)
-                return _read_tree(file, tree, config)
+                return _read_tree(file, tree, config, _find_class(path, config))
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None
     except DataError as error:
         raise DataError(error.what, where=error.where or str(file), fix=error.fix) from None
-    return _read_wordpiece(file, config, lowercase, where=where)
+    return _read_wordpiece(file, config, lowercase, where=where, beside=path)
+
+
+def _find_class(directory: Path, config: dict[str, Any]) -> str | None:
+    """The class of `transformers` that opens a directory; None: one that takes `tokenizer.json` as
+    it is, as for a file by itself."""
+    model = _read_optional(directory / "config.json")
+    family = model.get("model_type")
+    if family == "modernbert":  # whatever its files name: in many it is a wrong class
+        return None
+    named = config.get("tokenizer_class") or model.get("tokenizer_class")
+    if isinstance(named, str):
+        named = named.removesuffix("Fast")
+        return None if named in _GENERAL else named
+    return _CLASSES.get(family, family) if isinstance(family, str) else None
 
 
 def _keep_case(lowercase: bool | None, file: Path) -> None:
@@ -151,15 +134,24 @@ def _read_sentencepiece(
     return (read_camembert if is_camembert else read_xlm_roberta)(file, config)
 
 
-def _read_tree(file: Path, tree: dict[str, Any], config: dict[str, Any]) -> TreeDefinition:
-    """A `tokenizer.json` of any other kind."""
+def _read_tree(
+    file: Path, tree: dict[str, Any], config: dict[str, Any], opener: str | None
+) -> TreeDefinition:
+    """A `tokenizer.json` of any other kind; `opener` is the class that has a say about it."""
     try:
         missing = {"added_tokens", "normalizer", "pre_tokenizer", "decoder"} - tree.keys()
         if missing:
             raise DataError(f"{min(missing)} is missing", where=str(file))
         tree = {**tree, "truncation": None, "padding": None}
+        splitter = tree["pre_tokenizer"]
+        if opener in _PREFIXING and splitter is not None and splitter["type"] == "ByteLevel":
+            prefix = bool(config.get("add_prefix_space", False))
+            tree["pre_tokenizer"] = {**splitter, "add_prefix_space": prefix}
+        if opener is None and "tokenizer_class" in config:
+            # Saved without the model's `config.json`, another class would be believed.
+            config = {**config, "tokenizer_class": "PreTrainedTokenizerFast"}
         known = {entry["content"] for entry in tree["added_tokens"]}
-        said = {**_read_special(file.with_name("special_tokens_map.json")), **config}
+        said = {**_read_optional(file.with_name(SPECIAL)), **config}
         roles = Roles(**{role: _role(role, said, known) for role in _USUAL})
         others = {name: file.with_name(name) for name in sorted(_OTHERS)}
         files = {name: path.read_bytes() for name, path in others.items() if path.is_file()}
@@ -168,28 +160,101 @@ def _read_tree(file: Path, tree: dict[str, Any], config: dict[str, Any]) -> Tree
         raise DataError(f"is no tokenizer ({error!r})", where=str(file)) from None
 
 
-def _read_special(file: Path) -> dict[str, Any]:
+def _read_optional(file: Path) -> dict[str, Any]:
     return files.read_json(file, DataError) if file.is_file() else {}
 
 
 def _role(role: str, said: Mapping[str, Any], known: set[str]) -> str | None:
     """The piece that has a role: the one that is named, or the usual one."""
-    named = said.get(f"{role}_token")
-    if isinstance(named, dict):
-        named = named.get("content")
-    if isinstance(named, str):
-        return named
-    return next((piece for piece in _USUAL[role] if piece in known), None)
+    named = _named(said.get(f"{role}_token"))
+    return named or next((piece for piece in _USUAL[role] if piece in known), None)
+
+
+def _named(entry: Any) -> str | None:
+    """The piece that a setting names, by itself or with its flags."""
+    named = entry.get("content") if isinstance(entry, dict) else entry
+    return named if isinstance(named, str) else None
+
+
+def _read_added(directory: Path, config: dict[str, Any]) -> tuple[list[AddedToken], str]:
+    """What was added to a vocabulary where no `tokenizer.json` says it, and the file that does.
+
+    It is in `tokenizer_config.json` since version 4.34 of `transformers`, and in a file of its own,
+    without flags, before.
+    """
+    in_config = "added_tokens_decoder" in config
+    where = str(directory / (CONFIG if in_config else ADDED))
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
+    try:
+        if in_config:
+            said = config["added_tokens_decoder"].items()
+            found = [{**entry, "id": number} for number, entry in said]
+        else:
+            found = _read_bare(directory, config)
+        entries = [{"normalized": not entry.get("special"), **plain, **entry} for entry in found]
+    except (AttributeError, TypeError) as error:
+        raise DataError(f"holds no added pieces ({error!r})", where=where) from None
+    added = [parse(AddedToken, entry, where=where, fix=None) for entry in entries]
+    return sorted(added, key=lambda token: token.id), where
+
+
+def _read_bare(directory: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pieces of `added_tokens.json`; which are special, other files say."""
+    marks = {**config, **_read_optional(directory / SPECIAL)}
+    named = [entry for key, entry in marks.items() if key.endswith("_token")]
+    for kind in ("additional", "extra"):
+        named += marks.get(f"{kind}_special_tokens") or []
+    special = {_named(entry) for entry in named}
+    return [
+        {"id": number, "content": piece, "special": piece in special}
+        for piece, number in _read_optional(directory / ADDED).items()
+    ]
+
+
+def _check_added(added: Sequence[AddedToken], ids: Mapping[str, int], where: str) -> None:
+    """See that each has its id in the vocabulary, or the next one behind it.
+
+    Raises:
+        DataError: one has another id.
+    """
+    end = len(ids)
+    for token in added:
+        due = ids.get(token.content, end)
+        if token.id != due:
+            raise DataError(
+                f"{token.content!r} has the id {token.id}, but the vocabulary leaves {due} for it",
+                where=where,
+                fix="The vocabulary is another one, or ids are missing.",
+            )
+        end += token.content not in ids
+
+
+def _with_added(
+    definition: TreeDefinition, added: Sequence[AddedToken], where: str
+) -> TreeDefinition:
+    """The tokenizer with what was added to its vocabulary."""
+    _check_added(added, definition.ids, where)
+    entries = definition.tree["added_tokens"]
+    new = [token.model_dump() for token in added if token.content not in definition.added]
+    if not new:
+        return definition
+    return replace(definition, tree={**definition.tree, "added_tokens": [*entries, *new]})
 
 
 def _read_wordpiece(
-    file: Path, config_tree: dict[str, Any], lowercase: bool | None, *, where: str
+    file: Path, config_tree: dict[str, Any], lowercase: bool | None, *, where: str, beside: Path
 ) -> WordPieceDefinition:
     """BERT's own tokenizer, from `tokenizer.json` or `vocab.txt`."""
     added: list[AddedPiece] = []
     limit = MAX_WORD_CHARACTERS
+    frame = Frame()
+    taken = True  # whether the settings beside the file count
     if file.suffix == ".json":
-        tree = _parse(_TokenizerFile, files.read_json(file, DataError), where=str(file))
+        whole = files.read_json(file, DataError)
+        tree = parse(TokenizerFile, whole, where=str(file))
+        taken = _find_class(beside, config_tree) is not None  # BERT's class has BERT's frame
+        if not taken:
+            frame = _find_wordpiece_frame(whole, config_tree, where=str(file))
         pieces, added = _number_pieces(tree.model.vocab, tree.added_tokens, where=str(file))
         limit = tree.model.max_input_chars_per_word
         found = tree.normalizer
@@ -201,9 +266,13 @@ def _read_wordpiece(
         )
     else:
         pieces = _read_vocabulary(file)
+        tokens, source = _read_added(beside, config_tree)
+        ids = {piece: number for number, piece in enumerate(pieces)}
+        _check_added(tokens, ids, source)
+        pieces, added = _number_pieces(ids, tokens, where=source)
         normalization = Normalization(lowercase=not _is_cased(pieces))
-    if config_tree:
-        config = _parse(_ConfigFile, config_tree, where=where)
+    if config_tree and taken:
+        config = parse(ConfigFile, config_tree, where=where)
         said = {name: getattr(config, name) for name in config.model_fields_set}
         normalization = replace(
             normalization, **{_CONFIG_NAMES[name]: value for name, value in said.items()}
@@ -211,9 +280,24 @@ def _read_wordpiece(
     if lowercase is not None:
         normalization = replace(normalization, lowercase=lowercase)
     try:
-        return WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit)
+        return WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
     except DataError as error:
         raise DataError(error.what, where=str(file)) from None
+
+
+def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any], *, where: str) -> Frame:
+    """The frame of a file that is taken as it is.
+
+    Where a file without any has no settings beside it, it is BERT's: what trains a vocabulary
+    writes none, since it is the model's class that adds it.
+    """
+    if tree.get("post_processor") is None:
+        return Frame((), (), ()) if config else Frame()
+    few = {**tree, "added_tokens": [], "model": {**tree["model"], "vocab": {UNK: 0}}}  # for speed
+    try:
+        return find_frame(few)
+    except DataError as error:
+        raise DataError(error.what, where=where) from None
 
 
 def write_definition(
@@ -264,7 +348,7 @@ def _tokenizer_class(definition: WordPieceDefinition) -> str:
     of 100 characters to a word; the general class takes `tokenizer.json` as it is.
     """
     plain = definition.normalization.clean_text and not definition.added
-    same = plain and definition.max_word_characters == 100
+    same = plain and definition.max_word_characters == 100 and definition.frame == Frame()
     return "BertTokenizer" if same else "PreTrainedTokenizerFast"
 
 
@@ -296,22 +380,8 @@ def _is_cased(pieces: list[str]) -> bool:
     return any(word.isalpha() and word != word.lower() for word in words)
 
 
-def _parse(kind: type[_File], tree: dict[str, Any], *, where: str) -> _File:
-    try:
-        return kind.model_validate(tree)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        value = "missing" if first["type"] == "missing" else f"{first['input']!r:.60}"
-        raise DataError(
-            f"{key} is {value}: {first['msg'][:1].lower()}{first['msg'][1:]}",
-            where=where,
-            fix="Only WordPiece tokenizers of BERT's kind are read.",
-        ) from None
-
-
 def _number_pieces(
-    vocabulary: dict[str, int], added_tokens: list[_AddedToken], *, where: str
+    vocabulary: dict[str, int], added_tokens: list[AddedToken], *, where: str
 ) -> tuple[list[str], list[AddedPiece]]:
     """Pieces in the order of their ids, and those added after them.
 
@@ -331,7 +401,7 @@ def _number_pieces(
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise DataError("the ids of the vocabulary are not 0, 1, 2, …", where=where)
-    for piece in pieces:
+    for piece in (*pieces, *(token.content for token in added)):
         check_text(piece, where=where)
     return pieces, added
 
@@ -348,7 +418,6 @@ def _tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
         if number < base
     ]
     added += [{"id": base + place, **asdict(piece)} for place, piece in enumerate(definition.added)]
-    start = [_template(CLS, 0), _template("A", 0), _template(SEP, 0)]
     return {
         "version": "1.0",
         "truncation": None,
@@ -362,15 +431,7 @@ def _tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
             "lowercase": normalization.lowercase,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": start,
-            "pair": [*start, _template("B", 1), _template(SEP, 1)],
-            "special_tokens": {
-                piece: {"id": piece, "ids": [special[piece]], "tokens": [piece]}
-                for piece in (CLS, SEP)
-            },
-        },
+        "post_processor": template(definition.frame, definition.ids),
         "decoder": {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True},
         "model": {
             "type": "WordPiece",
@@ -380,8 +441,3 @@ def _tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
             "vocab": {piece: number for number, piece in enumerate(definition.base_pieces)},
         },
     }
-
-
-def _template(name: str, type_id: int) -> dict[str, Any]:
-    kind = "Sequence" if name in ("A", "B") else "SpecialToken"
-    return {kind: {"id": name, "type_id": type_id}}

@@ -134,7 +134,8 @@ def _removed(char: str) -> bool:
     """Whether the clean-up removes a character."""
     if char in "\t\n\r":
         return False
-    return char in "\0\ufffd" or unicodedata.category(char).startswith("C")
+    # Not what is unassigned (Cn), which the library and the original keep.
+    return char in "\0\ufffd" or unicodedata.category(char) in ("Cc", "Cf", "Co")
 
 
 def _with_spaced_ideographs(text: str) -> tuple[str, Origin]:

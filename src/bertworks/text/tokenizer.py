@@ -96,9 +96,13 @@ class Tokenizer:
 
         The files are `tokenizer.json`, `vocab.txt` (WordPiece), `merges.txt` beside `vocab.json`
         (BPE), `spiece.model` and `sentencepiece.bpe.model`; in a directory, the first of these that
-        is there. For WordPiece, `tokenizer_config.json` has the last word on `do_lower_case`,
-        `strip_accents` and `tokenize_chinese_chars`. The word-length limit is that of
-        `tokenizer.json`. Padding and truncation stored there are not taken over.
+        is there. `tokenizer_config.json` has the last word on what the class of `transformers` that
+        opens the directory takes from it: for WordPiece `do_lower_case`, `strip_accents` and
+        `tokenize_chinese_chars`, for RoBERTa and GPT-2 `add_prefix_space`; the general class,
+        `PreTrainedTokenizerFast`, takes `tokenizer.json` as it is. The word-length limit is that of
+        `tokenizer.json`. Padding and truncation stored there are not taken over. In a directory
+        without `tokenizer.json`, what was added to the vocabulary is read from
+        `tokenizer_config.json`, or else from `added_tokens.json`.
 
         Args:
             path: the directory or file.

@@ -136,22 +136,20 @@ class TreeDefinition(Definition):
         if split:
             tree["pre_tokenizer"] = copy.deepcopy(tree.get("pre_tokenizer"))
             _mark_first_words(tree["pre_tokenizer"])
-        is_text = {self.roles.mask} if typed_mask else set()
-        added = [
-            {**entry, "special": False} if entry["content"] in is_text else entry
-            for entry in tree["added_tokens"]
-        ]
+        hidden = self.special - ({self.roles.mask} if typed_mask else set())
+        added = [{**entry, "special": entry["content"] in hidden} for entry in tree["added_tokens"]]
         model = tree["model"]
         if isinstance(model["vocab"], list):
             # The lattice would find a special piece in a text. None has a real space in it, since
             # the splitter replaces them all.
-            hidden = self.special - is_text
             vocabulary = [
                 [f" {piece}" if piece in hidden else piece, score]
                 for piece, score in model["vocab"]
             ]
             tree["model"] = {**model, "vocab": vocabulary}
-            added = [entry for entry in added if entry["content"] not in hidden]
+            # Those behind the vocabulary stay: the library counts what was added to give it ids.
+            gone = hidden & {piece for piece, _score in model["vocab"]}
+            added = [entry for entry in added if entry["content"] not in gone]
         tree["added_tokens"] = added
         library = _built(tree)
         library.encode_special_tokens = True

@@ -87,7 +87,7 @@ def train_vocabulary(
         raise SettingsError(
             f"size={size} has no room for {len(ORIGINAL_SPECIAL_PIECES)} special pieces and "
             f"{len(pieces) - len(ORIGINAL_SPECIAL_PIECES)} for the text's characters",
-            fix=f"Ask for more than {len(pieces)}, or for less character_coverage.",
+            fix=f"Ask for at least {len(pieces)}, or for less character_coverage.",
         )
     known = set(alphabet)
     words = sorted(w for w in counts if len(w) <= max_word_characters and known.issuperset(w))

@@ -1,0 +1,84 @@
+"""What we take from a tokenizer's files in JSON; what else they hold is not ours."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from ..errors import DataError
+
+
+class _Normalizer(BaseModel):
+    type: Literal["BertNormalizer"]
+    clean_text: bool
+    handle_chinese_chars: bool
+    strip_accents: bool | None
+    lowercase: bool
+
+
+class _PreTokenizer(BaseModel):
+    type: Literal["BertPreTokenizer"]
+
+
+class _WordPiece(BaseModel):
+    type: Literal["WordPiece"]
+    unk_token: Literal["[UNK]"]
+    continuing_subword_prefix: Literal["##"]
+    max_input_chars_per_word: int
+    vocab: dict[str, int]
+
+
+class AddedToken(BaseModel):
+    id: int
+    content: str = Field(min_length=1)
+    special: bool
+    single_word: bool
+    lstrip: bool
+    rstrip: bool
+    normalized: bool
+
+
+class TokenizerFile(BaseModel):
+    """What we take from a `tokenizer.json`; its padding and truncation are not ours."""
+
+    normalizer: _Normalizer
+    pre_tokenizer: _PreTokenizer
+    model: _WordPiece
+    added_tokens: list[AddedToken] = []
+
+
+class ConfigFile(BaseModel):
+    """What we take from a `tokenizer_config.json`, if it is there."""
+
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+
+
+_File = TypeVar("_File", bound=BaseModel)
+
+
+def parse(
+    kind: type[_File],
+    tree: dict[str, Any],
+    *,
+    where: str,
+    fix: str | None = "Only WordPiece tokenizers of BERT's kind are read.",
+) -> _File:
+    """A tree as what it should be.
+
+    Raises:
+        DataError: a part of it is missing, or of another kind; `fix` is said.
+    """
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        value = "missing" if first["type"] == "missing" else f"{first['input']!r:.60}"
+        raise DataError(
+            f"{key} is {value}: {first['msg'][:1].lower()}{first['msg'][1:]}",
+            where=where,
+            fix=fix,
+        ) from None
