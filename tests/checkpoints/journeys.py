@@ -67,10 +67,14 @@ def kinds_of(family: str) -> list[str]:
     return [kind for kind in FAMILIES[family].classes if kind != "causal-lm"]
 
 
-def saved_by_them(family: str, kind: str, folder: Path) -> Any:
-    """Their model, which is saved with our tokenizer beside it."""
+def saved_by_them(family: str, kind: str, folder: Path, **more: Any) -> Any:
+    """Their model, which is saved with our tokenizer beside it.
+
+    Args:
+        more: what else its `config.json` says.
+    """
     config = geometry(family, vocab_size=len(PIECES))
-    theirs = published.theirs_of(config, kind, torch.float32)
+    theirs = published.theirs_of(config, kind, torch.float32, **more)
     theirs.save_pretrained(folder)
     bw.Tokenizer.from_vocabulary(PIECES).save(folder)
     return theirs

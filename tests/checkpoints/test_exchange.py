@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 import bertworks as bw
-from bertworks.errors import BertworksError, DataError
+from bertworks.errors import BertworksError, CheckpointError, DataError
 from bertworks.export import PaddedNetwork
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -60,6 +64,152 @@ def test_a_causal_bert_is_theirs_as_a_decoder(tmp_path):
     again = bw.load(tmp_path / "m", device="cpu")
     assert again.encoder.config == config
     assert again.generate(["a b"], max_new_tokens=5) == model.generate(["a b"], max_new_tokens=5)
+
+
+def mlm_logits(model, theirs):
+    """The logits of ours and of theirs, for the same batch."""
+    packed, inputs, mask = journeys.batch_of(model)
+    with torch.no_grad():
+        own = model.network.mlm_head(model.encoder(packed))
+        return own, theirs(**inputs).logits[mask]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "ernie", "electra", "modernbert"])
+def test_a_decoder_that_is_not_tied_has_a_bias_of_its_own(family, tmp_path):
+    theirs = journeys.saved_by_them(
+        family, "masked-lm", tmp_path / "theirs", tie_word_embeddings=False
+    )
+    model = bw.load(tmp_path / "theirs", device="cpu")
+    assert error(*mlm_logits(model, theirs)) < 1e-5
+    model.save(tmp_path / "ours")
+    again, info = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert error(*mlm_logits(model, again.eval())) < 1e-5
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_tied_decoders_bias_is_the_one_that_counts(both, tmp_path):
+    """A file may have it under the decoder's name, alone or beside another that is not used."""
+    theirs = journeys.saved_by_them("bert", "masked-lm", tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    bias = tensors.pop("cls.predictions.bias")
+    tensors["cls.predictions.decoder.bias"] = bias
+    if both:
+        tensors["cls.predictions.bias"] = bias + 1
+    save_file(tensors, file, {"format": "pt"})
+    model = bw.load(tmp_path, device="cpu")
+    assert error(*mlm_logits(model, type(theirs).from_pretrained(tmp_path).eval())) < 1e-5
+    assert ("cls.predictions.bias" in model.report.dropped) == both
+
+
+def edit_config(folder, **entries):
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "says"),
+    [
+        ("classification", {"id2label": {"1": "x", "2": "y"}}, "names the outputs 1, 2; the head"),
+        ("classification", {"id2label": {"0": "x"}}, "names the outputs 0; the head has 2"),
+        ("classification", {"id2label": {"0": "x", "1": "x"}}, "two classes have the same name"),
+        ("classification", {"problem_type": "regression"}, "a regression of 2 values is not"),
+        ("choice", {"summary_last_dropout": 1.0}, "dropout=1.0: input should be less than 1"),
+        ("choice", {"summary_type": "mean"}, "summary_type='mean' is not supported"),
+        ("choice", {"summary_activation": "tanh"}, "summary_activation='tanh' is not supported"),
+    ],
+)
+def test_what_a_head_cannot_be_is_said_in_a_line(kind, entries, says, tmp_path):
+    journeys.saved_by_them("electra", kind, tmp_path)
+    edit_config(tmp_path, **entries)
+    with pytest.raises(CheckpointError, match=re.escape(says)):
+        bw.load(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["classification", "answering"])
+def test_too_few_positions_for_a_task_are_an_error_of_the_checkpoint(kind, tmp_path):
+    config = geometry("bert", vocab_size=len(PIECES), max_position_embeddings=3)
+    published.theirs_of(config, kind, torch.float32).save_pretrained(tmp_path)
+    bw.Tokenizer.from_vocabulary(PIECES).save(tmp_path)
+    with pytest.raises(CheckpointError, match="max_seq_length=3: input should be greater"):
+        bw.load(tmp_path, device="cpu")
+
+
+def test_no_token_is_generated_that_the_vocabulary_has_not(tmp_path):
+    """Embeddings may have more rows than there are pieces."""
+    config = geometry("bert", vocab_size=len(PIECES) + 40, attention="causal")
+    theirs = published.theirs_of(config, "causal-lm", torch.float32)
+    likeliest = theirs.cls.predictions.bias  # whatever was written: a row of no piece
+    with torch.no_grad():
+        likeliest[len(PIECES) :] += 100
+    theirs.save_pretrained(tmp_path)
+    bw.Tokenizer.from_vocabulary(PIECES).save(tmp_path)
+    model = bw.load(tmp_path, device="cpu")
+    for temperature in (0, 1):
+        (text,) = model.generate(["a b"], max_new_tokens=5, temperature=temperature)
+        assert set(model.tokenizer.encode(text).input_ids) < set(range(len(PIECES)))
+        assert text
+
+
+@pytest.mark.parametrize(("layers", "groups"), [(18, 14), (5, 3), (12, 1)])
+def test_layers_share_weights_as_theirs_do(layers, groups, tmp_path):
+    """18 layers of 14 groups: by integers layer 9 is of group 7, and theirs of group 6."""
+    sizes = {"num_hidden_layers": layers, "num_hidden_groups": groups}
+    config = geometry("albert", vocab_size=len(PIECES), **sizes)
+    theirs = published.theirs_of(config, "encoder", torch.float32)
+    theirs.save_pretrained(tmp_path)
+    bw.Tokenizer.from_vocabulary(PIECES).save(tmp_path)
+    model = bw.load(tmp_path, device="cpu")
+    packed, inputs, mask = journeys.batch_of(model)
+    with torch.no_grad():
+        assert error(model.encoder(packed), theirs(**inputs).last_hidden_state[mask]) < 1e-5
+
+
+def test_sentence_transformers_limit_is_kept(tmp_path):
+    """Version 6 writes it as the tokenizer's `model_max_length` alone."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    journeys.saved_by_them("bert", "encoder", tmp_path / "encoder")
+    parts = [Transformer(str(tmp_path / "encoder"), max_seq_length=8), Pooling(48)]
+    theirs = SentenceTransformer(modules=parts, device="cpu")
+    theirs.save(str(tmp_path / "theirs"))
+    text = "a b c " * 5
+    model = bw.load(tmp_path / "theirs", device="cpu")
+    with pytest.warns(UserWarning, match="1 of 1 texts were cut at 8 tokens"):
+        own = torch.from_numpy(model.embed([text], precision="fp32"))
+    assert error(own, torch.from_numpy(theirs.encode([text]))) < 1e-5
+    model.save(tmp_path / "ours")
+    again = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+    assert again.max_seq_length == 8
+    assert error(own, torch.from_numpy(again.encode([text]))) < 1e-5
+
+
+@pytest.mark.parametrize("limit", [8, int(1e30)])
+def test_texts_are_cut_where_the_tokenizers_files_say(limit, tmp_path):
+    journeys.saved_by_them("bert", "classification", tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": limit}))
+    model = bw.load(tmp_path, device="cpu")
+    assert model.task.settings.max_seq_length == min(limit, model.encoder.config.max_seqlen)
+
+
+def test_a_cross_encoder_gives_sentence_transformers_the_same_scores(tmp_path):
+    from sentence_transformers import CrossEncoder
+
+    config = geometry("bert", vocab_size=len(PIECES))
+    theirs = published.theirs_of(config, "classification", torch.float32, num_labels=1)
+    theirs.save_pretrained(tmp_path / "plain")
+    bw.Tokenizer.from_vocabulary(PIECES).save(tmp_path / "plain")
+    plain = {"device": "cpu", "activation_fn": torch.nn.Identity()}
+    CrossEncoder(str(tmp_path / "plain"), **plain).save(str(tmp_path / "theirs"))
+    model = bw.load(tmp_path / "theirs", device="cpu")
+    model.save(tmp_path / "ours")
+    (answer,) = model.predict([("a b c", "c a")], precision="fp32")
+    for folder in ("theirs", "ours"):
+        (score,) = CrossEncoder(str(tmp_path / folder), device="cpu").predict([("a b c", "c a")])
+        assert answer["value"] == pytest.approx(float(score), abs=1e-5)
 
 
 def test_a_discriminator_tells_replaced_tokens(tmp_path):

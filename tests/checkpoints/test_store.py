@@ -221,6 +221,17 @@ def test_old_spellings_are_read(tmp_path):
         assert torch.equal(tensor, again.network.state_dict()[name]), name
 
 
+def test_a_whole_file_counts_and_not_the_index_of_former_shards(tmp_path):
+    """Hugging Face leaves an index where a model is saved whole over its shards."""
+    model = tiny()
+    model.save(tmp_path / "m")
+    index = {"weight_map": dict.fromkeys(load_file(tmp_path / "m/model.safetensors"), "gone")}
+    (tmp_path / "m/model.safetensors.index.json").write_text(json.dumps(index))
+    again = bw.load(tmp_path / "m", device="cpu")
+    for name, tensor in own_tensors(model.network).items():
+        assert torch.equal(own_tensors(again.network)[name], tensor)
+
+
 def test_a_shard_that_is_not_there_is_named_whatever_its_name(tmp_path):
     tiny().save(tmp_path / "m")
     (tmp_path / "m" / "model.safetensors").unlink()

@@ -73,7 +73,6 @@ ALBERT = Family(
     must_be={"inner_group_num": 1, "position_embedding_type": "absolute", **NO_DECODER},
     dropped=(
         *constants("albert."),
-        (r"predictions\.decoder\.bias", "the same as the head's bias"),
         (r"(predictions|sop_classifier)\..*", "a head of pre-training, which this task has not"),
         (r"albert\.pooler\..*", "the pooler, which this task does not have"),
         (r"(classifier|qa_outputs)\..*", "the head of another task"),

@@ -41,7 +41,6 @@ def bert_dropped(name: str) -> tuple[tuple[str, str], ...]:
     """Tensors that may stay unused, and why."""
     return (
         *constants(f"{name}."),
-        (r"cls\.predictions\.decoder\.bias", "the same as the head's bias"),
         (r"cls\..*", "a head of pre-training, which this task does not have"),
         (rf"{name}\.pooler\..*", "the pooler, which this task does not have"),
         (r"(classifier|qa_outputs)\..*", "the head of another task"),

@@ -58,7 +58,11 @@ ELECTRA = Family(
         "num_attention_heads": 4,
         "intermediate_size": 1024,
     },
-    must_be={"position_embedding_type": "absolute", **NO_DECODER},
+    must_be={
+        "position_embedding_type": "absolute",
+        **{"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
+        **NO_DECODER,
+    },
     spelled=_spelled,
     settled=_spelled,
     extra=_extra,

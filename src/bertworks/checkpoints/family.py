@@ -48,6 +48,7 @@ POOLING = "classifier_pooling"
 """A setting that Hugging Face's ModernBERT has, and any family's `config.json` may have with us."""
 
 NO_DECODER = {"is_decoder": False, "add_cross_attention": False}
+_DECODER = "mlm_head.decoder"
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,17 @@ class Family:
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         name = self.rename(name)
         return self.prefix + name if name.startswith(self.bare) else name
+
+    @property
+    def decoder_bias(self) -> tuple[str, str] | None:
+        """Their names of the masked-language-model head's bias and of its decoder's, if a file may
+        have both; the logits are made with the second."""
+        try:
+            (bias,), (decoder,) = self.keys.theirs("mlm_head.bias"), self.keys.theirs(_DECODER)
+        except KeyError:
+            return None
+        second = decoder.removesuffix(".weight") + ".bias"
+        return None if bias == second else (bias, second)
 
     def has(self, name: str, tensors: Container[str]) -> bool:
         """Whether our tensor `name` is among tensors of theirs."""

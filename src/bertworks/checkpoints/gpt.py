@@ -76,6 +76,10 @@ GPT = Family(
         "mlm_bias": False,
         "classifier": "none",
     },
+    must_be={
+        **{"summary_type": "cls_index", "summary_use_proj": True, "summary_activation": None},
+        "summary_proj_to_labels": True,
+    },
     dropouts={"choice": "summary_first_dropout"},
     defaults={
         "classifier_pooling": "last",

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..errors import CheckpointError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -92,6 +94,7 @@ class Published:
     family: Family  # how it is laid out
     tensors: Mapping[str, Tensor]  # under the family's names
     tokenizer: Tokenizer  # the model's
+    max_length: int  # the most tokens of a text
     takes_pairs: bool = False  # whether a classifier of it is one of pairs of texts
 
     @property
@@ -114,11 +117,22 @@ class Published:
         return bool(named) or head is CLASSIFIER or theirs(_output(head)) != theirs(_OUTPUT)
 
     def labels(self, head: Head) -> tuple[str, ...]:
-        """The names of a head's outputs."""
+        """The names of a head's outputs.
+
+        Raises:
+            CheckpointError: `config.json` names others than the head has.
+        """
         (weight,) = self.family.keys.theirs(_output(head))
-        usual = {number: f"LABEL_{number}" for number in range(len(self.tensors[weight]))}
+        outputs = range(len(self.tensors[weight]))
+        usual = {number: f"LABEL_{number}" for number in outputs}
         found = {int(number): name for number, name in (self.raw.get("id2label") or usual).items()}
-        return tuple(found[number] for number in sorted(found))
+        if found.keys() != set(outputs):
+            named = ", ".join(map(str, sorted(found)))
+            raise CheckpointError(
+                f"id2label in config.json names the outputs {named}; the head has {len(outputs)}, "
+                "counted from 0"
+            )
+        return tuple(found[number] for number in outputs)
 
     def dropout(self, head: Head) -> float | None:
         """A head's dropout, where it is not the encoder's usual."""

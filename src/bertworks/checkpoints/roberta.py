@@ -46,7 +46,6 @@ def _family(name: str, classes: str) -> Family:
         must_be={"position_embedding_type": "absolute", "pad_token_id": 1, **NO_DECODER},
         dropped=(
             *constants("roberta."),
-            (r"lm_head\.decoder\.bias", "the same as the head's bias"),
             (r"lm_head\..*", "the head of pre-training, which this task does not have"),
             (r"roberta\.pooler\..*", "the pooler, which this task does not have"),
             (r"(classifier|qa_outputs)\..*", "the head of another task"),

@@ -143,6 +143,9 @@ def save_model(
     if unpublished:
         described["heads"] = sorted({name.partition(".")[0] for name in unpublished})
     exported = keys_of(network, family).export(own_tensors(network))
+    if family.has("mlm_head.decoder", exported) and family.decoder_bias is not None:
+        bias, second = family.decoder_bias
+        exported[second] = exported[bias].clone()  # what other tools add where nothing is tied
     non_finite = {
         name: int((~tensor.isfinite()).sum())
         for name, tensor in exported.items()

@@ -86,8 +86,9 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
                     raise CheckpointError(
                         "do_lower_case is not supported where the tokenizer keeps capitals",
                         where=str(file_of_limits),
-                        fix="If the tokenizer is BERT's, set do_lower_case to true and "
-                        "strip_accents to false in tokenizer_config.json.",
+                        fix="If the tokenizer is BERT's, set lowercase to true and strip_accents "
+                        "to false in tokenizer.json, under normalizer, and do_lower_case and "
+                        "strip_accents likewise in tokenizer_config.json.",
                     )
         elif kind == "Pooling":
             values["pooling"] = _pooling(directory / path / "config.json")

@@ -91,6 +91,18 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
     return family.read_config(raw, where=str(file)), raw
 
 
+def read_limit(directory: Path, config: EncoderConfig) -> int:
+    """The most tokens of a text: of its positions, and of what its tokenizer's files allow.
+
+    Other tools cut texts there, and sentence-transformers 6 writes its limit nowhere else.
+    """
+    file = directory / "tokenizer_config.json"
+    said = read_json(file).get("model_max_length") if file.is_file() else None
+    if isinstance(said, int) and not isinstance(said, bool) and said > 0:
+        return min(said, config.max_seqlen)
+    return config.max_seqlen
+
+
 def read_task(directory: Path) -> TaskFile | None:
     """The task of a directory's model, or None where another tool wrote it.
 
@@ -137,7 +149,24 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
     (decoder,) = family.keys.theirs("mlm_head.decoder")
     if embeddings not in found and decoder in found:
         found[embeddings] = found.pop(decoder)
+    if family.decoder_bias is not None:
+        dropped |= _with_one_bias(found, *family.decoder_bias)
     return found, dropped
+
+
+def _with_one_bias(tensors: dict[str, Tensor], bias: str, decoders: str) -> dict[str, str]:
+    """Leave one of the two biases of a decoder, under the name of the first; what was left out, and
+    why. Models whose decoder is not tied to the embeddings have two that differ."""
+    if decoders not in tensors:
+        return {}
+    wanted = tensors.pop(decoders)
+    other = tensors.get(bias)
+    tensors[bias] = wanted
+    if other is None:
+        return {}
+    if _equal(wanted, other):
+        return {decoders: "the same as the head's bias"}
+    return {bias: "of no use beside the decoder's bias"}
 
 
 def _today(name: str, family: Family) -> str:

@@ -137,7 +137,9 @@ def write_weights(file: Path, tensors: Mapping[str, Tensor], **metadata: str) ->
 
 
 def _files(directory: Path, name: str) -> list[Path]:
-    """The file of that name, or the shards that its index names."""
+    """The file of that name, or else the shards that its index names."""
+    if (directory / name).is_file():
+        return [directory / name]
     index = directory / f"{name}.index.json"
     if index.is_file():
         shards = read_json(index).get("weight_map")
@@ -151,7 +153,7 @@ def _files(directory: Path, name: str) -> list[Path]:
                     f"names {brief(file.name)}, which is missing", where=str(index)
                 )
         return found
-    return [directory / name] if (directory / name).is_file() else []
+    return []
 
 
 def _read_file(file: Path) -> dict[str, Tensor]:
