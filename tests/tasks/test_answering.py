@@ -219,15 +219,58 @@ def test_the_window_with_the_whole_answer_has_the_target():
     assert len(task.training_examples(example)) == len(example.sequences)
 
 
+@pytest.mark.parametrize("unseen", ["\u0301", "\u200b", "\u00ad", "\ufeff"])
+@pytest.mark.parametrize(
+    ("passage", "answer"),
+    [
+        ("b ~a~", "~a~"),
+        ("~a~ b", "~a~"),
+        ("~a b~", "~a b~"),
+        (f"~a~ {'b ' * 30}", "~a~"),
+        (f"{'b ' * 9}~a~ {'b ' * 20}", "~a~"),
+        (f"{'b ' * 9}~a b~ {'b ' * 20}", "~a b~"),
+        (f"{'b ' * 10}~a~ {'b ' * 20}", "~a~"),  # a window begins or ends with the answer
+    ],
+)
+def test_what_vanishes_at_an_answers_ends_changes_no_target(passage, answer, unseen):
+    """Accents that are stripped and signs without width have no token, nor have they here."""
+    tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
+    task = AnsweringTask.from_dict({"max_seq_length": 16, "stride": 5}, tokenizer)
+    found, expected = (
+        task.example(row(passage.replace("~", sign), answer.replace("~", sign)), 0)
+        for sign in (unseen, "")
+    )
+    assert found.target == expected.target
+    assert any(target != (0, 0) for target in expected.target)
+
+
+@pytest.mark.parametrize("answer", ["a\u0301", "a\u0301b\u0327\u0301", "\u0915\u094d"])
+@pytest.mark.parametrize("passage", ["b ~", "b ~ c", "~. b"])
+def test_the_answer_has_the_marks_of_its_last_character(passage, answer):
+    tokenizer = Tokenizer.from_vocabulary([*PIECES, "."], lowercase=True)
+    task = AnsweringTask.from_dict({"max_seq_length": 16, "stride": 5}, tokenizer)
+    context = passage.replace("~", answer)
+    example = task.example(row(context, answer, context.index(answer)), 0)
+    batch = task.collate([example]).to("cpu")
+    logits = torch.zeros(batch.packed.num_tokens, 2)
+    logits[torch.tensor(example.target[0]), torch.arange(2)] = 9
+    predicted = task.decode({"logits": logits}, batch)[0]
+    assert predicted["answer"] == answer
+    assert context[predicted["start"] : predicted["end"]] == answer
+    evaluator = task.evaluator()
+    evaluator.add({"logits": logits}, batch)
+    assert evaluator.result()["exact_match"] == 1
+
+
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
         (3, (3, "as given")),
         (0, (0, "as given")),
         (3.0, (3, "as given")),
-        (float("nan"), (0, "moved")),
+        (float("nan"), (0, "as given")),
         (4, (3, "moved")),
-        (None, (0, "moved")),
+        (None, (0, "as given")),
         (-1, (0, "moved")),
         (-2, (0, "moved")),
         (3.5, (0, "moved")),
@@ -251,6 +294,12 @@ def test_a_lost_answer_is_counted_and_not_learned():
     counts = task.count_targets(examples)
     assert counts == {"answered": 1, "without an answer": 1, "moved": 1, "lost": 1}
     assert [len(task.training_examples(example)) for example in examples] == [0, 1, 1, 1]
+
+
+def test_answers_as_plain_text_are_answered():
+    rows = [{"question": "a", "context": "a b", "answers": text} for text in ("b", "c", "")]
+    counts = make_task().count_targets(make_task().examples(rows, 0))
+    assert counts == {"answered": 1, "without an answer": 1, "lost": 1}
 
 
 @given(total=st.integers(1, 60), room=st.integers(1, 20), data=st.data())

@@ -287,6 +287,17 @@ def test_rows_without_any_label_have_no_majority(tokenizer: Tokenizer) -> None:
     assert "majority" not in text
 
 
+def test_rows_of_several_labels_have_shares_of_rows_and_no_majority(tokenizer: Tokenizer) -> None:
+    """Their accuracy is of all labels of a row, which is not what the commonest label would get."""
+    task = make_task(tokenizer, multi_label=True)
+    labels = [["pos", "neg"], ["pos", "neg"], ["pos"], []]
+    rows = [{"text": "good", "pair": "bad", "label": names} for names in labels]
+    examples = task.examples(rows, 0)
+    text = "\n".join(DataSummary.of(task, ("train", examples), ("dev", examples)).lines())
+    assert text.count("labels: 'neg' 2 (50.0%), 'pos' 3 (75.0%), 'meh' 0 (0.0%)") == 2
+    assert "majority" not in text
+
+
 def test_network_needs_no_targets_to_predict(tokenizer: Tokenizer) -> None:
     task = make_task(tokenizer)
     network = task.network(CONFIG)

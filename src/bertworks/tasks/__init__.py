@@ -75,7 +75,7 @@ def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]
     from .labelled import LabelledTask
 
     if isinstance(task, str) and task not in (*LABELLED, *_REGISTERED) and ":" not in task:
-        fix = f"{nearest(task, LABELLED)}; yours is given as path/to/file.py:Class"
+        fix = f"{nearest(task, LABELLED)}; your own task is given as path/to/file.py:Class"
         raise SettingsError(f"no task {task!r} can be fine-tuned", fix=fix)
     found = task_class(task)
     if not issubclass(found, LabelledTask):

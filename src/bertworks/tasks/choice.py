@@ -201,7 +201,8 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     def published(cls, of: Published) -> Self | None:
         if not of.has_head(cls.head):
             return None
-        settings = ChoiceSettings(max_seq_length=of.config.max_seqlen, dropout=of.dropout(cls.head))
+        dropout = of.dropout(cls.head)
+        settings = ChoiceSettings.parse({"max_seq_length": of.max_length, "dropout": dropout})
         return cls(of.tokenizer, settings)
 
     def network(self, config: EncoderConfig) -> ChoiceNetwork:

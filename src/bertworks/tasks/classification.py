@@ -222,6 +222,11 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
     settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
 
+    def __init__(self, tokenizer: Tokenizer, settings: ClassificationSettings) -> None:
+        super().__init__(tokenizer, settings)
+        # Accuracy is of a row's labels together, and the commonest label alone is no guess at them.
+        self.is_guessable = not settings.multi_label
+
     @classmethod
     def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:
         assert isinstance(options, ClassificationOptions)
@@ -245,12 +250,9 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
     def published(cls, of: Published) -> Self | None:
         if not of.has_head(cls.head) or is_single_value(of):
             return None
-        settings = ClassificationSettings(
-            labels=of.labels(cls.head),
-            multi_label=of.raw.get("problem_type") == "multi_label_classification",
-            **shared_settings(of),
-        )
-        return cls(of.tokenizer, settings)
+        multi_label = of.raw.get("problem_type") == "multi_label_classification"
+        settings = {"labels": of.labels(cls.head), "multi_label": multi_label}
+        return cls(of.tokenizer, ClassificationSettings.parse(settings | shared_settings(of)))
 
     @property
     def positive(self) -> str | None:

@@ -90,7 +90,7 @@ class LabelledTask(Task[ExampleT]):
     options: ClassVar[type[TaskOptions]]
     settings_class: ClassVar[type[TaskSettings]]
     teacher_gives: ClassVar[Literal["probabilities", "vectors"] | None] = None
-    is_guessable: ClassVar[bool] = True
+    is_guessable: bool = True
     is_stratified: ClassVar[bool] = False
     settings: TaskSettings
 

@@ -72,20 +72,24 @@ class RegressionTask(TextTask):
     name: ClassVar[str] = "regression"
     head = CLASSIFIER
     best_metric = "pearson"
-    is_guessable: ClassVar[bool] = False
+    is_guessable = False
     metrics: ClassVar[tuple[str, ...]] = RegressionEvaluator.metrics
 
     @classmethod
     def published(cls, of: Published) -> Self | None:
         is_regression = of.has_head(cls.head) and is_single_value(of)
-        return cls(of.tokenizer, TextSettings(**shared_settings(of))) if is_regression else None
+        return cls(of.tokenizer, TextSettings.parse(shared_settings(of))) if is_regression else None
 
     def config_entries(self) -> dict[str, Any]:
-        return {
+        entries: dict[str, Any] = {
             "id2label": {"0": "value"},
             "label2id": {"value": 0},
             "problem_type": "regression",
         }
+        if self.settings.columns.pair is not None:
+            # Else sentence-transformers applies a sigmoid to a cross-encoder's only value.
+            entries["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+        return entries
 
     def network(self, config: EncoderConfig) -> RegressionNetwork:
         settings = self.settings

@@ -65,9 +65,13 @@ class SplitSummary:
         """The share of the commonest target: what guessing it always would reach."""
         return max(self.labels.values()) / sum(self.labels.values())
 
-    def lines(self, max_seq_length: int) -> list[str]:
-        """The summary for people."""
-        total = max(1, sum(self.labels.values()))
+    def lines(self, max_seq_length: int, *, of_rows: bool = False) -> list[str]:
+        """The summary for people.
+
+        Args:
+            of_rows: whether labels' shares are of the rows, which may have several each or none.
+        """
+        total = max(1, self.rows if of_rows else sum(self.labels.values()))
         shares = [
             f"{label!r} {count:,} ({count / total:.1%})" for label, count in self.labels.items()
         ]
@@ -116,9 +120,10 @@ class DataSummary:
 
     def lines(self) -> list[str]:
         """The summary for people."""
-        lines = [f"columns: {self.columns}", *self.train.lines(self.max_seq_length)]
+        limit, of_rows = self.max_seq_length, not self.guessable
+        lines = [f"columns: {self.columns}", *self.train.lines(limit, of_rows=of_rows)]
         if self.dev is not None:
-            lines += self.dev.lines(self.max_seq_length)
+            lines += self.dev.lines(limit, of_rows=of_rows)
             if self.guessable and any(self.dev.labels.values()):
                 lines.append(f"  majority baseline: {self.dev.majority:.1%}")
             missing = [label for label, count in self.dev.labels.items() if not count]

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..checkpoints.heads import CLASSIFIER, Published
-from ..errors import DataError
+from ..errors import CheckpointError, DataError
 from ..model.config import ClassifierPooling, EncoderConfig
 from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead
@@ -264,9 +264,15 @@ class TextTask(LabelledTask[LabelledExample]):
 
 def is_single_value(of: Published) -> bool:
     """Whether another tool's classifier is a regression: it has one output, and is not one of
-    several labels."""
-    multi_label = of.raw.get("problem_type") == "multi_label_classification"
-    return len(of.labels(CLASSIFIER)) == 1 and not multi_label
+    several labels.
+
+    Raises:
+        CheckpointError: it says that it is one, and has more outputs.
+    """
+    kind, outputs = of.raw.get("problem_type"), len(of.labels(CLASSIFIER))
+    if kind == "regression" and outputs != 1:
+        raise CheckpointError(f"a regression of {outputs} values is not supported")
+    return outputs == 1 and kind != "multi_label_classification"
 
 
 def shared_settings(of: Published) -> dict[str, Any]:
@@ -274,7 +280,7 @@ def shared_settings(of: Published) -> dict[str, Any]:
     return {
         "columns": Columns(text="text", pair="pair" if of.takes_pairs else None, label="label"),
         "takes_either": not of.takes_pairs,
-        "max_seq_length": of.config.max_seqlen,
+        "max_seq_length": of.max_length,
         "dropout": of.dropout(CLASSIFIER),
     }
 

@@ -129,7 +129,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
         Role("target", ("target", "tgt", "translation"), of_label=True),
     )
     settings_class: ClassVar[type[TaskSettings]] = TranslationSettings
-    is_guessable: ClassVar[bool] = False
+    is_guessable = False
     best_metric = "bleu"
     metrics: ClassVar[tuple[str, ...]] = ("loss", "bleu")
 

@@ -38,8 +38,8 @@ def bounds_of(lengths: list[list[int]]) -> Any:
 
 def instances_of(lengths: list[list[int]], seed: int, **values: Any) -> list[Instance]:
     chosen = InstanceSettings(**values)
-    every = range(len(lengths))
-    return list(make_instances(every, bounds_of(lengths), len(lengths), chosen, Random(seed)))
+    every = range(len(lengths))  # each document is its own original
+    return list(make_instances(every, bounds_of(lengths), every, chosen, Random(seed)))
 
 
 def within(observed: float, expected: float, draws: int, sigmas: float = 4) -> bool:
@@ -276,7 +276,7 @@ def test_a_random_b_starts_anywhere_in_any_other_document() -> None:
     starts: Counter[int] = Counter()
     rng = Random(0)
     for _ in range(5000):
-        for (_, b), label in make_instances([0], bounds_of(lengths), 8, chosen, rng):
+        for (_, b), label in make_instances([0], bounds_of(lengths), range(8), chosen, rng):
             if label:
                 documents[b.document] += 1
                 starts[b.start] += b.document == 7
@@ -297,9 +297,27 @@ def test_ten_draws_for_another_document_then_its_own() -> None:
 
     rng = Stuck()
     chosen = InstanceSettings(short_seq_prob=0, max_seq_length=32)
-    (made,) = make_instances([0], bounds_of([[5], [7]]), 2, chosen, rng)
+    (made,) = make_instances([0], bounds_of([[5], [7]]), range(2), chosen, rng)
     assert made == Instance((Piece(0, 0, 5), Piece(0, 0, 5)), 1)
     assert rng.draws == 1 + 10 + 1  # short, ten documents, where it starts
+
+
+def test_a_random_b_is_of_no_copy_of_its_own_document() -> None:
+    """However many copies there are: one of 30 documents is not A's or a copy of it."""
+    lengths = [[10] * 20] * 30
+    originals = [0] * 29 + [29]
+    chosen = InstanceSettings(max_seq_length=63, short_seq_prob=0)
+    made = make_instances(range(29), bounds_of(lengths), originals, chosen, Random(0))
+    found = [b.document for (_, b), label in made if label]
+    assert len(found) > 50
+    assert set(found) == {29}
+
+
+def test_of_copies_alone_b_is_of_its_own_document() -> None:
+    chosen = InstanceSettings(max_seq_length=63, short_seq_prob=0)
+    made = make_instances([0, 1], bounds_of([[10] * 20] * 3), [0, 0, 0], chosen, Random(0))
+    found = [a.document == b.document for (a, b), label in made if label]
+    assert found and all(found)
 
 
 def test_truncation_takes_from_front_and_back_alike() -> None:

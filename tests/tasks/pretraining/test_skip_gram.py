@@ -14,7 +14,8 @@ import torch.nn.functional as F
 import bertworks as bw
 from bertworks.api import load
 from bertworks.corpus.prepare import prepare
-from bertworks.errors import SettingsError
+from bertworks.errors import DataError, SettingsError
+from bertworks.inference.evaluate import evaluate
 from bertworks.model.config import STATIC, EncoderConfig
 from bertworks.tasks.pretraining import hashing
 from bertworks.tasks.pretraining.pairs import InstanceSettings
@@ -140,6 +141,15 @@ def test_the_loss_is_that_of_a_plain_loop() -> None:
     evaluator.add({"mlm_logits": scores}, batch)
     right = (scores[:, -1:] > scores[:, :-1]).all(1).float().mean().item()
     assert evaluator.result()["skip_gram_accuracy"] == pytest.approx(right)
+
+
+def test_no_pair_is_said_with_what_to_change() -> None:
+    torch.manual_seed(0)
+    size = {"vocab_size": len(WORD_PIECES), "hidden_size": 6}
+    network = SkipGramNetwork(EncoderConfig.parse({**STATIC, **size}))
+    task = _task(_counts(), subsample=1e-12)
+    with pytest.raises(DataError, match=r"can be predicted\. Keep .*skip_gram\.subsample"):
+        evaluate(network, task, _examples((12, 4)))
 
 
 ANIMALS, VEHICLES = ("cat", "dog", "cow", "pig"), ("car", "bus", "van", "ship")

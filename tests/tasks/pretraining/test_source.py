@@ -107,7 +107,8 @@ def test_other_processes_make_the_same_block() -> None:
         "from bertworks.tasks.pretraining.source import PretrainingSource\n"
         "from bertworks.tasks.pretraining.pairs import InstanceSettings\n"
         "ids, ends = np.arange(200, 900, dtype=np.uint16), np.arange(0, 701, 7)\n"
-        "c = N(document_lengths=np.full(9, 700), document=lambda i: (ids, ends))\n"
+        "c = N(document_lengths=np.full(9, 700), originals=np.arange(9), "
+        "document=lambda i: (ids, ends))\n"
         "s = PretrainingSource(c, np.arange(9), N(cls_id=101, sep_id=102, has=bool), "
         "InstanceSettings(), seed=5)\n"
         "b = s.block(2, 0)\n"
@@ -197,6 +198,13 @@ def test_epochs_are_fresh_unless_they_repeat(make_corpus: MakeCorpus, tokenizer:
     assert sorted(described(static.block(0, 0))) != sorted(described(static.block(1, 0)))
 
 
+def test_documents_of_one_token_leave_nothing_to_measure_by(tokenizer: Any) -> None:
+    corpus = ToyCorpus([[[300]]] * 5)  # which cannot be cut in two
+    source = source_of(corpus, tokenizer, next_sentence_balance="exact")
+    with pytest.raises(DataError, match=r"not a single example\. Give longer documents"):
+        list(source.examples(limit=3))
+
+
 def test_examples_to_measure_by_are_the_same_each_time(
     make_corpus: MakeCorpus, tokenizer: Any
 ) -> None:
@@ -227,12 +235,15 @@ def test_held_out_documents_are_never_trained_on(make_corpus: MakeCorpus, tokeni
     assert seen == {200 + n for n in train.tolist()}  # random Bs included
 
 
-def test_no_copy_of_a_held_out_document_is_trained_on(make_corpus: MakeCorpus) -> None:
-    class Weighted(ToyCorpus):
-        @property
-        def originals(self) -> np.ndarray:
-            return np.arange(len(self.texts)) // 3 * 3
+class Weighted(ToyCorpus):
+    """Of each document three copies, one after the other."""
 
+    @property
+    def originals(self) -> np.ndarray:
+        return np.arange(len(self.texts)) // 3 * 3
+
+
+def test_no_copy_of_a_held_out_document_is_trained_on(make_corpus: MakeCorpus) -> None:
     corpus = Weighted(make_corpus(60).texts)
     train, held_out = split_held_out(corpus, 4, seed=0)
     assert np.all(held_out % 3 == 0)
@@ -241,11 +252,22 @@ def test_no_copy_of_a_held_out_document_is_trained_on(make_corpus: MakeCorpus) -
     assert not np.isin(train // 3, held_out // 3).any()
 
 
+def test_a_random_b_is_of_another_text(tokenizer: Any) -> None:
+    corpus = Weighted([[], *([[200 + n // 3] * 9] * 40 for n in range(1, 12))])
+    source = source_of(corpus, tokenizer, max_seq_length=64)
+    assert source.documents[0] == 1, "numbers within the source are not those of the corpus"
+    not_next = [x.input_ids for x in source.examples() if x.next_sentence_label]
+    assert len(not_next) > 30
+    assert all(ids[1] != ids[-2] for ids in not_next)
+
+
 def test_too_few_documents_are_told_of(make_corpus: MakeCorpus, tokenizer: Any) -> None:
     with pytest.raises(DataError, match="3 documents, too few to hold 2 out"):
         split_held_out(make_corpus(3), 0.01, seed=0)
     with pytest.raises(DataError, match="only one document"):
         source_of(make_corpus(1), tokenizer)
+    with pytest.raises(DataError, match="only one document, apart from copies"):
+        source_of(Weighted(make_corpus(3).texts), tokenizer)
     assert len(source_of(make_corpus(1), tokenizer, format="doc-sentences").block(0, 0))
     with pytest.raises(DataError, match="no documents"):
         source_of(ToyCorpus([[], []]), tokenizer)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from bertworks.errors import DataError
+from bertworks.inference.evaluate import evaluate
 from bertworks.model.config import EncoderConfig
 from bertworks.packed import Batch, Padded
 from bertworks.tasks.pretraining.masking import MaskingSettings
@@ -236,6 +237,15 @@ def test_it_learns(make_corpus: MakeCorpus, tokenizer: Any) -> None:
 
 
 # -------------------------------------------------------------------------------------- measures
+
+
+def test_a_word_beyond_the_budget_leaves_nothing_to_measure(tokenizer: Any) -> None:
+    instances = InstanceSettings(format="full-sentences", max_seq_length=64)
+    task = PretrainingTask(tokenizer, instances, MaskingSettings(unit="whole-word"))
+    word = np.array([CLS, 300, *[800] * 5, SEP])  # six pieces; one may be predicted
+    network = task.network(config()).eval()
+    with pytest.raises(DataError, match=r"can be predicted\. Mask .*masking\.unit=token"):
+        evaluate(network, task, [PretrainingExample(word, len(word), key=key) for key in range(3)])
 
 
 def test_measures_are_means_over_everything_added(

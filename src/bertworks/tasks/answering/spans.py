@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 from ...errors import DataError
 from ...tables.rows import Row, unpacked
 from ...tables.schema import Role, Schema
-from ...text.encoding import Encoding
+from ...text.encoding import Encoding, Segment
 from ...text.windows import most_context
 from ..example import LabelledExample
 
@@ -31,12 +32,14 @@ def locate(passage: str, answer: str, start: object) -> tuple[int, Found]:
     """The place of an answer: the given one, or the nearest place where it occurs.
 
     Returns:
-        The first character, and whether it is `as given`, had to be `moved`, or is `lost`: then the
-        passage does not hold it, and the character is -1.
+        The first character, and whether it is `as given`, also where no place was, had to be
+        `moved`, or is `lost`: then the passage does not hold it, and the character is -1.
     """
     given = None
+    # Parquet has NaN where a number is missing.
+    is_said = start is not None and not (isinstance(start, float) and math.isnan(start))
     if isinstance(start, int | float) and not isinstance(start, bool) and start % 1 == 0:
-        given = int(start)  # Parquet has floats where a number is missing elsewhere
+        given = int(start)  # and floats, where one is missing elsewhere
     if given is not None and given >= 0 and answer and passage.startswith(answer, given):
         return given, "as given"
     places = []
@@ -46,7 +49,8 @@ def locate(passage: str, answer: str, start: object) -> tuple[int, Found]:
         at = passage.find(answer, at + 1)
     if not places:
         return -1, "lost"
-    return min(places, key=lambda place: abs(place - (given or 0))), "moved"
+    nearest = min(places, key=lambda place: abs(place - (given or 0)))
+    return nearest, "moved" if is_said else "as given"
 
 
 def passage_tokens(encoding: Encoding) -> np.ndarray:
@@ -56,21 +60,27 @@ def passage_tokens(encoding: Encoding) -> np.ndarray:
     return np.arange(before + 1, behind)
 
 
-def tokens_of(
-    encoding: Encoding, tokens: np.ndarray, start: int, end: int
-) -> tuple[int, int] | None:
-    """The first and last token of characters `[start, end)`; None if the window cuts them off."""
-    offsets = encoding.offsets[tokens]
-    inside = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
-    if not len(inside):
-        return None
-    first, last = inside[0], inside[-1]
-    # A span that begins before the window, or ends behind it, is another window's.
-    if (first == 0 and offsets[0, 0] > start) or (
-        last == len(tokens) - 1 and offsets[last, 1] < end
-    ):
-        return None
-    return int(tokens[first]), int(tokens[last])
+def tokens_of(passage: Segment, start: int, end: int) -> np.ndarray:
+    """The tokens of a whole passage that hold characters of `[start, end)`: `[n]`, in order."""
+    offsets = passage.offsets
+    return np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
+
+
+def target_in(window: Encoding, first_token: int, answer: np.ndarray) -> tuple[int, int]:
+    """The first and last token of an answer in a window; (0, 0) if the window has not all of it.
+
+    Tokens are compared, not characters: at an answer's ends some have no token, such as accents
+    that are stripped.
+
+    Args:
+        first_token: the passage's token that the window begins with.
+        answer: the passage's tokens of the answer.
+    """
+    tokens = passage_tokens(window)
+    inside = answer - first_token
+    if not len(inside) or inside[0] < 0 or inside[-1] >= len(tokens):
+        return 0, 0
+    return int(tokens[inside[0]]), int(tokens[inside[-1]])
 
 
 def max_context(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:

@@ -25,7 +25,7 @@ from ...settings import Settings
 from ...tables.formats import TITLE
 from ...tables.rows import Row, Rows, text_of
 from ...tables.schema import RoleColumns
-from ...text.encoding import Encoding, Segment
+from ...text.encoding import Segment, with_marks
 from ...text.windows import segment_windows
 from ..example import by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
@@ -43,6 +43,7 @@ from .spans import (
     locate,
     max_context,
     passage_tokens,
+    target_in,
     tokens_of,
 )
 
@@ -134,7 +135,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     best_metric = "f1"
     schema = SCHEMA
     options: ClassVar[type[TaskOptions]] = AnsweringOptions
-    is_guessable: ClassVar[bool] = False
+    is_guessable = False
     settings_class: ClassVar[type[TaskSettings]] = AnsweringSettings
     settings: AnsweringSettings
 
@@ -148,9 +149,10 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def published(cls, of: Published) -> Self | None:
         if not of.has_head(cls.head):
             return None
-        length = min(_PUBLISHED_LENGTH, of.config.max_seqlen)
-        settings = AnsweringSettings(
-            max_seq_length=length, stride=min(128, length // 4), dropout=of.dropout(cls.head)
+        length = min(_PUBLISHED_LENGTH, of.max_length)
+        stride, dropout = min(128, length // 4), of.dropout(cls.head)
+        settings = AnsweringSettings.parse(
+            {"max_seq_length": length, "stride": stride, "dropout": dropout}
         )
         return cls(of.tokenizer, settings)
 
@@ -184,7 +186,10 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             text_of(row, settings.context, at): at for row, at in zip(rows, where, strict=True)
         }
         parts = self.tokenizer.segments(list(contexts), where=list(contexts.values()))
-        passages = dict(zip(contexts, parts, strict=True))
+        passages = {
+            text: replace(part, offsets=with_marks(part.offsets, text))
+            for text, part in zip(contexts, parts, strict=True)
+        }
         segments = self.tokenizer.segments(questions, where=where)
         return [
             self._example(
@@ -210,13 +215,14 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         settings = self.settings
         question_seen = question[: settings.max_question_tokens]
         room = settings.max_seq_length - self.tokenizer.num_special_tokens(pair=True)
+        # Beside a long question a window may be narrower than the stride.
+        stride = min(settings.stride, max(1, room - len(question_seen)))
         windows = segment_windows(
             self.tokenizer,
             question_seen,
             passage,
             max_length=settings.max_seq_length,
-            # Beside a long question a window may be narrower than the stride.
-            stride=min(settings.stride, max(1, room - len(question_seen))),
+            stride=stride,
             where=where,
         )
         answers = targets = None
@@ -231,7 +237,10 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
                 if found != "lost":  # blanks around the answer are no token's
                     end = start + len(text.rstrip())
                     start += len(text) - len(text.lstrip())
-            targets = [self._target(window, start, end) for window in windows]
+            answer = tokens_of(passage, start, end)
+            targets = [
+                target_in(window, stride * number, answer) for number, window in enumerate(windows)
+            ]
         return AnsweringExample(
             index=index,
             sequences=windows,
@@ -242,12 +251,6 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             answers=answers,
             found=found,
         )
-
-    @staticmethod
-    def _target(window: Encoding, start: int, end: int) -> tuple[int, int]:
-        if start < 0:
-            return 0, 0
-        return tokens_of(window, passage_tokens(window), start, end) or (0, 0)
 
     def training_examples(self, example: AnsweringExample) -> Sequence[AnsweringExample]:
         """Each window by itself; a question whose answer is lost teaches nothing."""

@@ -24,7 +24,9 @@ Format = Literal[
 ]
 
 DRAWS = 10
-"""How often another document is drawn for a random B before its own is taken after all."""
+"""How often A's own document is drawn for a random B before it is taken after all.
+
+A copy of it is drawn again too, but not counted: then copies do not make this likelier."""
 
 
 class InstanceSettings(Settings):
@@ -95,7 +97,7 @@ Bounds = Callable[[int], Sequence[int]]
 def make_instances(
     documents: Sequence[int],
     bounds: Bounds,
-    num_documents: int,
+    originals: Sequence[int],
     settings: InstanceSettings,
     rng: Random,
     *,
@@ -105,7 +107,8 @@ def make_instances(
 
     Args:
         bounds: gives any document's cumulative sentence lengths; no document is empty.
-        num_documents: how many documents a random B may come from (numbers 0 up to this).
+        originals: of each document that a random B may come from, the first of its copies; itself,
+            if it has none.
         rng: every draw is made with `rng.random()` and `rng.getrandbits()`, whose streams Python
             keeps from version to version.
         framed: whether `[CLS]` comes before a sequence, and `[SEP]` after each of its pieces.
@@ -117,11 +120,15 @@ def make_instances(
         if settings.format == "doc-sentences":
             yield from _full_sentences([document], bounds, settings.max_seq_length, int(framed))
         else:
-            yield from _pairs(document, bounds, num_documents, settings, rng)
+            yield from _pairs(document, bounds, originals, settings, rng)
 
 
 def _pairs(
-    document: int, bounds: Bounds, num_documents: int, settings: InstanceSettings, rng: Random
+    document: int,
+    bounds: Bounds,
+    originals: Sequence[int],
+    settings: InstanceSettings,
+    rng: Random,
 ) -> Iterator[Instance]:
     """The pairs of one document.
 
@@ -162,7 +169,7 @@ def _pairs(
         a, b = Piece(document, start, middle), Piece(document, middle, end)
         if other and (lone or not swap):
             length = 1 if single else target - (middle - start)
-            b = _random_piece(document, length, bounds, num_documents, rng)
+            b = _random_piece(document, length, bounds, originals, rng)
             first = split
         else:
             first = last
@@ -172,17 +179,18 @@ def _pairs(
 
 
 def _random_piece(
-    other_than: int, length: int, bounds: Bounds, num_documents: int, rng: Random
+    other_than: int, length: int, bounds: Bounds, originals: Sequence[int], rng: Random
 ) -> Piece:
     """Whole sentences of another document, from a random one on, `length` tokens or more.
 
-    Fewer where the document ends before, and one sentence at least.
+    Fewer where the document ends before, and one sentence at least. A copy is no other document.
     """
-    document = other_than
-    for _ in range(DRAWS):
-        document = int(rng.random() * num_documents)
-        if document != other_than:
+    own = 0
+    while own < DRAWS:
+        document = int(rng.random() * len(originals))
+        if originals[document] != originals[other_than]:
             break
+        own += document == other_than
     ends = bounds(document)
     first = int(rng.random() * (len(ends) - 1))
     last = bisect_left(ends, ends[first] + length, first + 1)

@@ -138,7 +138,8 @@ class PretrainingSource:
     """Instances of some documents of a corpus.
 
     Args:
-        documents: the numbers of those to use; a random B comes from these too.
+        documents: the numbers of those to use; a random B comes from these too, but from no copy
+            of A's document.
         tokenizer: whose `[CLS]` and `[SEP]` frame the sequences. One that lacks either has nothing
             put around them, and each document ends with its end token, if it has one.
         seed: what everything is drawn from, together with the epoch.
@@ -168,6 +169,7 @@ class PretrainingSource:
         self.corpus = corpus
         self.documents = np.asarray(documents)[lengths > 0]
         self.lengths = lengths[lengths > 0]
+        self.originals = np.asarray(corpus.originals)[self.documents]
         self.instances = instances
         self.seed = seed
         self.repeat_every = repeat_every
@@ -179,9 +181,10 @@ class PretrainingSource:
         self._planned: tuple[int, np.ndarray, np.ndarray] | None = None
         if not len(self.documents):
             raise DataError("there are no documents to train on", fix="Prepare a larger corpus.")
-        if len(self.documents) < 2 and instances.next_sentence:
+        if instances.next_sentence and np.all(self.originals == self.originals[0]):
             raise DataError(
-                "there is only one document, and a random next sentence comes from another",
+                "there is only one document, apart from copies of it, and a random next sentence "
+                "comes from another",
                 fix="Separate documents by blank lines, or set format=doc-sentences.",
             )
         if instances.next_sentence and not self._framed:
@@ -223,15 +226,25 @@ class PretrainingSource:
         )
 
     def examples(self, epoch: int = 0, limit: int | None = None) -> Iterator[PretrainingExample]:
-        """The first `limit` examples of an epoch: the same ones each time, to measure by."""
-        left = limit
+        """The first `limit` examples of an epoch: the same ones each time, to measure by.
+
+        Raises:
+            DataError: there is none.
+        """
+        left, found = limit, False
         for block in range(self.num_blocks(epoch)):
             made = self.block(epoch, block)
+            found = found or len(made) > 0
             yield from made[:left]
             if left is not None:
                 left -= min(left, len(made))
                 if not left:
                     return
+        if not found:
+            raise DataError(
+                "the documents to measure by hold not a single example",
+                fix="Give longer documents, or hold out more of them.",
+            )
 
     def _content(self, epoch: int) -> int:
         """The epoch whose draws an epoch uses."""
@@ -268,7 +281,7 @@ class PretrainingSource:
             make_instances(
                 chosen,
                 lambda number: read(number).bounds,
-                len(self.documents),
+                memoryview(self.originals),
                 self.instances,
                 rng,
                 framed=self._framed,

@@ -25,7 +25,7 @@ from ...model.encoder import Encoder
 from ...model.heads import MLMHead, NSPHead, cross_entropy_sum
 from ...packed import Batch, Packed, Padded
 from ...settings import Settings
-from ...tables.rows import Row
+from ...tables.rows import Row, Rows
 from ...text.tokenizer import Tokenizer
 from ..task import Evaluator, Network, Prediction, Task, by_row
 from .masking import Masker, MaskingSettings
@@ -33,6 +33,14 @@ from .pairs import Format, InstanceSettings
 from .source import PretrainingExample
 
 _ROWS = 1024  # masked positions whose logits are widened to float32 at a time
+# What an error advises where nothing can be predicted, by the name of the measures.
+_MORE_TO_PREDICT = {
+    "mlm": "Mask single tokens (masking.unit=token) or a larger share (masking.mlm_probability), "
+    "or give longer texts.",
+    "lm": "Give longer texts.",
+    "skip_gram": "Keep more of the frequent pieces (a larger skip_gram.subsample), or give longer "
+    "texts.",
+}
 
 
 class PretrainingNetwork(Network):
@@ -137,7 +145,16 @@ class PretrainingEvaluator(Evaluator):
         self._sums[f"{name}_right"] += (logits.argmax(-1) == labels).sum().item()
 
     def result(self) -> dict[str, float]:
-        assert self._masked, "nothing was evaluated"
+        """The measures of what was noted.
+
+        Raises:
+            DataError: no sequence has anything to predict.
+        """
+        if not self._masked:
+            raise DataError(
+                "nothing in the sequences that are evaluated can be predicted",
+                fix=_MORE_TO_PREDICT[self._name],
+            )
         mlm_loss = self._sums["mlm_loss"] / self._masked
         metrics = {
             "loss": mlm_loss,
@@ -292,6 +309,20 @@ class PretrainingTask(Task[PretrainingExample]):
         return PretrainingNetwork(
             config, next_sentence=self.instances.next_sentence, causal=self.causal
         )
+
+    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
+        """The same task.
+
+        Raises:
+            DataError: it has to have targets, which no table has for this task.
+        """
+        if labelled:
+            raise DataError(
+                "the model is pre-trained only, and is measured on what `bertworks prepare` made",
+                where=rows.name,
+                fix="Give that directory, or a model that was fine-tuned.",
+            )
+        return self
 
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True

@@ -48,7 +48,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     name: ClassVar[str] = "retrieval"
     schema = SCHEMA
     options: ClassVar[type[TaskOptions]] = RetrievalOptions
-    is_guessable: ClassVar[bool] = False
+    is_guessable = False
     teacher_gives = "vectors"
     settings_class: ClassVar[type[TaskSettings]] = RetrievalSettings
     settings: RetrievalSettings

@@ -207,14 +207,16 @@ class TaggingTask(LabelledTask[TaggingExample]):
         if not of.has_head(cls.head):
             return None
         labels = of.labels(cls.head)
-        settings = TaggingSettings(
-            labels=labels,
-            spans=mark_spans(labels),
-            columns=WordColumns(word="words", tag="tags"),
-            max_seq_length=of.config.max_seqlen,
-            dropout=of.dropout(cls.head),
-            # Published taggers are not all of one scheme, and may lack tags that it has.
-            decoding="free",
+        settings = TaggingSettings.parse(
+            {
+                "labels": labels,
+                "spans": mark_spans(labels),
+                "columns": WordColumns(word="words", tag="tags"),
+                "max_seq_length": of.max_length,
+                "dropout": of.dropout(cls.head),
+                # Published taggers are not all of one scheme, and may lack tags that it has.
+                "decoding": "free",
+            }
         )
         return cls(of.tokenizer, settings)
 

@@ -8,7 +8,6 @@ words ─► pieces of each ─► windows of whole words, each behind the other
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from ...errors import DataError
-from ...text.encoding import Segment
+from ...text.encoding import Segment, continues_letter
 from ...text.tokenizer import Tokenizer
 from ...text.windows import most_context
 from ..example import LabelledExample
@@ -27,7 +26,6 @@ Around = tuple[Sequence[str], Sequence[str]]
 LabelledPiece = Literal["first", "last", "all"]
 
 # A run of letters and digits, with an apostrophe or a hyphen inside; or a single other character.
-_JOINERS = "\u200c\u200d"
 _WORD = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
 
 
@@ -57,7 +55,7 @@ def _marks_as_letters(text: str) -> str:
     found = []
     inside = False
     for sign in text:
-        if inside and (unicodedata.category(sign).startswith("M") or sign in _JOINERS):
+        if inside and continues_letter(sign):
             found.append("x")
         else:
             found.append(sign)
