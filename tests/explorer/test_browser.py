@@ -269,7 +269,19 @@ def test_minimal_pair(visit, loaded) -> None:
     figure.get_by_text("As a table").click()
     shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
     np.testing.assert_allclose(shown, 1 - np.array(found["vectors"]), atol=1e-4)
-    assert page.get_by_text("6 pieces are aligned; 1 differs.").is_visible()
+    assert page.get_by_text("5 pieces are the same, 1 differs.").is_visible()
+    page.get_by_label("Second text").fill("the [MASK] was open in london")
+    page.get_by_text("6 pieces are the same, 2 are added.").wait_for()
+    page.get_by_label("First text").fill("a [MASK] was open in london.")
+    page.get_by_text("7 pieces are the same, 1 differs, 1 is missing.").wait_for()
+
+
+def test_a_long_text_of_a_minimal_pair_is_seen_whole_on_a_phone(visit) -> None:
+    page = visit("phone").open(f"#/pair?text={ASKED}&other={'+'.join([ASKED] * 4)}")
+    for name in ("First text", "Second text"):
+        box = page.get_by_label(name)
+        assert box.evaluate("one => one.scrollWidth <= one.clientWidth"), name
+        assert box.evaluate("one => one.scrollHeight <= one.clientHeight"), name
 
 
 def test_which_words_decided(visit, loaded) -> None:
@@ -286,6 +298,54 @@ def test_which_words_decided(visit, loaded) -> None:
     label = found["prediction"]["distribution"][1]["name"]
     page.get_by_label("What is explained").select_option(label)
     page.get_by_text(f"the label “{label}”").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ([-0.2, 0.1, -0.3, 0], "It depends most on “was”."),
+        ([-0.2, 0.4, -0.3, 0], "It depends most on “was”. Hiding “door” raises it: +40.0"),
+        ([0.1, 0.4, 0, 0.2], "Hiding a word never lowers it. Hiding “door” raises it: +40.0"),
+        ([0, 0, 0, 0], "Hiding a word never lowers it."),
+    ],
+)
+def test_what_a_prediction_depends_on_is_what_lowers_it(visit, changes, says: str) -> None:
+    def changed(route: Any) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        for one, value in zip(found["words"], changes, strict=True):
+            one["change"] = value
+        route.fulfill(response=answer, json=found)
+
+    tab = visit()
+    tab.page.route("**/explore/occlusion", changed)
+    page = tab.open("#/occlusion?model=classifier&text=the+door+was+open")
+    said = page.locator(".status").inner_text().partition("%. ")[2]
+    assert said.removesuffix(" points.") == says
+
+
+def test_heads_that_raise_a_prediction_have_the_colour_of_words_that_do(visit, loaded) -> None:
+    tab = visit(color_scheme="light")
+    page = tab.open(f"#/attention?text={ASKED}&words=3")
+    page.get_by_role("button", name="Rank all heads").click()
+    figure = page.get_by_role("figure", name="Effect of switching each head off")
+    figure.locator("image").wait_for()
+    pixels = figure.locator("image").evaluate(
+        """async one => {
+            const image = new Image();
+            image.src = one.getAttribute("href");
+            await image.decode();
+            const canvas = new OffscreenCanvas(image.width, image.height).getContext("2d");
+            canvas.drawImage(image, 0, 0);
+            return [...canvas.getImageData(0, 0, image.width, image.height).data];
+        }"""
+    )
+    effects = np.array(explorer.heads(loaded("pretrained"), TEXT, words=[3])["effects"])
+    red, _, blue, alpha = np.array(pixels).reshape(*effects.shape, 4).astype(int).transpose(2, 0, 1)
+    seen = alpha > 20
+    assert seen.any()
+    assert (((blue > red) == (effects < 0)) | ~seen).all(), "without them it falls: blue"
+    assert "blue heads had raised it, orange ones lowered it" in figure.inner_text()
 
 
 def test_a_word_in_context(visit, loaded) -> None:
@@ -366,6 +426,8 @@ def test_similarity_and_search(visit, loaded) -> None:
     scores = loaded("encoder").similarity(["river"], texts)[0]
     best = texts[int(np.argmax(scores))]
     assert cells(page.get_by_role("table", name="The nearest texts"))[0][0] == best
+    heads = page.get_by_role("table", name="The nearest texts").locator("thead th")
+    assert heads.all_inner_texts()[-1] == "Cosine"
 
 
 def test_a_view_whose_head_is_missing_says_so_and_shows_a_model_that_has_it(visit) -> None:
@@ -386,6 +448,49 @@ def test_the_servers_error_is_shown_in_one_line(visit) -> None:
     said = page.locator(".status.error").inner_text()
     assert "tokens" in said
     assert "\n" not in said
+
+
+def test_what_is_still_shown_under_an_error_is_dimmed(visit) -> None:
+    tab = visit()
+    page = tab.open(f"#/fill?text={ASKED}&words=1")
+    shown = {name: page.locator(name).first for name in (".bars", ".words")}
+
+    def is_dimmed(name: str) -> bool:
+        dimmed: bool = shown[name].evaluate(
+            "one => { for (; one; one = one.parentElement)"
+            " if (getComputedStyle(one).opacity < 1) return true; return false; }"
+        )
+        return dimmed
+
+    assert not any(map(is_dimmed, shown))
+    page.get_by_label("Text", exact=True).fill("")
+    page.get_by_text("Write a text.").wait_for()
+    assert all(map(is_dimmed, shown)), shown
+    page.get_by_label("Text", exact=True).fill("the river was deep.")
+    page.get_by_role("button", name="river", exact=True).click()
+    page.get_by_role("heading", name="The blank · was “river”").wait_for()
+    assert not any(map(is_dimmed, shown))
+    tab.page.route("**/explore/*", lambda route: route.abort())
+    page.get_by_label("Text", exact=True).fill("a door.")
+    page.get_by_text("The server does not answer.").wait_for()
+    assert all(map(is_dimmed, shown)), shown
+    tab.faults.clear()  # the console says that the requests were stopped
+
+
+def test_a_sentence_without_the_word_is_named_as_people_count(visit) -> None:
+    page = visit().open("#/contexts?word=door&texts=the+door%0Aa+river")
+    page.get_by_text("Sentence 2 does not contain “door”.", exact=True).wait_for()
+
+
+def test_the_error_of_a_claim_is_beside_it(visit) -> None:
+    page = visit().open("#/attention?claim=previous")
+    page.get_by_label("Sentences, one a line").fill("door " * 200)
+    page.get_by_role("button", name="Test it").click()
+    said = page.locator(".status.error")
+    said.wait_for()
+    assert said.inner_text().startswith("Sentence 1: ")
+    box, form = (one.bounding_box() for one in (said, page.get_by_role("button", name="Test it")))
+    assert box["y"] > form["y"], "what is wrong with a claim is said under it"
 
 
 def test_a_link_that_says_nonsense_shows_the_view_all_the_same(visit) -> None:

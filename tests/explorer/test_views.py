@@ -44,6 +44,12 @@ def tops(answer: dict) -> list[tuple[int, float]]:
     return [(one["id"], pytest.approx(one["probability"], abs=1e-6)) for one in answer["top"]]
 
 
+def test_words_have_the_marks_of_their_last_character(loaded: Loaded) -> None:
+    found = explorer.pieces(loaded("pretrained"), "the doore\u0301 was")["pieces"]
+    assert [word["text"] for word in found["words"]] == ["the", "doore\u0301", "was"]
+    assert [word["end"] for word in found["words"]] == [3, 10, 14]
+
+
 def test_pieces_know_their_characters_and_words(loaded: Loaded) -> None:
     text, pair = "the riverx was  [MASK]", "é€ door"
     found = explorer.pieces(loaded("pretrained"), text, pair)["pieces"]

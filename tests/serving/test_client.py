@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bertworks as bw
-from bertworks.errors import DataError
+from bertworks.errors import DataError, SettingsError
 from bertworks.serving.client import AsyncClient, Client, ServerError
 from tests.serving.conftest import Running
 from tests.serving.test_bert import close
@@ -106,6 +106,13 @@ def test_the_same_awaited(server: Running, loaded) -> None:
                 assert np.allclose(found, expected) if is_array else close(found, expected), verb
 
     asyncio.run(others())
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_an_address_needs_its_scheme(kind: type[Client] | type[AsyncClient]) -> None:
+    says = "127.0.0.1:8123: the address must begin with http:// or https://"
+    with pytest.raises(SettingsError, match=says):
+        kind("127.0.0.1:8123")
 
 
 def test_errors_say_which_server_and_what(server: Running, client: Client) -> None:

@@ -62,14 +62,15 @@ def test_an_unknown_model_is_404(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "input: there must be one text at least"),
+        ([], "input: give at least one text"),
         ("", "input: must not be empty"),
         (["a", ""], "input[1]: must not be empty"),
         (["a"] * 2049, "input: 2,049 texts, but at most 2,048"),
         ("door " * 60, "input: 62 tokens, but at most 32 fit."),
         ([[5, 6]], "check_embedding_ctx_length=False"),
-        ([5, 6], "input: token ids are of another model's tokenizer"),
-        ([1.5], "input: is of none of the types"),
+        ([5, 6], "start the server with token_ids=true"),
+        ([1.5], "input: must be a text or a list of texts; input[0] is a number"),
+        (None, "input: must be a text or a list of texts; input is null"),
     ],
 )
 def test_bad_input_is_400_with_all_four_keys(server: Running, given: object, message: str) -> None:
@@ -84,10 +85,23 @@ def test_bad_input_is_400_with_all_four_keys(server: Running, given: object, mes
 
 
 def test_what_is_required_is_named(server: Running) -> None:
-    for body, field in (({"input": "a"}, "model"), ({"model": "encoder"}, "input")):
-        error = server.post("/v1/embeddings", body).json()["error"]
-        assert error["message"] == f"{field}: must be given"
-        assert error["param"] == field
+    error = server.post("/v1/embeddings", {"model": "encoder"}).json()["error"]
+    assert error["message"] == "input: must be given"
+    assert error["param"] == "input"
+
+
+def test_the_first_model_is_the_default(server: Running) -> None:
+    for given in ({}, {"model": None}):
+        assert server.ask("/v1/embeddings", {"input": "a", **given})["model"] == "encoder"
+
+
+def test_a_body_of_another_content_type_is_415(server: Running) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    answer = server.http.post("/v1/embeddings", content=b'{"input": "a"}', headers=form)
+    assert answer.status_code == 415
+    error = answer.json()["error"]
+    assert "send the header content-type: application/json" in error["message"]
+    assert error["type"] == "invalid_request_error"
 
 
 def test_fields_of_other_servers_are_passed_over(server: Running) -> None:

@@ -129,8 +129,32 @@ def test_keys_are_read_from_a_file_and_the_environment(
     file.write_text(f"a:{KEY}\na:{KEY}\n")
     with pytest.raises(SettingsError, match="two keys are called 'a'"):
         read_keys(file)
-    with pytest.raises(SettingsError, match="cannot be read"):
+    with pytest.raises(SettingsError, match="none: no such file"):
         read_keys(tmp_path / "none")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_keys(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "keys: there is no key in it"),
+        ("# ours\n\n  # theirs\n", "keys: there is no key in it"),
+        ("# ours\nabc\n", "keys:2: the key 'key-1' has fewer than 16 characters"),
+        (":abc\n", "keys:1: the key 'key-1' has fewer than 16 characters"),
+        (f"a:{KEY}\n\na:{KEY}\n", "keys:3: two keys are called 'a'"),
+    ],
+)
+def test_a_file_of_keys_must_have_good_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=says):
+        read_keys(file)
+    monkeypatch.setenv("BERTWORKS_API_KEYS", "short")
+    with pytest.raises(SettingsError, match="BERTWORKS_API_KEYS: the key 'key-1' has fewer"):
+        read_keys(None)
 
 
 def test_other_origins_get_no_permission(server: Running) -> None:

@@ -21,10 +21,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import uvicorn
 from typer.testing import CliRunner
 
 from bertworks.cli import app
 from bertworks.serving.client import Client
+from bertworks.serving.server import url_of
 
 
 def free_port() -> int:
@@ -125,7 +127,10 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(saved, tmp_path: Pat
     taken = {one.get("id") for one in events}
     # What the kernel has connected, but the server not yet taken, ends with the port.
     assert not taken & set(callers.lost)
-    assert [one["event"] for one in events if one["event"] != "request"] == ["draining"]
+    assert [one["event"] for one in events if one["event"] != "request"] == [
+        "listening",
+        "draining",
+    ]
     assert {one["status"] for one in events if one["event"] == "request"} == {200}
 
 
@@ -154,21 +159,85 @@ def test_after_kill_it_starts_again_and_hup_loads_anew(saved, tmp_path: Path) ->
         (["{encoder}", "--host", "0.0.0.0"], "there are no API keys"),
         (["{encoder}", "max_text=3"], "max_texts"),
         (["{encoder}", "{encoder}"], "two models are called 'encoder'"),
-        (["{encoder}", "--port", "{port}"], "error: cannot listen to 127.0.0.1:"),
+        (
+            ["{encoder}", "--port", "{port}"],
+            "error: cannot listen to 127.0.0.1:{port}. Another server may be there",
+        ),
+        (
+            ["{encoder}", "--host", "999.1.1.1", "--no-auth"],
+            "cannot listen to 999.1.1.1:8080. 999.1.1.1 is no address of this machine",
+        ),
+        (
+            ["{encoder}", "--host", "192.0.2.1", "--no-auth"],
+            "cannot listen to 192.0.2.1:8080. 192.0.2.1 is no address of this machine",
+        ),
+        (["{encoder}", "--tls-key", "{key}"], "--tls-key is given without --tls-certificate"),
+        (["{encoder}", "--tls-certificate", "{key}"], "key.pem: there is no certificate in it"),
+        (["{encoder}", "--tls-certificate", "none.pem"], "none.pem: no such file"),
+        (
+            ["{encoder}", "--tls-certificate", "{certificate}"],
+            "certificate.pem: there is no private key in it. Give its PEM file as --tls-key",
+        ),
+        (
+            ["{encoder}", "--tls-key", "{certificate}", "--tls-certificate", "{certificate}"],
+            "certificate.pem: there is no private key in it",
+        ),
+        (
+            ["{encoder}", "--tls-key", "{key}", "--tls-certificate", "{certificate}"],
+            "certificate.pem, {key}: no certificate with its private key (",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_one_line(
-    saved, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+    saved, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("bertworks.serving.server.log_to_stderr", lambda _: None)
+    files = {"key": "PRIVATE KEY", "certificate": "CERTIFICATE"}
+    for name, what in files.items():
+        file = tmp_path / f"{name}.pem"
+        file.write_text(f"-----BEGIN {what}-----\nbm9uZQ==\n-----END {what}-----\n")
+        files[name] = str(file)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        given = [word.format(port=port, **saved) for word in words]
+        places = {**saved, **files, "port": port}
+        given = [word.format(**places) for word in words]
         done = CliRunner().invoke(app, ["serve", *given])
     assert done.exit_code in (1, 2), done.output
-    assert message in done.stderr
+    assert message.format(**places) in done.stderr
     assert "Traceback" not in done.output
     assert gc.isenabled()
+
+
+def test_the_log_says_where_it_listens(saved, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    words = ["serve", f"mine={saved['encoder']}", "--port", "0", "--device", "cpu"]
+    with log.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-m", "bertworks", *words], stderr=file)
+    try:
+        end = time.monotonic() + 60
+        while not log.read_text().endswith("\n"):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end, "nothing is said"
+            time.sleep(0.02)
+        said = json.loads(log.read_text())
+        assert (said["event"], said["models"]) == ("listening", ["mine"])
+        for path in ("/health", said["explorer"], said["api"]):
+            assert httpx.get(said["url"] + path).status_code == 200
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "url"),
+    [
+        ("127.0.0.1", {}, "http://127.0.0.1:5"),
+        ("localhost", {"ssl_certfile": "c.pem"}, "https://localhost:5"),
+        ("::1", {}, "http://[::1]:5"),
+    ],
+)
+def test_the_address_is_one_for_clients(host: str, options: dict[str, str], url: str) -> None:
+    assert url_of(uvicorn.Config("none", host=host, port=0, **options), 5) == url
 
 
 BAD: list[tuple[str, bytes, dict[str, str], set[int]]] = [

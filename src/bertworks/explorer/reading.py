@@ -19,7 +19,7 @@ from ..inference.activations import Activations, activations
 from ..packed import Packed
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.words import split_words
-from ..text.encoding import Segment
+from ..text.encoding import Segment, with_marks
 from ..text.tokenizer import Tokenizer
 from .needs import check, is_causal_lm, is_masked_lm
 
@@ -209,15 +209,16 @@ def _described(
     places = iter(np.flatnonzero(~special).tolist())
     for name, segment, text in zip(("text", "pair"), segments, texts, strict=False):
         last = None
-        for number, (start, end) in zip(
-            segment.word_ids.tolist(), segment.offsets.tolist(), strict=True
+        past = with_marks(segment.offsets, text)[:, 1].tolist()
+        for number, (start, end), word_end in zip(
+            segment.word_ids.tolist(), segment.offsets.tolist(), past, strict=True
         ):
             if number != last:
                 words.append({"number": len(words), "of": name, "start": start, "tokens": []})
             last, place, word = number, next(places), words[-1]
             word["tokens"].append(place)
-            word["end"] = end
-            word["text"] = text[word["start"] : end]
+            word["end"] = word_end
+            word["text"] = text[word["start"] : word_end]
             tokens[place] |= {"of": name, "start": start, "end": end, "word": word["number"]}
     return tokens, words
 

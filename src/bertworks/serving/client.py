@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BertworksError, DataError, need
+from ..errors import BertworksError, DataError, SettingsError, need
 from ..literals import Combine, Pooling, Precision
 
 if TYPE_CHECKING:
@@ -82,6 +82,9 @@ class _Verbs:
         timeout: seconds for an answer; a connection has to be open after five.
         retries: how often a request is sent again when the server is busy (429), waiting as long as
             it says and a random while more.
+
+    Raises:
+        SettingsError: the address has no http:// or https:// before it.
     """
 
     def __init__(
@@ -94,6 +97,8 @@ class _Verbs:
         retries: int = 8,
     ) -> None:
         need("httpx", "serve", "the client")
+        if not url.startswith(("http://", "https://")):
+            raise SettingsError("the address must begin with http:// or https://", where=url)
         self.url, self.model, self.retries = url.rstrip("/"), model, retries
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._timeout = timeout

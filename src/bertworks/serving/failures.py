@@ -7,6 +7,7 @@
 | 404, 405 | NotFound | no such route or model |
 | 408 | Timeout | the deadline passed; the body did not arrive |
 | 413 | Validation | too many texts, or too long |
+| 415 | Validation | the body is not sent as JSON |
 | 422 | Validation, Tokenizer | a value of a wrong type; a text that cannot be tokenised |
 | 424 | Backend | the model was not trained for it; what it computes is not finite |
 | 429 | Overloaded | the queue is full |
@@ -51,6 +52,24 @@ _KINDS: tuple[tuple[type[BertworksError], int, str], ...] = (
     (DataError, 422, "Tokenizer"),
     (BertworksError, 424, "Backend"),
 )
+
+_NOUNS = {
+    "str": ("a text", "texts"),
+    "int": ("an integer", "integers"),
+    "constrained-int": ("a token id", "token ids"),
+}
+"""What pydantic's types are to a client: one, and several; others are objects."""
+
+_VALUES = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+}
+_Placed = tuple[list[Any], Mapping[str, Any]]
+"""An error of pydantic's, after its place in the body."""
 
 
 class RequestError(Exception):
@@ -152,22 +171,79 @@ def _of_validation(error: RequestValidationError | ValidationError) -> RequestEr
     """The first thing that is wrong with a body, by its field."""
     found = error.errors()
     first = found[0]
-    place = [part for part in first["loc"] if part != "body"]
+    place, _ = _placed(first)
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return RequestError(400, "Validation", f"the body is not valid JSON: {reason}")
     if first["type"] == "unknown_field":
         return invalid(_path([*place, str(first["ctx"]["field"])[:100]]), first["msg"], 422)
     if not place or isinstance(place[0], int):
+        # FastAPI hands on a body of another content type as bytes.
+        if isinstance(error, RequestValidationError) and isinstance(error.body, bytes):
+            message = "the body is not sent as JSON: send the header content-type: application/json"
+            return RequestError(415, "Validation", message)
         return RequestError(422, "Validation", "the body must be a JSON object")
-    field = str(place[0])
-    if first["type"] == "missing":
+    union = next((at for at, part in enumerate(place) if _is_type(part)), None)
+    if union is not None:
+        return _of_union([_placed(one) for one in found], place[:union])
+    return _of_value(first, place)
+
+
+def _of_value(error: Mapping[str, Any], place: list[Any]) -> RequestError:
+    """What is wrong with the value at a place."""
+    if error["type"] == "missing":
         return invalid(_path(place), "must be given", 422)
-    is_one_field = len(found) > 1 and all(field in one["loc"][:2] for one in found)
-    if is_one_field and not isinstance(place[1], int):  # one of several types
-        return invalid(field, "is of none of the types that it may be", 422)
-    message = str(first["msg"]).removeprefix("Value error, ")
+    message = str(error["msg"]).removeprefix("Value error, ")
     return invalid(_path(place), message[:1].lower() + message[1:], 422)
+
+
+def _of_union(found: list[_Placed], place: list[Any]) -> RequestError:
+    """What is wrong with a value that may be of several types.
+
+    Args:
+        found: all that is wrong; of this value there is at least one error for each type, whose
+            place has the type's name after the value's own place.
+        place: the value's.
+    """
+    depth = len(place)
+    of_value = [one for one in found if one[0][:depth] == place and len(one[0]) > depth]
+    # Token ids are left out beside texts: servers refuse them by default.
+    types = list(dict.fromkeys(str(parts[depth]) for parts, _ in of_value))
+    types = [name for name in types if "int" not in name] or types
+    of_value = [one for one in of_value if one[0][depth] in types]
+    # The type that was meant is the one that fits furthest into the value, up to its first error.
+    firsts = {str(parts[depth]): (parts, error) for parts, error in reversed(of_value)}
+    parts, error = max(
+        firsts.values(),
+        key=lambda one: (len(one[0]), [part for part in one[0] if isinstance(part, int)]),
+    )
+    item = [*place, *parts[depth + 1 :]]
+    if not error["type"].endswith("_type"):
+        return _of_value(error, item)
+    *others, last = map(_described, types)
+    allowed = f"{', '.join(others)} or {last}" if others else last
+    message = (
+        f"must be {allowed}; {_path(item)} is {_VALUES.get(type(error['input']), 'an object')}"
+    )
+    return invalid(_path(place), message, 422)
+
+
+def _placed(error: Mapping[str, Any]) -> _Placed:
+    return [part for part in error["loc"] if part != "body"], error
+
+
+def _is_type(part: Any) -> bool:
+    """Whether a part of a place is the name of a type of several, not a field or an index."""
+    name = str(part)
+    return not isinstance(part, int) and (name in _NOUNS or "[" in name or name[:1].isupper())
+
+
+def _described(name: str, *, many: bool = False) -> str:
+    """A type, by pydantic's name of it: `list[str]` is a list of texts."""
+    if name.startswith("list["):
+        inner = _described(name.removeprefix("list[").removesuffix("]"), many=True)
+        return f"{'lists' if many else 'a list'} of {inner}"
+    return _NOUNS.get(name, ("an object", "objects"))[many]
 
 
 def _path(place: list[Any]) -> str:

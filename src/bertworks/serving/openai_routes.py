@@ -21,8 +21,8 @@ from .service import Service, context_of, encoded, placed, reply, service_of, tr
 
 MOST_TOKENS = 300_000
 _IDS = (
-    "token ids are of another model's tokenizer unless you know better (in LangChain: "
-    "check_embedding_ctx_length=False sends texts); the server's --token-ids allows them"
+    "token ids are refused, because most clients use another model's tokenizer (in LangChain, "
+    "check_embedding_ctx_length=False sends texts); start the server with token_ids=true"
 )
 
 

@@ -22,6 +22,7 @@ ERRORS = {
     404: "No such model.",
     408: "The deadline passed.",
     413: "Too many texts, or too long.",
+    415: "The content type is not application/json.",
     422: "A value of a wrong type, or a text that cannot be tokenised.",
     424: "The model was not trained for it, or its output is not finite.",
     429: "The server is busy; see Retry-After.",

@@ -410,7 +410,8 @@ class GenerateRunner:
         """What comes next; it does not depend on other requests."""
         texts = [example.text for example in examples]
         with _memory_errors():
-            found = continue_texts(self.network, texts, self.precision, _STEPS)
+            pieces = self.tokenizer.vocab_size
+            found = continue_texts(self.network, texts, self.precision, _STEPS, pieces=pieces)
         self._kept -= {text.memory for text in texts if text.memory is not None}
         return [
             self.tokenizer.decode(text.new)

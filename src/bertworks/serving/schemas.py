@@ -49,7 +49,7 @@ class StrictRequest(BaseModel):
 class EmbeddingsRequest(LenientRequest):
     """OpenAI's embeddings."""
 
-    model: str
+    model: str | None = Field(None, description="A served model's name; the first, if left out.")
     input: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,27 +46,42 @@ def read_keys(file: Path | None) -> Keys:
         file: a key a line; `#` begins a comment. In the variable, commas part them.
 
     Raises:
-        SettingsError: the file cannot be read; a key is short, or a name is given twice.
+        SettingsError: the file cannot be read, or has no key; a key is short, or a name is given
+            twice.
     """
-    lines = os.environ.get(ENVIRONMENT, "").split(",")
+    given = os.environ.get(ENVIRONMENT, "").split(",")
+    lines = [(ENVIRONMENT, line) for line in _with_keys(given).values()]
     if file is not None:
         try:
-            lines += file.read_text(encoding="utf-8").splitlines()
+            in_file = _with_keys(file.read_text(encoding="utf-8").splitlines())
+        except FileNotFoundError:
+            raise SettingsError("no such file", where=str(file)) from None
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
+        if not in_file:
+            raise SettingsError(
+                "there is no key in it", where=str(file), fix="Write NAME:KEY, a key a line."
+            )
+        lines += [(f"{file}:{number}", line) for number, line in in_file.items()]
     found: dict[str, str] = {}
-    for line in map(str.strip, lines):
-        if not line or line.startswith("#"):
-            continue
+    for where, line in lines:
         name, is_named, key = line.partition(":")
         if not is_named:
-            name, key = f"key-{len(found) + 1}", line
+            name, key = "", line
+        name = name or f"key-{len(found) + 1}"
         if len(key) < _LEAST:
-            raise SettingsError(f"the key {name!r} has fewer than {_LEAST} characters")
+            what = f"the key {name!r} has fewer than {_LEAST} characters"
+            raise SettingsError(what, where=where)
         if name in found:
-            raise SettingsError(f"two keys are called {name!r}")
+            raise SettingsError(f"two keys are called {name!r}", where=where)
         found[name] = key
     return Keys(found)
+
+
+def _with_keys(lines: Sequence[str]) -> dict[int, str]:
+    """The lines that hold a key, by their numbers, counted from 1."""
+    stripped = enumerate(map(str.strip, lines), 1)
+    return {number: line for number, line in stripped if line and not line.startswith("#")}
 
 
 @lru_cache(maxsize=64)  # each request asks
@@ -91,6 +106,36 @@ def check_host(host: str, keys: Keys, *, no_auth: bool) -> None:
             f"host={host} is not this machine alone, and there are no API keys",
             fix=f"Give --api-keys FILE or {ENVIRONMENT}, or --no-auth.",
         )
+
+
+def check_tls(key: str | None, certificate: str | None) -> None:
+    """See that the files for HTTPS hold what they should.
+
+    Args:
+        key: the PEM file of the private key; if left out, the certificate's holds it too.
+        certificate: the PEM file of the certificate; without both there is no HTTPS.
+
+    Raises:
+        SettingsError: one is missing, or cannot be read, or holds something else.
+    """
+    if certificate is None:
+        if key is not None:
+            fix = "Give the certificate's PEM file as --tls-certificate."
+            raise SettingsError("--tls-key is given without --tls-certificate", fix=fix)
+        return
+    for file, what, option in (
+        (certificate, "certificate", "--tls-certificate"),
+        (key or certificate, "private key", "--tls-key"),
+    ):
+        try:
+            content = Path(file).read_bytes()
+        except FileNotFoundError:
+            raise SettingsError("no such file", where=file) from None
+        except OSError as error:
+            raise SettingsError(f"cannot be read ({error})", where=file) from None
+        if f"{what.upper()}-----".encode() not in content:
+            fix = f"Give its PEM file as {option}."
+            raise SettingsError(f"there is no {what} in it", where=file, fix=fix)
 
 
 def host_of(header: str) -> str:

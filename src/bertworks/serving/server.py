@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import math
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +20,11 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from ..errors import BertworksError
+from ..errors import BertworksError, SettingsError
 from .app import make_app
 from .gate import LOG, log_line
 from .models import Models
-from .security import Keys, check_host, is_loopback
+from .security import Keys, check_host, check_tls, is_loopback
 from .service import Service
 from .settings import ServeSettings
 
@@ -52,7 +54,8 @@ class Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's; then what is there by now is left out of Python's garbage collections.
+        """As uvicorn's; then what is there by now is left out of Python's garbage collections, and
+        the log says where the server listens.
 
         Torch and its models are a quarter of a million objects: to search them takes 0.15 s, in
         which nobody is answered.
@@ -60,6 +63,15 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         gc.freeze()
         gc.enable()
+        _, port, *_ = self.servers[0].sockets[0].getsockname()  # any, if 0 was asked for
+        line = log_line(
+            "listening",
+            url=url_of(self.config, port),
+            explorer="/",
+            api="/docs",
+            models=list(self.service.models.sources),
+        )
+        LOG.info("%s", line)
 
     def _stop(self) -> None:
         if self.service.draining:
@@ -114,10 +126,12 @@ def serve(
         options: more of uvicorn's, such as `ssl_keyfile` and `ssl_certfile`.
 
     Raises:
-        SettingsError: the host is not this machine alone, and nobody needs a key.
+        SettingsError: the host is not this machine alone, and nobody needs a key; or the files
+            for HTTPS are not what they should be.
         BertworksError: the port cannot be listened to, or a model cannot be loaded.
     """
     check_host(host, keys, no_auth=no_auth)
+    check_tls(options.get("ssl_keyfile"), options.get("ssl_certfile"))
     use_threads()
     log_to_stderr(log_level)
     local = is_loopback(host)
@@ -127,7 +141,7 @@ def serve(
 
 
 def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvicorn.Config:
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -138,6 +152,22 @@ def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvic
         timeout_keep_alive=30,
         **options,
     )
+    try:
+        config.load()  # before the models, which take longer
+    except ssl.SSLError as error:
+        files = (config.ssl_certfile, config.ssl_keyfile)
+        raise SettingsError(
+            f"no certificate with its private key ({error.reason or error})",
+            where=", ".join(str(file) for file in files if file is not None),
+            fix="Give PEM files that belong together.",
+        ) from None
+    return config
+
+
+def url_of(config: uvicorn.Config, port: int) -> str:
+    """The address of a server that listens to a port, as a client gives it."""
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{'https' if config.is_ssl else 'http'}://{host}:{port}"
 
 
 def _run(server: Server) -> None:
@@ -147,11 +177,16 @@ def _run(server: Server) -> None:
             for name in server.service.models.sources:
                 server.service.models.get(name)
         server.run()
-    except SystemExit:
-        raise BertworksError(
-            f"cannot listen to {server.config.host}:{server.config.port}",
-            fix="Another server may be there; give another --port.",
-        ) from None
+    except SystemExit as error:
+        # uvicorn ends so while it handles what the system says.
+        host, reason = server.config.host, error.__context__
+        number = reason.errno if isinstance(reason, OSError) else None
+        fix = "Another server may be there; give another --port."
+        if isinstance(reason, socket.gaierror) or number == errno.EADDRNOTAVAIL:
+            fix = f"{host} is no address of this machine; give another --host."
+        elif number not in (None, errno.EADDRINUSE):
+            fix = f"The system says: {os.strerror(number)}."
+        raise BertworksError(f"cannot listen to {host}:{server.config.port}", fix=fix) from None
 
 
 def log_to_stderr(level: str) -> None:

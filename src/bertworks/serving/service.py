@@ -181,7 +181,7 @@ class Service:
         """
         limits = self.settings
         if not texts:
-            raise invalid(field, "there must be one text at least", kind="Empty")
+            raise invalid(field, "give at least one text", kind="Empty")
         if len(texts) > limits.max_texts:
             raise invalid(field, f"{len(texts):,} texts, but at most {limits.max_texts:,}", 413)
         for at, text in enumerate(texts):

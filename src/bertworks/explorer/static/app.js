@@ -110,9 +110,9 @@ function show(view, values, model, signal) {
     lacks: (name) => model.views?.[name] ?? null,
     ask: (name, body, task = signal) => source.ask(name, source.data ? body : { model: model.name, ...body }, task),
     post: (path, body, task = signal) => source.post(path, { model: model.name, ...body }, task),
-    say: (text, isError = false) => {
-      status.textContent = text.replace(/^[a-z]/, (letter) => letter.toUpperCase());
-      status.classList.toggle("error", isError);
+    say: (text, isError = false, at = status) => {
+      at.textContent = text.replace(/^[a-z]/, (letter) => letter.toUpperCase());
+      at.classList.toggle("error", isError);
     },
     // Work that is begun again whenever something changes; it returns what to say when it is done.
     updating(work, at = status) {

@@ -40,10 +40,10 @@ export function figure({ title, caption, name, body, columns, rows, svg }) {
       csv: rows && (() => [columns.map((one) => one.text ?? one), ...rows()]) }));
 }
 
-// Probabilities: a table whose second column is a bar.
-export function bars(items, { caption, head = "Word", mark = "predicted", max = Math.max(0.1, ...items.map((one) => Math.abs(one.value))), format = percent } = {}) {
+// Probabilities, or what `measure` says: a table whose second column is a bar.
+export function bars(items, { caption, head = "Word", measure = "Probability", mark = "predicted", max = Math.max(0.1, ...items.map((one) => Math.abs(one.value))), format = percent } = {}) {
   return h("table", { class: "bars" }, caption && h("caption", { class: "hidden" }, caption),
-    h("thead", { class: "hidden" }, h("tr", {}, [head, "", "Probability"].map((text) => h("th", { scope: "col" }, text)))),
+    h("thead", { class: "hidden" }, h("tr", {}, [head, "", measure].map((text) => h("th", { scope: "col" }, text)))),
     h("tbody", {}, items.map(({ text, value, known, note }) => h("tr", { class: known ? "known" : null },
       h("th", { scope: "row" }, text, known && h("span", { class: "hidden" }, ` (${mark})`), note && h("span", { class: "soft small" }, ` ${note}`)),
       h("td", { class: "track" }, h("div", { style: { width: `${Math.max(0, (100 * Math.abs(value)) / max)}%`, background: value < 0 ? "var(--second)" : "" } })),

@@ -5,6 +5,10 @@ export class NeedsServer extends Error {}
 
 const KEY = "bertworks-key";
 
+// The server counts texts from 0, by the name of a route's field; people count sentences from 1.
+const readable = (error) => error.replace(/^texts\[(\d+)\]: (?:does not hold ['"](.*)['"]$)?/, (_, at, word) =>
+  `Sentence ${Number(at) + 1}${word === undefined ? ": " : ` does not contain “${word}”.`}`);
+
 export function server(base = new URL(".", document.baseURI)) {
   async function call(path, options, signal) {
     const key = sessionStorage.getItem(KEY);
@@ -19,7 +23,7 @@ export function server(base = new URL(".", document.baseURI)) {
     if (answer.status === 401) throw new KeyNeeded("The server asks for an API key.");
     if (answer.ok) return answer.json();
     const { error } = await answer.json().catch(() => ({}));
-    throw new Error(error ?? `The server answered ${answer.status}.`);
+    throw new Error(error ? readable(error) : `The server answered ${answer.status}.`);
   }
   const post = (path, body, signal) => call(path, { method: "POST", body: JSON.stringify(body) }, signal);
   return {

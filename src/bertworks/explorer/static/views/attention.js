@@ -137,7 +137,8 @@ function show(root, ctx) {
 function ranked(ranking, pick) {
   const rows = ranking.ranked.slice(0, 10);
   return h("div", { class: "cards apart" }, headHeat(ranking.effects, { title: "Effect of switching each head off", name: "head-effects", format: (value) => (ranking.prediction.target.kind === "value" ? signed(value, 2) : signed(100 * value, 1)), onpick: pick,
-    caption: "Change of the value, or of the probability in points: orange heads had raised it, blue ones lowered it." }),
+    max: -Math.max(1e-9, ...ranking.effects.flat().map(Math.abs)), // blue is what falls, as where words are hidden
+    caption: "Change of the value, or of the probability in points: blue heads had raised it, orange ones lowered it." }),
   h("section", { class: "card" }, h("h3", {}, "Heads that matter most"), table(["Head", { text: "Without it", number: true }, { text: "Change", number: true }], rows.map((one) => [
     button(headName(one.layer, one.head), () => pick(one.layer, one.head), { class: "small" }), amount(ranking.prediction.target, one.probability), change(ranking.prediction.target, one.change)]), { caption: "Heads by their effect" }),
   tools("heads-by-effect", { csv: () => [["layer", "head", "probability", "change"], ...ranking.ranked.map((one) => [one.layer + 1, one.head + 1, one.probability, one.change])] })));

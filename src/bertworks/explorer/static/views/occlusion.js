@@ -26,12 +26,21 @@ function show(root, ctx) {
     const answer = await ctx.ask("occlusion", { ...body, target }, signal);
     const chooser = !isFile && NAMES[kind] && names.length > 1 && field("What is explained", select(names, answer.prediction.target.name, (name) => (ctx.set({ target: name }), update())));
     clear(results, chooser, draw(answer), isFile ? null : explorerCall(ctx, "occlusion", { ...body, target }));
-    const strongest = answer.words.reduce((best, one) => (Math.abs(one.change) > Math.abs(best?.change ?? 0) ? one : best), null);
-    return `${watched(answer.prediction)}: ${amount(answer.prediction.target, answer.prediction.probability)}. ${strongest ? `It depends most on “${answer.pieces.words[strongest.word].text}”.` : ""}`;
+    return `${watched(answer.prediction)}: ${amount(answer.prediction.target, answer.prediction.probability)}. ${strongest(answer)}`;
   });
   const asked = subject(ctx, () => (ctx.set({ target: null }), update()), { pair: true, single: true });
   root.append(asked.node, ctx.status, results);
   update();
+}
+
+// The word that the prediction depends on most; and the one that counts against it, if that is more.
+function strongest({ pieces, prediction, words }) {
+  if (!words.length) return "";
+  const sorted = [...words].sort((a, b) => a.change - b.change);
+  const [lowest, highest] = [sorted[0], sorted.at(-1)];
+  const name = (one) => `“${pieces.words[one.word].text}”`;
+  const falls = lowest.change < 0 ? `It depends most on ${name(lowest)}.` : "Hiding a word never lowers it.";
+  return highest.change > Math.max(0, -lowest.change) ? `${falls} Hiding ${name(highest)} raises it: ${change(prediction.target, highest.change)}.` : falls;
 }
 
 function draw({ pieces, prediction, words }) {

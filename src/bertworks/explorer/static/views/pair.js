@@ -1,4 +1,4 @@
-import { clear, field, h, later, line, table } from "../dom.js";
+import { clear, h, table } from "../dom.js";
 import { explorerCall } from "../calls.js";
 import { heat } from "../pictures.js";
 import { amount, change, facts, predicted, textField, watched } from "../parts.js";
@@ -16,12 +16,19 @@ function show(root, ctx) {
     const body = { text: ctx.get("text", one), other: ctx.get("other", two) };
     const answer = await ctx.ask("pair", body, signal);
     clear(results, draw(ctx, answer), explorerCall(ctx, "pair", body, "minimal_pair"));
-    const changed = answer.changed.filter(Boolean).length;
-    return `${answer.aligned.length} pieces are aligned; ${changed} ${changed === 1 ? "differs" : "differ"}.`;
+    return said(answer);
   });
   root.append(h("div", { class: "form" }, textField(ctx, update, { label: "First text", fallback: one }),
-    field("Second text", line(ctx.get("other", two), later((other) => (ctx.set({ other }), update()), 300)))), ctx.status, results);
+    textField(ctx, update, { key: "other", label: "Second text", fallback: two })), ctx.status, results);
   update();
+}
+
+function said({ pieces, other_pieces: other, aligned, changed }) {
+  const differ = changed.filter(Boolean).length;
+  const [same, missing, added] = [aligned.length - differ, pieces.tokens.length - aligned.length, other.tokens.length - aligned.length];
+  const is = (count) => `${count} ${count === 1 ? "is" : "are"}`;
+  return `${[`${same} ${same === 1 ? "piece is" : "pieces are"} the same`, differ && `${differ} ${differ === 1 ? "differs" : "differ"}`,
+    missing && `${is(missing)} missing`, added && `${is(added)} added`].filter(Boolean).join(", ")}.`;
 }
 
 function draw(ctx, answer) {

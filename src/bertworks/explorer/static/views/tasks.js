@@ -116,7 +116,7 @@ export const search = task({ id: "search", title: "Search", uses: "search", abou
     }
     const [asked] = await embed(ctx, [query], signal);
     const ranked = vectors.map((one, at) => ({ text: texts[at], value: cosine(asked, one) })).sort((a, b) => b.value - a.value);
-    clear(results, h("div", { class: "card found" }, bars(ranked.slice(0, 10), { caption: "The nearest texts", head: "Text", format: fixed, max: 1 }), tools("search", { csv: () => [["text", "cosine"], ...ranked.map((one) => [one.text, one.value])] })),
+    clear(results, h("div", { class: "card found" }, bars(ranked.slice(0, 10), { caption: "The nearest texts", head: "Text", measure: "Cosine", format: fixed, max: 1 }), tools("search", { csv: () => [["text", "cosine"], ...ranked.map((one) => [one.text, one.value])] })),
       calls(ctx, { path: "/similarity", body: { inputs: { source_sentence: query, sentences: texts } }, python: `${loading(ctx)}model.similarity(${python(query)}, ${python(texts)})`, lines: { "texts.txt": texts }, verb: "search", given: [modelOf(ctx), "texts.txt", query] }));
     return `The nearest of ${texts.length}: “${ranked[0].text}”`;
   });
