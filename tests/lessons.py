@@ -44,6 +44,7 @@ class Block:
     body: str
     line: int
     span: tuple[int, int]  # of the body, in the page
+    indent: str = ""
     printed: str | None = None  # below `python`
     printed_span: tuple[int, int] = field(default=(0, 0))
 
@@ -65,7 +66,7 @@ def blocks(page: str) -> list[Block]:
             found[-1].printed, found[-1].printed_span = body, match.span(4)
         else:
             line = page.count("\n", 0, match.start()) + 1
-            found.append(Block(language, title, body, line, match.span(4)))
+            found.append(Block(language, title, body, line, match.span(4), match[1]))
         last_end = match.end()
     fences = len(re.findall(r"^ *```", page, re.M))
     assert fences == 2 * len(_FENCE.findall(page)), "a fence is not of the form that is read"
@@ -150,13 +151,14 @@ def write_outputs(file: Path) -> None:
         for block in blocks(page):
             printed = run(block, names)
             if block.printed is not None:
-                changes.append((block.printed_span, tidy(printed[0])))
+                new = textwrap.indent(tidy(printed[0]), block.indent)
+                changes.append((block.printed_span, new))
             if block.language == "console" and not block.body.rstrip().endswith("&"):
                 new = ""
                 for (command, shown), text in zip(commands(block.body), printed, strict=False):
                     new += f"$ {command}\n{tidy(text) if shown.strip() else ''}"
                 if len(printed) == len(commands(block.body)):
-                    changes.append((block.span, new))
+                    changes.append((block.span, textwrap.indent(new, block.indent)))
     for (start, end), new in reversed(changes):
         page = page[:start] + new + page[end:]
     file.write_text(page, encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
@@ -82,3 +83,11 @@ def test_the_tutorial_prints_its_table(tutorial, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [re.sub(r"\s+splits.*", "", line) for line in lines] == ["cls   1.00", "mean  1.00"]
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("name", ["features_tutorial", "own_task"])
+def test_an_example_without_arguments_says_how_it_is_called(name, monkeypatch):
+    file = ROOT / "examples" / f"{name}.py"
+    monkeypatch.setattr("sys.argv", [str(file)])
+    with pytest.raises(SystemExit, match=f"usage: .*examples/{name}.py [A-Zt]"):
+        runpy.run_path(str(file), run_name="__main__")

@@ -76,6 +76,18 @@ def test_a_block_that_fails_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         lessons.run(Block("yaml", "", "a: 1", 1, (0, 0)), {})
 
 
+def test_the_output_of_an_indented_block_is_indented(tmp_path: Path) -> None:
+    lesson = tmp_path / "lesson.md"
+    page = (
+        "- One:\n\n    ```python\n    print(1)\n    print(2)\n    ```\n\n"
+        "    ```text\n    {}\n    ```\n"
+        '- Two:\n\n    ```console\n    $ bertworks tokenize mini "playing"\n    ```\n'
+    )
+    lesson.write_text(page.format("0"), encoding="utf-8")
+    lessons.write_outputs(lesson)
+    assert lesson.read_text(encoding="utf-8") == page.format("1\n    2")
+
+
 def test_each_picture_is_drawn_by_the_script_and_shown() -> None:
     pages = [file.read_text(encoding="utf-8") for file in LESSONS]
     shown = {name for page in pages for name in re.findall(r"images/([\w-]+)\.svg", page)}

@@ -18,6 +18,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 import bertworks as bw
 from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.inference.writers import write_predictions
 from bertworks.tables.reading import read_rows
 
 from .tasks import squad_oracle
@@ -347,3 +348,70 @@ def test_what_predict_writes_can_be_scored(tmp_path):
         found = bw.score("classification", file)
         assert found.metrics["accuracy"] == 0.5
         assert found.breakdown.mistakes[0].text == "b"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
+def test_classes_that_are_floats_keep_their_names(tmp_path, suffix):
+    """A model calls the label 1.0 `1`; a table beside it has `1.0`."""
+    file = tmp_path / f"predicted.{suffix}"
+    pairs = [(0.0, "0"), (1.0, "1"), (1.0, "0"), (10.0, "10"), (-1.0, "-1")]
+    write_predictions(file, [({"label": gold}, {"label": told}) for gold, told in pairs])
+    found = bw.score("classification", file)
+    assert found.metrics["accuracy"] == 0.8
+    assert found.breakdown.confusion.labels == ("-1", "0", "1", "10")
+    assert found.remarks == []
+
+
+def test_labels_whose_names_have_points_are_left_alone():
+    versions = [("1.0", "1.0"), ("1", "1"), ("1.0", "1")]
+    rows = [{"label": gold, "predicted": told} for gold, told in versions]
+    assert bw.score("classification", rows).metrics["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_labels_that_have_nothing_in_common_are_told():
+    rows = [{"label": "good", "predicted": "1"}, {"label": "bad", "predicted": "0"}]
+    (remark,) = bw.score("classification", rows).remarks
+    assert "none in common: gold 'bad', 'good', predicted '0', '1'" in remark
+    rows.append({"label": "1", "predicted": "0"})
+    assert bw.score("classification", rows).remarks == []
+
+
+TAGGED = [
+    ({"words": ["Ann", "left"], "tags": ["B-PER", "O"]}, {"tags": ["B-PER", "O"]}),
+    ({"words": ["Bonn"], "tags": ["B-LOC"]}, {"tags": ["B-PER"]}),
+    ({"words": ["a", "b,", '"'], "tags": ["O", "O", "O"]}, {"tags": ["O", "O", "O"]}),
+]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "txt"])
+@pytest.mark.parametrize("named", [{}, {"label_column": "2"}, {"prediction_column": "told"}])
+def test_tags_that_predict_writes_score_the_same_in_every_format(tmp_path, suffix, named):
+    key = "told" if "prediction_column" in named else "prediction"
+    file, lines = tmp_path / f"predicted.{suffix}", tmp_path / "predicted.jsonl"
+    write_predictions(file, TAGGED)
+    if key == "told":
+        file.write_text(file.read_text().replace("prediction.tags", key, 1))
+    write_predictions(lines, TAGGED)
+    found, expected = bw.score("tagging", file, **named), bw.score("tagging", lines)
+    assert expected.metrics["f1"] == 0.5
+    assert found.metrics == expected.metrics
+    assert [one.text for one in found.breakdown.mistakes] == ["Bonn"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "Ann B-PER\nleft O\n\nO O\nBonn B-LOC\n",
+        "Ann\tNOUN\nleft\tVERB\n.\t.\n",
+    ],
+)
+def test_words_and_gold_tags_alone_are_no_predictions(tmp_path, lines):
+    file = tmp_path / "gold.tsv"
+    file.write_text(lines)
+    with pytest.raises(
+        DataError, match=r"gold.tsv: its two columns seem to be words and"
+    ) as caught:
+        bw.score("tagging", file)
+    assert "\n" not in str(caught.value)
+    named = {"label_column": "1", "prediction_column": "2"}
+    assert bw.score("tagging", file, **named).metrics["accuracy"] < 0.5

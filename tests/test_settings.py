@@ -112,6 +112,17 @@ def test_a_missing_file_is_said(tmp_path):
         Outer.resolve(tmp_path / "none.yaml")
 
 
+def test_the_file_is_named_for_what_it_has(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("steps: 3\noptimizer: {lr: -1}\n")
+    with pytest.raises(SettingsError, match=r"mine\.yaml: optimizer\.lr=-1"):
+        Outer.resolve(file, ["steps=2"])
+    with pytest.raises(SettingsError, match=r"^optimizer\.lr=-2"):
+        Outer.resolve(file, ["optimizer.lr=-2"])
+    with pytest.raises(SettingsError, match=r"^optimizer\.lr=-2"):
+        Outer.resolve(file, optimizer={"lr": -2})
+
+
 def test_words_of_one_group_and_the_file_are_no_repetition(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("steps: 2\n")

@@ -38,6 +38,13 @@ def test_nothing_is_loaded_from_another_host(site: Path) -> None:
 
 
 @pytest.mark.long  # the whole documentation
+def test_a_list_is_a_list(site: Path) -> None:
+    for page in sorted(site.rglob("*.html")):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"^- <(strong|em|code)>", text, re.M), f"{page}: no empty line before"
+
+
+@pytest.mark.long  # the whole documentation
 def test_pictures_are_inline_and_the_api_is_there(site: Path) -> None:
     for page in sorted((site / "learn").glob("[01]*.html")):
         assert page.read_text(encoding="utf-8").count('<svg role="img" class="picture"') >= 2, page

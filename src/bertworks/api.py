@@ -25,13 +25,14 @@ from .checkpoints.store import (
     check_geometry,
     load_weights,
     read_config,
+    read_limit,
     read_task,
     read_tensors,
 )
 from .errors import BertworksError, CheckpointError, DataError, SettingsError, brief
 from .inference import engine
 from .inference.calibration import calibrate
-from .inference.evaluate import evaluate, evaluate_held_out, is_corpus
+from .inference.evaluate import evaluate, evaluate_held_out, held_out_of_run, is_corpus
 from .inference.features import Embedder, TokenFeatures, embed
 from .inference.generate import generate
 from .inference.settings import (
@@ -337,7 +338,8 @@ class Model:
                 or a tuple `(texts, labels)` (see `tables.reading.Table`). For a pre-trained
                 model, a directory that `prepare` made, whose held-out documents are measured.
             settings: those of `TableOptions`, and those of `EngineSettings`; for a corpus those of
-                `MeasuredSettings`.
+                `MeasuredSettings`, of which those that are left out are the run's, if the model was
+                loaded from one.
 
         Raises:
             DataError: a row is not one of the task, or has no answer; or a corpus is not one of the
@@ -349,7 +351,8 @@ class Model:
         options, others = TableOptions.split(settings)
         of_corpus = {k: others.pop(k) for k in MeasuredSettings.model_fields if k in others}
         if is_corpus(table):
-            measured, how = MeasuredSettings.parse(of_corpus), EngineSettings.parse(others)
+            measured = MeasuredSettings.parse({**held_out_of_run(self.source), **of_corpus})
+            how = EngineSettings.parse(others)
             return evaluate_held_out(network, task, str(table), measured, how)
         if of_corpus:
             key, value = next(iter(of_corpus.items()))
@@ -579,6 +582,11 @@ class Model:
             DataError: there is no `[MASK]` in the text, or it is too long.
             BertworksError: the model was not pre-trained with masks.
         """
+        if isinstance(self.task, PretrainingTask) and self.task.causal:
+            raise BertworksError(
+                "the model was not pre-trained with masks: it predicts what comes next",
+                fix=f"Use {'generate' if self.encoder.config.continues else 'embed'}.",
+            )
         masks = self._pretrained(text, top_k=top_k)["masks"]
         if not masks:
             mask = self.tokenizer.id_to_token(self.tokenizer.mask_id)
@@ -611,7 +619,7 @@ class Model:
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = [row.tolist() for row in self.tokenizer.piece_ids(texts)]
         how = GenerateSettings.parse(settings)
-        made = generate(network, ids, how, how)
+        made = generate(network, ids, how, how, self.tokenizer.vocab_size)
         return [self.tokenizer.decode(row) for row in made]
 
     def next_sentence(self, first: str, second: str) -> float:
@@ -798,6 +806,7 @@ def load(
     tensors, dropped = read_tensors(directory, family)
     check_geometry(config, tensors, family, str(name))
     described = read_task(directory)
+    limit = read_limit(directory, config)
     found_task: Task[Any] | None = None
     if described is not None and task != "encoder":
         found_task = _described_task(described, task, tokenizer, directory)
@@ -807,7 +816,12 @@ def load(
         )
     elif task is None:
         pairs = is_cross_encoder(directory, raw)
-        found_task = published_task(Published(raw, config, family, tensors, tokenizer, pairs))
+        try:
+            found_task = published_task(
+                Published(raw, config, family, tensors, tokenizer, limit, pairs)
+            )
+        except BertworksError as error:
+            raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
 
     def build() -> Network | BareEncoder:
         if found_task is None:
@@ -832,11 +846,14 @@ def load(
     report = replace(report, dropped={**report.dropped, **dropped})
     if report.initialized:
         raise CheckpointError(
-            f"the weights {', '.join(report.initialized)} are missing", where=str(name)
+            f"the weights {', '.join(report.initialized)} are missing, or of another shape",
+            where=str(name),
         )
     keep_freed_memory()
     network = network.to(pick_device(device)).eval()
     sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
+    if sentence is not None and sentence.max_seq_length is None and limit < config.max_seqlen:
+        sentence = sentence.with_values(max_seq_length=limit)
     return Model(tokenizer, found_task, network, report, sentence, str(name))
 
 

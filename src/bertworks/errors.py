@@ -114,6 +114,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     close = closest(name, valid)
     if close is not None:
         return f"The nearest valid name is {close!r}"
+    if any(set(name) & {" ", ","} for name in valid):
+        return f"Valid: {some_of(valid)}"
     more = len(valid) - MOST_NAMES
     return "Valid: " + ", ".join(valid[:MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 

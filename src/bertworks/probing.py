@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -71,10 +72,7 @@ def probe(
     linear_model: Any = need("sklearn.linear_model", EXTRA, "A probe")
     held = model if isinstance(model, Model) else load(model, device=device)
     options = ClassificationOptions(text_column=asked.text_column, label_column=asked.label_column)
-    tables = [
-        read_rows(replayable(table), columns=options.named_columns(), **asked.table_options())
-        for table in (train, dev)
-    ]
+    tables = [_opened(table, asked) for table in (train, dev)]
     task = ClassificationTask.from_table(held.tokenizer, tables[0], options)
     if task.settings.columns.pair is not None:
         raise DataError(
@@ -118,22 +116,44 @@ class Compared(NamedTuple):
 
 
 def compare(
-    models: Sequence[str], table: Table, *, device: torch.device | str = "cpu"
+    models: Sequence[str],
+    table: Table,
+    *,
+    device: torch.device | str = "cpu",
+    **settings: Unpack[ProbeKeywords],
 ) -> list[Compared]:
-    """Probe models on one table, by the mean of all tokens; every fourth row is measured on.
+    """Probe models on one table; every fourth row is measured on.
+
+    Args:
+        settings: as `probe` takes them; `pooling` is "mean" if left out.
 
     Raises:
-        DataError, BertworksError: as `probe` does.
+        DataError, SettingsError, BertworksError: as `probe` does; or there are less than four rows.
     """
-    rows = [dict(row.values) for row in read_rows(table)]
-    dev, train = rows[3::4], [row for number, row in enumerate(rows, 1) if number % 4]
+    asked = TextProbeSettings.parse(settings)
+    given = _opened(table, asked)
+    rows = list(given)
+    if len(rows) < 4:
+        raise DataError(
+            "every fourth row is measured on, and there is none",
+            where=given.name,
+            fix="Give four rows at least.",
+        )
+    learned = [row for number, row in enumerate(rows, 1) if number % 4]
+    train, dev = (replace(given, read=partial(iter, part)) for part in (learned, rows[3::4]))
+    settings.setdefault("pooling", "mean")
     found = []
     for name in models:
         model = load(name, device=device)
-        made = probe(model, train=train, dev=dev, pooling="mean")
+        made = probe(model, train=train, dev=dev, **settings)
         measured = made.metrics["accuracy"], made.metrics["majority"], made.speed
         found.append(Compared(name, *measured, model.num_parameters))
     return found
+
+
+def _opened(table: Table, asked: TextProbeSettings) -> Rows:
+    named = [name for name in (asked.text_column, asked.label_column) if name is not None]
+    return read_rows(replayable(table), columns=named, **asked.table_options())
 
 
 def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], np.ndarray]:

@@ -1,7 +1,8 @@
 """Scores of predictions that are in a file, whatever system they are from.
 
     answering        the data as SQuAD's JSON, and ids → texts as its official scorers read them
-    tagging          CoNLL columns of which the last two are the gold and the predicted tags
+    tagging          CoNLL columns of which the last two are the gold and the predicted tags, or a
+                     table of lists, as `predict` writes it
     classification   a table with a column of labels and a column of predicted ones
     regression       the like, of numbers
 
@@ -14,14 +15,17 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import numpy as np
 
-from .errors import DataError, SettingsError, nearest
+from .corpus.lines import read_head
+from .errors import DataError, SettingsError, nearest, some_of
 from .literals import ScoredTask
+from .remote import is_remote
 from .tables.formats import DOCUMENT
 from .tables.reading import Table, read_rows
 from .tables.rows import PlacedRow, Rows, listing, text_of
@@ -37,6 +41,8 @@ from .tasks.tagging.tags import mark_spans
 
 T = TypeVar("T", str, float)
 _PREDICTED_NAMES = ("predicted", "predictions", "predicted_label", "predicted_labels", "pred")
+_WHOLE_FLOAT = re.compile(r"-?\d+\.0")  # as a column of floats has whole numbers in a table
+_PREDICTED_TAGS = f"{PREDICTION}.tags"
 _NOT_CONLL = (".jsonl", ".ndjson", ".json", ".parquet")
 
 
@@ -91,9 +97,10 @@ def score(
         return _score_answers(read_rows(data, header=header), predictions, no_answer_probabilities)
     named = [name for name in columns.values() if name is not None]
     if task == "tagging":
-        suffixes = Path(data).suffixes if isinstance(data, str | os.PathLike) else []
-        is_conll = isinstance(data, str | os.PathLike) and not {*suffixes} & {*_NOT_CONLL}
-        rows = read_rows(data, columns=named, format="conll" if is_conll else "auto")
+        if isinstance(data, str | os.PathLike) and _is_conll(os.fspath(data), named, header):
+            rows = read_rows(data, format="conll")
+        else:
+            rows = read_rows(data, columns=named, header=header)
         return _score_tags(rows, label_column, prediction_column)
     rows = read_rows(data, columns=[*named, *_PREDICTED_NAMES], header=header)
     score_rows = _score_classes if task == "classification" else _score_values
@@ -220,13 +227,28 @@ def _json_object(path: str) -> dict[str, Any]:
     return value
 
 
+def _is_conll(path: str, named: Sequence[str], header: bool | None) -> bool:
+    """Whether a file has a word a line, under any name; or is a table, as `predict` writes it."""
+    if {*Path(path).suffixes} & {*_NOT_CONLL}:
+        return False
+    if header or not all(name.isdecimal() for name in named):  # CoNLL names no columns
+        return False
+    if not (is_remote(path) or Path(path).is_file()):
+        return True
+    first = read_head(path).decode(errors="replace").partition("\n")[0].rstrip("\r")
+    return _PREDICTED_TAGS not in (*first.split("\t"), *first.split(","))
+
+
 def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evaluation:
     tag_column, predicted_column = _find_columns(rows, TAG_NAMES, label, prediction)
     by_name = {column.strip().lower(): column for column in rows.columns}
     first = rows.columns[0]
     word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
-    if word_column is None and _are_numbered(rows) and first not in (tag_column, predicted_column):
-        word_column = first
+    if word_column is None and _are_numbered(rows):
+        if first not in (tag_column, predicted_column):
+            word_column = first
+        elif label is None and prediction is None:
+            _check_two(rows, tag_column, predicted_column)
     sentences: list[tuple[Place, list[str], list[str], list[str]]] = []
     for where, row in rows:
         gold = strings_of(row, tag_column, where)
@@ -246,6 +268,28 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     return Evaluation(scores.result(), len(sentences), scores.remarks(), scores.breakdown())
 
 
+def _check_two(rows: Rows, gold: str, predicted: str) -> None:
+    """See that the only two columns of a file without names are not words and their tags.
+
+    Raises:
+        DataError: they seem to be.
+    """
+    pairs = [
+        pair
+        for where, row in rows
+        for pair in zip(*(strings_of(row, name, where) for name in (gold, predicted)), strict=True)
+    ]
+    words, tags = (set(side) for side in zip(*pairs, strict=True))
+    # Tags of parts of speech may be punctuation, as words may.
+    alike = any(word == tag and any(map(str.isalnum, word)) for word, tag in pairs)
+    if not alike or (mark_spans(tags) and not mark_spans(words)):
+        raise DataError(
+            "its two columns seem to be words and their tags, and nothing is predicted",
+            where=rows.name,
+            fix="The last two columns must be the gold and the predicted tags.",
+        )
+
+
 def _score_classes(rows: Rows, label: str, prediction: str) -> Evaluation:
     pairs, texts = [], []
     places: list[Place] = []
@@ -256,6 +300,7 @@ def _score_classes(rows: Rows, label: str, prediction: str) -> Evaluation:
         places.append(Place(len(places), where))
     if not pairs:
         raise DataError("there are no rows", where=rows.name)
+    pairs = _called_alike(pairs)
     names = sort_labels({name for pair in pairs for name in pair})
     numbers = np.array([[names.index(name) for name in pair] for pair in pairs]).T
     # The last of two is the one that F1 is of, as of a trained classifier.
@@ -264,7 +309,33 @@ def _score_classes(rows: Rows, label: str, prediction: str) -> Evaluation:
     for place, pair, text in zip(places, pairs, texts, strict=True):
         if pair[0] != pair[1]:
             scores.add_mistake(place, text, *pair)
-    return Evaluation(scores.result(), len(pairs), scores.remarks(), scores.breakdown())
+    remarks = [*scores.remarks(), *_strangers(pairs)]
+    return Evaluation(scores.result(), len(pairs), remarks, scores.breakdown())
+
+
+def _called_alike(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Gold and predicted labels, whole numbers without a point if one side alone has points.
+
+    `label_name` calls the label 1.0 "1". A text such as "1.0" may be a name too, so labels are left
+    as they are where both sides have such.
+    """
+    sides = [any(map(_WHOLE_FLOAT.fullmatch, side)) for side in zip(*pairs, strict=True)]
+    if all(sides) or not any(sides):
+        return pairs
+
+    def whole(name: str) -> str:
+        return str(int(name[:-2])) if _WHOLE_FLOAT.fullmatch(name) else name
+
+    return [(whole(gold), whole(predicted)) for gold, predicted in pairs]
+
+
+def _strangers(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """A remark where gold and predicted labels are of different kinds."""
+    gold, predicted = (sorted(set(side)) for side in zip(*pairs, strict=True))
+    if not set(gold).isdisjoint(predicted):
+        return []
+    labels = f"{some_of(gold)}, predicted {some_of(predicted)}"
+    return [f"gold and predicted labels have none in common: gold {labels}; are these the columns?"]
 
 
 def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:

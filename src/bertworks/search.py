@@ -46,7 +46,7 @@ class Hit(NamedTuple):
     Attributes:
         score: what it was ranked by: the reranker's, if there is one, or else the similarity.
         similarity: the cosine of the text's vector and the query's.
-        row: the text's number, from 0.
+        row: the text's number among those given, from 0; blank ones count.
         where: its place: file and line, or row.
         text: the text.
     """
@@ -64,7 +64,7 @@ class Index:
     Args:
         model: what made the vectors.
         texts: the texts, which are read again when some are found.
-        vectors: float32 `[texts, width]` of length 1.
+        vectors: float32 `[texts, width]` of length 1, of the texts that are not blank.
         cells: where an approximation is kept; nowhere, if left out.
         cut: how many texts were too long for the model, and cut.
         settings: those of `EngineSettings`, for queries.
@@ -122,13 +122,13 @@ class Index:
                 "texts to search cannot be read from standard input", fix="Give a file."
             )
         given = list(data) if isinstance(data, Iterator) else data
-        texts = read_texts(given, column=column, **options).filled()
+        texts = read_texts(given, column=column, **options)
 
         def embedded(folder: Path) -> int:
             if not (folder / _VECTORS).exists():  # an approximation is of other vectors
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             written = model.embed_to(
-                folder / _VECTORS, texts, progress=progress, normalize=True, **engine
+                folder / _VECTORS, texts.filled(), progress=progress, normalize=True, **engine
             )
             return written.cut
 
@@ -150,7 +150,7 @@ class Index:
         return f"<Index of {len(self):,} texts in {self._texts.rows.name}, {self.model!r}>"
 
     def __len__(self) -> int:
-        """How many texts there are."""
+        """How many texts can be found: those that are not blank."""
         return len(self.vectors)
 
     def search(
@@ -198,7 +198,7 @@ class Index:
         texts = self._texts_of(set(rows.ravel().tolist()))
         found = [
             [
-                Hit(score, score, row, *texts[row])
+                Hit(score, score, *texts[row])
                 for score, row in zip(own_scores, own_rows, strict=True)
                 if row >= 0  # Faiss's word for none
             ]
@@ -212,9 +212,10 @@ class Index:
     def _approximation(self) -> Any:
         return open_cells(self.vectors, self._cells)
 
-    def _texts_of(self, rows: set[int]) -> dict[int, tuple[str, str]]:
-        """The places and texts of some rows."""
-        some = islice(self._texts, max(rows) + 1)
+    def _texts_of(self, rows: set[int]) -> dict[int, tuple[int, str, str]]:
+        """The numbers, places and texts of some of the vectors' rows."""
+        filled = ((at, *placed) for at, placed in enumerate(self._texts) if placed[1].strip())
+        some = islice(filled, max(rows) + 1)
         found = {row: placed for row, placed in enumerate(some) if row in rows}
         if len(found) < len(rows - {-1}):  # Faiss's word for none
             raise DataError(

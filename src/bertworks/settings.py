@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from .errors import BertworksWarning, SettingsError, nearest_setting
 
@@ -57,9 +58,10 @@ class Settings(BaseModel):
         """
         tree: dict[str, Any] = {}
         met: dict[str, str] = {}
-        for source in (_read_yaml(Path(file)) if file is not None else {}, values):
+        for source in (read_yaml(Path(file)) if file is not None else {}, values):
             _merge(tree, cls.upgraded(source, met))
         given: set[str] = set()
+        typed = _names(cls.upgraded(values))
         for word in overrides:
             key, separator, value = word.partition("=")
             if not separator or not key:
@@ -91,7 +93,11 @@ class Settings(BaseModel):
                 where=where,
                 fix=f"Give it as {key}=VALUE",
             )
-        return cls.parse(tree, where=where)
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            in_file = not _is_of(error.errors()[0], typed | given)
+            raise _translate(cls, error, where if in_file else None) from None
 
     @classmethod
     def parse(cls, tree: Mapping[str, Any], *, where: str | None = None) -> Self:
@@ -260,7 +266,12 @@ def dump_yaml(tree: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings that a file holds, unchecked.
+
+    Raises:
+        SettingsError: the file is missing, cannot be read, or is no mapping in YAML.
+    """
     try:
         tree = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -325,6 +336,15 @@ def _names(tree: Mapping[str, Any], before: str = "") -> set[str]:
         is_group = isinstance(value, Mapping) and value
         found |= _names(value, f"{before}{key}.") if is_group else {f"{before}{key}"}
     return found
+
+
+def _is_of(error: ErrorDetails, names: set[str]) -> bool:
+    """Whether settings of these names have a part in an error, or one is missing."""
+    key = ".".join(map(str, error["loc"]))
+    parts = (
+        not key or f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in names
+    )
+    return error["type"] == "missing" or any(parts)
 
 
 def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:

@@ -246,6 +246,12 @@ def test_models_that_are_none_or_of_another_task(
         says="page.xlsx: a report is a page. Name it .html.",
     )
     assert not sheet.exists()
+    bare = tmp_path / "noext"
+    _fails(
+        *(bertworks, "explain", world.finetuned, "the river", "--out", bare),
+        says="noext: a report is a page. Name it .html.",
+    )
+    assert not bare.exists()
     _fails(bertworks, "fill-mask", world.finetuned, "a [MASK]", says="trained for classification")
     _fails(bertworks, "next-sentence", world.finetuned, "a", "b", says="classification")
     _fails(bertworks, "tokenize", gone, "text", says="no such directory")
@@ -268,6 +274,32 @@ def test_a_model_of_pre_training_predicts_nothing(bertworks: Bertworks, world: W
     says = "Use fill-mask, next-sentence or embed; or train it with finetune"
     _fails(bertworks, "predict", world.pretrained, "a door", says=says)
     _fails(bertworks, "predict", world.pretrained, "--data", world.dev, says=says)
+
+
+def test_a_model_of_pre_training_is_measured_on_a_corpus(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the river\nthe door\n")
+    says = ": the model is pre-trained only, and is measured on what `bertworks prepare` made"
+    for data in (texts, world.dev):
+        _fails(bertworks, "evaluate", world.pretrained, "--data", data, says=f"{data}{says}")
+
+
+def test_a_mistake_on_the_command_line_is_not_the_recipe_s(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    start = ("pretrain", "tiny", *CPU, "--out", tmp_path / "run")
+    data = f"data={world.prepared}"
+    _fails(bertworks, *start, data, "step=3", says="error: unknown setting 'step'")
+    _fails(bertworks, *start, data, "steps=0", says="error: steps=0")
+    _fails(bertworks, *start, data, "model.hiden_size=3", says="error: unknown setting 'model.hid")
+    _fails(bertworks, *start, says="error: the setting 'data' is missing. Give it as data=VALUE")
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("step: 3\nsteps: 3\n")
+    _fails(
+        bertworks, "pretrain", recipe, data, *start[2:], says="mine.yaml: unknown setting 'step'"
+    )
 
 
 def test_a_rate_beyond_measure_leaves_no_model(

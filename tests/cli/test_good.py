@@ -72,6 +72,18 @@ def test_vocab_with_less_to_learn_than_asked_for(
     assert "The" in (tmp_path / "v" / "vocab.txt").read_text().splitlines()
 
 
+def test_vocab_leaves_out_rare_characters(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    sizes = []
+    for share in (0.8, 1):
+        words = ("vocab", world.corpus, "--out", tmp_path / f"{share}", "size=250")
+        assert bertworks(*words, f"character_coverage={share}").exit_code == 0
+        vocabulary = (tmp_path / f"{share}" / "vocab.txt").read_text().splitlines()
+        sizes.append(sum(len(piece) == 1 for piece in vocabulary))
+    assert sizes[0] < sizes[1]
+
+
 def test_what_is_skipped_is_told(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     bad = tmp_path / "bad.txt"
     bad.write_bytes(
@@ -364,6 +376,14 @@ def test_generate_says_what_it_cannot(bertworks: Bertworks, world: World, causal
         assert (result.exit_code, result.stdout) == (1, ""), result.output
         assert says in result.stderr
         assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_causal_model_fills_no_masks(bertworks: Bertworks, causal: Path) -> None:
+    result = bertworks("fill-mask", causal, "the [MASK]")
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    (line,) = result.stderr.splitlines()
+    assert "was not pre-trained with masks" in line
+    assert line.endswith("Use generate.")
 
 
 def test_tokenize(bertworks: Bertworks, world: World) -> None:

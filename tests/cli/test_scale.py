@@ -78,7 +78,11 @@ def test_several_files_are_measured(bertworks: Bertworks, world: World, tmp_path
     shown = bertworks(*words, "--data", world.train)
     assert shown.exit_code == 0, shown.output
     assert f"{one['accuracy']:.4f}" in shown.stdout
-    refused = bertworks(*words, "--data", world.train, "--report", tmp_path / "page.html")
+    page = tmp_path / "page.html"
+    alone = bertworks(*words, "--workers", 1, "--json", "--report", page)
+    assert json.loads(alone.stdout) == one, "workers change nothing of what is printed"
+    assert page.is_file()
+    refused = bertworks(*words, "--data", world.train, "--report", page)
     assert refused.exit_code == 2
     assert "A report is of one file." in refused.stderr
 

@@ -39,8 +39,12 @@ def test_the_settings_of_a_task(bertworks: Bertworks) -> None:
     ("words", "says"),
     [
         (["convert"], "the verb 'convert' takes no settings"),
+        (["convert"], "Verbs with settings: vocab, prepare, pretrain"),
+        (["foo"], "there is no verb 'foo'. Verbs with settings: vocab, prepare, pretrain"),
+        (["foo"], "search, serve"),
         (["finetun"], "The nearest valid name is 'finetune'"),
         (["pretrain", "tagging"], "pretrain takes no task"),
+        (["finetune", "taging"], "your own task is given as path/to/file.py:Class"),
         (["finetune", "taging"], "The nearest valid name is 'tagging'"),
     ],
 )
@@ -48,6 +52,14 @@ def test_mistakes_are_named(bertworks: Bertworks, words: list[str], says: str) -
     result = bertworks("settings", *words)
     assert result.exit_code == 1
     assert says in result.stderr
+
+
+def test_help_says_what_each_option_is_for(bertworks: Bertworks) -> None:
+    serve = " ".join(bertworks("serve", "--help").stdout.split())
+    for what in ("private key (PEM file)", "certificate (PEM file)", "Address to", "Port"):
+        assert serve.count(what) == 1, what
+    added = "Add words to the vocabulary; each new vector starts as the mean of its old pieces."
+    assert added in " ".join(bertworks("add-tokens", "--help").stdout.split())
 
 
 def test_finetune_s_help_is_under_two_screens(bertworks: Bertworks) -> None:
@@ -67,6 +79,7 @@ def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path
         "vocab": ["f"],
         "prepare": ["f", "--tokenizer", "v"],
         "evaluate": ["m", "--data", "f"],
+        "lab": ["compare", "m", "--data", "f"],
     }.get(verb, ["m", "a text"])
     writes = verb in ("embed", "features", "vocab", "prepare")
     out = ["--out", tmp_path / "out.npy"] if writes else []
@@ -83,7 +96,7 @@ def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path
         ("m --normalize text", "m text", "normalize=true"),
         ("m --no-normalize text", "m text", "normalize=false"),
         ("m --max-seq-length 8 --json", "m --json", "max_seq_length=8"),
-        ("m text pooling=cls a=b", "m text a=b", "pooling=cls"),
+        ("m pooling=cls 1=2 ?a=b -- a=b", "m 1=2 ?a=b -- a=b", "pooling=cls"),
         ("m --out pooling=cls", "m --out pooling=cls", ""),
         ("m -- pooling=cls --pooling x", "m -- pooling=cls --pooling x", ""),
     ],
@@ -111,13 +124,36 @@ def test_the_task_may_come_after_options() -> None:
     ("typed", "says"),
     [
         (["--poolin", "cls"], "no option or setting '--poolin'. The nearest valid name is"),
-        (["poolin=cls"], "unknown setting 'poolin'. The nearest valid name is 'pooling'"),
+        (["poolin=cls"], "unknown setting 'poolin=cls'. The nearest valid name is 'pooling'"),
+        (["pool=cls"], "'pool=cls'. .* 'pooling'. To pass it as a text, put -- before it"),
+        (["lr=3"], "unknown setting 'lr=3'"),
+        (["a.b=c=d"], "unknown setting 'a.b=c=d'"),
+        (["text", "truncate=true"], "unknown setting 'truncate=true'"),
         (["--pooling"], "--pooling needs a value"),
     ],
 )
 def test_misspelt_settings_are_named(typed: list[str], says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         sorted_out("embed", typed, OPTIONS, takes_texts=True)
+
+
+def test_a_text_may_have_an_equals_sign() -> None:
+    texts = ["the sum a=b", "a =b", "x-y=1", "=", "http://a.org/?q=1"]
+    found = sorted_out("embed", ["m", *texts], OPTIONS, takes_texts=True)
+    assert found == (["m", *texts], [])
+
+
+@pytest.mark.parametrize("verb", ["predict", "generate", "embed", "features", "search"])
+def test_verbs_of_texts_refuse_settings_that_are_none(verb: str) -> None:
+    with pytest.raises(SettingsError, match="unknown setting 'nosuch=1'"):
+        sorted_out(verb, ["m", "f", "a text", "nosuch=1"], OPTIONS, takes_texts=True)
+
+
+def test_names_of_models_are_no_settings() -> None:
+    typed = ["tickets=runs/tickets", "lazy=true"]
+    assert sorted_out("serve", typed, OPTIONS, takes_texts=True) == (typed[:1], typed[1:])
+    with pytest.raises(SettingsError, match="To pass it as a name, put -- before it"):
+        sorted_out("serve", ["m", "max_text=3"], OPTIONS, takes_texts=True)
 
 
 def test_a_misspelt_option_is_a_usage_error(bertworks: Bertworks) -> None:

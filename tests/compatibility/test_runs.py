@@ -32,7 +32,9 @@ OF_SUMS = 2e-5
 
 
 @pytest.mark.parametrize("name", sorted(RUNS.keys() - {STUDENT}))
-def test_resumes_and_ends_as_it_did(root: Path, name: str) -> None:
+def test_resumes_and_ends_as_it_did(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # LAMB had one ratio for query, key and value together then: by that rule a run ends as it did.
+    monkeypatch.setattr("bertworks.training.optimizer._stacks", lambda network: {})
     command = json.loads((root / "commands.json").read_bytes())[name]
     expected = json.loads((root / "expected/runs" / f"{name}.json").read_bytes())
     directory = root / "runs" / name
@@ -44,6 +46,9 @@ def test_resumes_and_ends_as_it_did(root: Path, name: str) -> None:
     assert batches == expected["batches"][-len(batches) :]
 
     was, now = without_details(expected["files"]), without_details(look.outcome(directory))
+    if name == "several-labels":
+        # Its accuracy is of a row's labels together, at which the commonest label was no guess.
+        assert was["data.json"].pop("guessable") and not now["data.json"].pop("guessable")
     look.check_same(was, now, rel=TOLERANCE)
     check_state(expected["state"], look.last_state(directory))
     assert look.models(directory).keys() == expected["models"].keys()

@@ -82,6 +82,16 @@ def test_words(minilm, theirs, tmp_path, pieces):
     np.testing.assert_allclose(np.array(found["vector"]), np.stack(expected), atol=1e-5)
 
 
+def test_words_have_the_marks_of_their_last_character(minilm, tmp_path):
+    out = tmp_path / "f.parquet"
+    text = "a cafe\u0301. \u0928\u092e\u0938\u094d\u0924\u0947"
+    minilm.features_to(out, [text], of="words")
+    found = read(out)
+    assert found["word"] == ["a", "cafe\u0301", ".", "\u0928\u092e\u0938\u094d\u0924\u0947"]
+    places = zip(found["start"], found["end"], strict=True)
+    assert [text[start:end] for start, end in places] == found["word"]
+
+
 def test_windows_make_no_difference(minilm, tmp_path):
     one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
     minilm.features_to(one, TEXTS)

@@ -35,6 +35,30 @@ def test_each_model_is_measured_on_every_fourth_row(tmp_path: Path) -> None:
         assert row["parameters"] == bw.load(model).num_parameters
 
 
+def test_the_table_is_opened_as_settings_say_and_named_in_errors(tmp_path: Path) -> None:
+    model = str(bw.Model.fresh(CONFIG, bw.Tokenizer.from_vocabulary(PIECES)).save(tmp_path / "m"))
+    file = tmp_path / "rows.tsv"
+    lines = [
+        f"{number}\t{row['text']}\t{row['label']}" for number, row in enumerate(make_rows(40, 1))
+    ]
+    file.write_text("\n".join(["n\tsaid\tstars", *lines]) + "\n")
+
+    def compare(*words: str) -> str:
+        given = ["lab", "compare", model, "--data", str(file), "--device", "cpu", *words]
+        result = CliRunner().invoke(app, given)
+        return " ".join(result.output.split())
+
+    named = ("text_column=said", "--label-column", "stars", "--header")
+    assert "accuracy majority" in compare(*named)
+    assert "rows.tsv: there is no column 'says'" in compare("text_column=says", *named[1:])
+    file.write_text(file.read_text().replace("\t".join(lines[6].split("\t")[1:]), "a b\t"))
+    assert "rows.tsv:8: the label (column 'stars') is empty" in compare(*named)
+    file.write_text("\n".join(["n\tsaid\tstars", *lines[:3]]) + "\n")
+    assert "rows.tsv: every fourth row is measured on, and there is none" in compare(*named)
+    listed = CliRunner().invoke(app, ["lab", "list", "text_column=said"])
+    assert "text_column is for lab compare" in listed.output
+
+
 @pytest.mark.parametrize("words", [["mini"], ["--data", "rows.tsv"]])
 def test_what_it_needs_is_said(words: list[str]) -> None:
     result = CliRunner().invoke(app, ["lab", "compare", *words])

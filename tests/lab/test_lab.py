@@ -88,6 +88,13 @@ def test_a_claim_is_measured_once_and_its_page_is_written(tmp_path: Path) -> Non
     assert CliRunner().invoke(app, ["lab", "run", "--out", str(tmp_path)]).exit_code == 1
 
 
+def test_an_unknown_claim_is_answered_with_where_they_are_listed(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["lab", "run", "nosuch", "--out", str(tmp_path)])
+    assert found.exit_code == 1
+    assert "no claim is called 'nosuch'" in found.stderr
+    assert "bertworks lab list" in found.stderr
+
+
 def test_a_picture_is_a_file_of_its_own() -> None:
     drawn = charts.picture(lambda axes: axes.barh([2, 1], [0.5, 0.25]))
     assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"

@@ -177,7 +177,7 @@ def add_tokens(
     encoding: Encoding = "utf-8",
     max_line_bytes: MaxLineBytes = None,
 ) -> None:
-    """Make pieces of words, each beginning as the mean of its former pieces."""
+    """Add words to the vocabulary; each new vector starts as the mean of its old pieces."""
     from ..surgery import add_tokens as add
 
     with output(out, [file], model=model, kind="whole directory"):

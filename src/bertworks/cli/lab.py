@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ..errors import SettingsError
 from ..wording import duration
 from . import show
-from .app import AsJson, Computing, output, verb
+from .app import AsJson, Computing, SettingsFile, Table, given_settings, output, verb
 from .training import Seeds, seed_numbers
 
 if TYPE_CHECKING:
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     "bertworks lab run order senses --out runs/lab",
     "bertworks lab all --budget 60 --seeds 3 --out runs/lab",
     "bertworks lab lineage --data data --minutes 10 --seeds 3 --out runs/lab",
-    "bertworks lab compare mini bert-base-uncased --data reviews.tsv",
+    "bertworks lab compare mini MODEL --data reviews.tsv label_column=stars",
 )
 def lab(
+    ctx: typer.Context,
+    *,
     what: Annotated[
         Literal["list", "run", "all", "lineage", "compare"],
         typer.Argument(
@@ -63,6 +65,8 @@ def lab(
         typer.Option(min=0, metavar="M", help="Of lineage: processor time of each pre-training."),
     ] = 10.0,
     seeds: Seeds = None,
+    settings_file: SettingsFile = None,
+    table: Table,
     json: AsJson = False,
     device: Computing = "auto",
 ) -> None:
@@ -76,11 +80,15 @@ def lab(
     them on the same tasks, frozen and fine-tuned (lineage.md).
 
     compare measures models on texts with labels: frozen vectors and logistic regression, texts a
-    second of processor time, parameters. Every fourth row is measured on.
+    second of processor time, parameters. Every fourth row is measured on. The settings are of
+    compare, and so are --header, --format, --encoding and --max-line-bytes.
     """
+    given = given_settings(ctx, settings_file, **table)
     if what == "compare":
-        _compare(claims or (), data, device, json)
+        _compare(claims or (), data, device, json, given)
         return
+    if given:
+        raise SettingsError(f"{next(iter(given))} is for lab compare", fix="Leave it out.")
     from ..lab.claims import find_claims
 
     if bool(claims) != (what == "run"):
@@ -131,13 +139,15 @@ def _lineage(place: Lab, minutes: float, seeds: Sequence[int], json: bool) -> No
     show.facts({"page": place.out / "lineage.md"})
 
 
-def _compare(models: Sequence[str], table: Path | None, device: str, json: bool) -> None:
+def _compare(
+    models: Sequence[str], table: Path | None, device: str, json: bool, settings: dict[str, Any]
+) -> None:
     if not models or table is None:
         fix = "For example: bertworks lab compare mini --data reviews.tsv."
         raise SettingsError("lab compare takes models, and --data TABLE", fix=fix)
     from ..probing import compare
 
-    found = compare(models, table, device=device)
+    found = compare(models, table, device=device, **settings)
     columns = ("model", "accuracy", "majority", "texts/s", "parameters")
     if json:
         show.as_json([dict(zip(columns, row, strict=True)) for row in found])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import SettingsError, nearest
+from ..errors import SettingsError, brief, closest, nearest, nearest_setting
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -23,6 +23,7 @@ _CLASSES = {
     "finetune": "training.settings:FinetuneSettings",
     "glue": "training.settings:FinetuneSettings",
     "probe": "inference.settings:TextProbeSettings",
+    "lab": "inference.settings:TextProbeSettings",  # compare takes them
     "ablate": "lab.features:FeatureAblationSettings",
     "evaluate": "inference.settings:EvaluateSettings",
     "predict": "inference.settings:EngineSettings",
@@ -34,6 +35,7 @@ _CLASSES = {
 }
 VERBS = tuple(_CLASSES)
 """The verbs that take settings."""
+_TEXT_VERBS = frozenset({"predict", "generate", "embed", "features", "search"})
 
 
 def schema_of(verb: str, task: str | None = None) -> type[Settings]:
@@ -46,8 +48,14 @@ def schema_of(verb: str, task: str | None = None) -> type[Settings]:
         SettingsError: the verb takes no settings, or there is no such task.
     """
     if verb not in _CLASSES:
-        fix = f"{nearest(verb, VERBS)}; for options see: bertworks {verb} --help."
-        raise SettingsError(f"the verb {verb!r} takes no settings", fix=fix)
+        from .app import ORDER
+
+        valid = f"Verbs with settings: {', '.join(VERBS)}"
+        if verb in ORDER:
+            fix = f"{valid}; for options see: bertworks {verb} --help."
+            raise SettingsError(f"the verb {verb!r} takes no settings", fix=fix)
+        fix = nearest(verb, VERBS) if closest(verb, VERBS) else valid
+        raise SettingsError(f"there is no verb {verb!r}", fix=fix)
     if verb == "glue":
         task = "classification"  # has all that any of its tasks has
     elif task is not None and verb != "finetune":
@@ -112,10 +120,10 @@ def sorted_out(
     Args:
         args: as they are typed; what follows `--` is left alone.
         options: the verb's options, such as `--out`, each with whether it takes a value.
-        takes_texts: whether a word may be a text, so that one is a setting only if it names one.
+        takes_texts: whether words may be texts or names; then not every `key=value` is a setting.
 
     Raises:
-        SettingsError: an option is not known, or a word is nearly a setting.
+        SettingsError: an option or setting is not known.
     """
     others, words = list[str](), list[str]()
     left = list(args)
@@ -126,7 +134,7 @@ def sorted_out(
             return [*others, arg, *left], words
         option, is_assigned, value = arg.partition("=")
         if option in options or not arg.startswith("--"):
-            if takes_texts and _is_setting(schema_of(verb), option, is_assigned):
+            if takes_texts and _is_setting(verb, arg):
                 words.append(arg)
                 continue
             others.append(arg)
@@ -155,14 +163,22 @@ def is_flag(field: FieldInfo | None) -> bool:
     return field is not None and field.annotation is bool
 
 
-def _is_setting(schema: type[Settings], key: str, is_assigned: str) -> bool:
-    """Whether a word that may be a text names a setting."""
+def _is_setting(verb: str, word: str) -> bool:
+    """Whether a word that may be a text or a name is a setting.
+
+    Where it may be a text, each word of the form `key=value` must be one. Where it may be a name,
+    as NAME=MODEL is, only a key that is nearly a setting's is taken for a mistake.
+    """
+    key, is_assigned, _ = word.partition("=")
     if not is_assigned or not key.replace(".", "_").isidentifier():
         return False
+    schema = schema_of(verb)
     if schema.field(key) is not None:
         return True
     names = list(schema.model_fields)
-    if difflib.get_close_matches(key, names, n=1, cutoff=0.8):
-        fix = f"{nearest(key, names)}; a text that looks so is given behind --."
-        raise SettingsError(f"unknown setting {key!r}", fix=fix)
+    is_text = verb in _TEXT_VERBS
+    if is_text or difflib.get_close_matches(key, names, n=1, cutoff=0.8):
+        what = "a text" if is_text else "a name"
+        fix = f"{nearest_setting(key, names)}. To pass it as {what}, put -- before it."
+        raise SettingsError(f"unknown setting {brief(word)}", fix=fix)
     return False

@@ -29,9 +29,11 @@ def serve(
             show_default=False,
         ),
     ],
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
+    ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="Where to listen.")
+        int, typer.Option(min=0, max=65535, metavar="N", help="Port; 0: any free one.")
     ] = 8080,
     api_keys: Annotated[
         Path | None,
@@ -43,8 +45,12 @@ def serve(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Listen to other machines without any key.")
     ] = False,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="For HTTPS.")] = None,
-    tls_certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="For HTTPS.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For HTTPS: private key (PEM file).")
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For HTTPS: certificate (PEM file).")
+    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning"],
         typer.Option(help="debug: also health checks. No text and no key is logged."),

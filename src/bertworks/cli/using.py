@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +35,7 @@ from .app import (
 if TYPE_CHECKING:
     from ..tasks.breakdown import Evaluation
 
+_PAGE = (".html", ".htm")
 Report = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write a page: confusions, calibration, the worst mistakes."),
@@ -70,9 +72,10 @@ def evaluate(
 ) -> None:
     """Measure a fine-tuned model on labelled rows, or a pre-trained one on held-out documents.
 
-    Of a prepared corpus the documents are measured that training held out; give documents= and
-    seed= as they were then (held_out.documents, held_out.seed). 15 % of the tokens are predicted,
-    80 % of them masked, 10 % replaced, 10 % left.
+    Of a prepared corpus the documents are measured that training held out: documents=, sequences=,
+    seed= and max_seq_length= are the run's, if MODEL is one; else give them as they were then
+    (held_out.documents, held_out.seed or seed). 15 % of the tokens are predicted, 80 % of them
+    masked, 10 % replaced, 10 % left.
     """
     if len(data) > 1 and report is not None:
         ctx.fail("A report is of one file.")
@@ -81,12 +84,11 @@ def evaluate(
     with output(report, data, model=model):
         check_page(report)
         measured = load_model(model, device, task)
-        if len(data) == 1 and workers is None and on is None:
-            found = measured.evaluate(data[0], **settings)
-            _show_evaluation(found, model, data[0], report, json=json)
-            return
         workers = workers or (None if on else 1)
         several = measured.evaluate_each(data, workers=workers, on=on, **settings)
+        if len(data) == 1:
+            _show_evaluation(several[0], model, data[0], report, json=json)
+            return
     if json:
         for file, found in zip(data, several, strict=True):
             show.as_json({"data": file, **_facts(found)})
@@ -166,13 +168,16 @@ def score(
         _show_evaluation(found, str(predictions or data), data, report, json=json)
 
 
-def check_page(report: Path | None) -> None:
+def check_page(report: Path | None, *, endings: Sequence[str] = ("", *_PAGE)) -> None:
     """See that a page has the name of one, before anything is measured.
+
+    Args:
+        endings: those that its name may have.
 
     Raises:
         DataError: its name ends otherwise.
     """
-    if report is not None and report.suffix.lower() not in ("", ".html", ".htm"):
+    if report is not None and report.suffix.lower() not in endings:
         raise DataError("a report is a page", where=str(report), fix="Name it .html.")
 
 
@@ -370,7 +375,7 @@ def explain(
     for given in (text, pair):
         if given is not None:
             show.must_hold_text(given)
-    check_page(out)
+    check_page(out, endings=_PAGE)
     with output(out, model=model):
         loaded = load_model(model, device, task)
         from ..explorer import explain as computed

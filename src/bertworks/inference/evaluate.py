@@ -11,10 +11,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..checkpoints.locate import local_directory
 from ..corpus.shards import Corpus
-from ..errors import CheckpointError, DataError
+from ..errors import CheckpointError, DataError, SettingsError
 from ..model.device import dtype_of
 from ..packed import Batch
+from ..settings import read_yaml
 from ..tasks.breakdown import Breakdown, Evaluation
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
 from ..tasks.pretraining.task import PretrainingEvaluator, PretrainingTask
@@ -122,6 +124,34 @@ def is_corpus(data: Any) -> bool:
     return isinstance(data, str | Path) and (Path(data) / "manifest.json").is_file()
 
 
+def held_out_of_run(source: str | None) -> dict[str, Any]:
+    """What the pre-training run that a model is in held out, as `MeasuredSettings` names it.
+
+    Args:
+        source: what the model was loaded from.
+
+    Returns:
+        Nothing where the model is in no such run.
+
+    Raises:
+        SettingsError: the run's settings cannot be read, or are damaged.
+    """
+    directory = None if source is None else local_directory(source)
+    file = None if directory is None else directory.resolve().parent / "settings.yaml"
+    if file is None or not file.is_file():
+        return {}
+    run = read_yaml(file)
+    if "held_out" not in run:
+        return {}
+    try:
+        measured = {**run["held_out"], "max_seq_length": run["phases"][0]["max_seq_length"]}
+        if measured.get("seed") is None:
+            measured["seed"] = run["seed"]
+    except (LookupError, TypeError):
+        raise SettingsError("the file is damaged", where=str(file)) from None
+    return MeasuredSettings.parse(measured, where=str(file)).model_dump()
+
+
 def evaluate_held_out(
     network: Network,
     task: Task[Any],
@@ -137,7 +167,8 @@ def evaluate_held_out(
 
     Args:
         data: the corpus; its tokenizer must be the model's.
-        measured: which documents, and how many of their sequences.
+        measured: which documents, and how many of their sequences. If its seed was left out, a
+            remark says which one was used.
 
     Raises:
         DataError: the model was trained for something else; or the corpus was prepared with another
@@ -162,4 +193,10 @@ def evaluate_held_out(
     plain = _Task(task.tokenizer, instances, causal=task.causal, max_length=task.max_length)
     examples = list(source.examples(limit=measured.sequences))
     found = evaluate(network, plain, examples, engine)
-    return replace(found, remarks=[*found.remarks, f"{len(documents):,} documents are held out"])
+    remarks = [*found.remarks, f"{len(documents):,} documents are held out"]
+    if "seed" not in measured.model_fields_set:
+        remarks.append(
+            f"they are those of seed={measured.seed}: the model is in no run's directory; give "
+            "seed= if training had another"
+        )
+    return replace(found, remarks=remarks)

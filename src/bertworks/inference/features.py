@@ -18,7 +18,7 @@ from ..errors import BertworksWarning, DataError, SettingsError
 from ..model.encoder import Encoder, HasEncoder
 from ..model.heads import pool, width_factor
 from ..packed import Packed
-from ..text.encoding import Encoding
+from ..text.encoding import Encoding, with_marks
 from ..text.tokenizer import Tokenizer
 from .engine import by_tokens, check_finite, chunks, row_number
 from .form import frozen_form
@@ -319,8 +319,10 @@ class TokenFeatures(States):
                 start, end = encoding.offsets[at].tolist()
                 yield name, (start, end), hidden[at]
             return
+        offsets = with_marks(encoding.offsets[kept], text)
         edges = np.flatnonzero(np.diff(encoding.word_ids[kept])) + 1
-        for word in np.split(kept, edges) if len(kept) else []:
-            start, end = int(encoding.offsets[word[0], 0]), int(encoding.offsets[word[-1], 1])
-            vector = hidden[word[0]] if self.settings.pieces == "first" else hidden[word].mean(0)
+        for word in np.split(np.arange(len(kept)), edges) if len(kept) else []:
+            start, end = int(offsets[word[0], 0]), int(offsets[word[-1], 1])
+            pieces = hidden[kept[word]]
+            vector = pieces[0] if self.settings.pieces == "first" else pieces.mean(0)
             yield text[start:end], (start, end), vector

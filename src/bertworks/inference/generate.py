@@ -33,12 +33,14 @@ def generate(
     prompts: Sequence[Sequence[int]],
     settings: GenerationSettings,
     engine: EngineSettings,
+    pieces: int | None = None,
 ) -> list[list[int]]:
     """The tokens that continue each prompt.
 
     Args:
         network: causal, with its language-model head.
         prompts: token ids, at least one each.
+        pieces: see `continue_texts`.
         engine: the precision, and how many tokens are held at a time, prompts and new ones.
 
     Raises:
@@ -68,7 +70,7 @@ def generate(
         seen[ids] += 1
     new: dict[Continuation, list[int]] = {}
     for part in by_tokens(texts, engine.batch_tokens):
-        ended = continue_texts(network, part, engine.precision)
+        ended = continue_texts(network, part, engine.precision, pieces=pieces)
         new.update(zip(part, (list(text.new) for text in ended), strict=True))
     return [new[text] for text in texts]
 
@@ -132,6 +134,8 @@ def continue_texts(
     texts: Sequence[Continuation],
     precision: InferencePrecision,
     steps: int | None = None,
+    *,
+    pieces: int | None = None,
 ) -> list[Continuation]:
     """Add tokens to texts, side by side.
 
@@ -140,6 +144,8 @@ def continue_texts(
         texts: any, with memories or without; they stay as they are.
         precision: what the network computes in.
         steps: the most tokens that each is given; None: until all are over.
+        pieces: those that may be chosen are the first so many; None: as many as the embeddings
+            have rows, some of which may be of no piece.
 
     Returns:
         The texts, in order. Those that are not over have their memory.
@@ -159,7 +165,7 @@ def continue_texts(
         unknown = [found[at].tokens[count:] for at, count in zip(alive, known, strict=True)]
         packed = _next(unknown, memory).to(device)
         *_, hidden = form.encoder.hidden_states(packed, memory)
-        logits = form.mlm_head(hidden[packed.last_tokens]).float().cpu()
+        logits = form.mlm_head(hidden[packed.last_tokens])[:, :pieces].float().cpu()
         check_finite(logits, [found[at].place for at in alive].__getitem__)
         for at, token in zip(alive, _choose(logits, [found[at] for at in alive]), strict=True):
             found[at] = found[at].added(token)

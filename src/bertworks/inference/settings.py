@@ -107,10 +107,15 @@ class HeldOutSettings(Settings):
 
 
 class MeasuredSettings(HeldOutSettings):
-    """Which part of a prepared corpus a pre-trained model is measured on, and how long; give what
-    training had as `held_out`."""
+    """Which part of a corpus a pre-trained model is measured on; what is left out is its run's."""
 
-    seed: int = with_default(HeldOutSettings, "seed", 0)
+    seed: int = with_default(
+        HeldOutSettings,
+        "seed",
+        0,
+        description="which documents, and how their tokens are masked; the run's, where the model "
+        "is in a run's directory",
+    )
     max_seq_length: int = Field(128, ge=8, description="the most tokens of a sequence")
 
 

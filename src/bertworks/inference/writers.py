@@ -225,8 +225,8 @@ def _tsv_line(values: Sequence[str], line: int) -> str:
 
 def _csv_line(values: Sequence[str], _line: int) -> str:
     text = StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
-    return text.getvalue()
+    csv.writer(text).writerow(values)  # which quotes \r only where it is in the line's end
+    return text.getvalue().removesuffix("\r\n") + "\n"
 
 
 _LINES: Mapping[str, Callable[[Sequence[str], int], str]] = {"tsv": _tsv_line, "csv": _csv_line}

@@ -146,7 +146,8 @@ def find_claims(names: Sequence[str] = ()) -> list[Claim]:
     }
     for name in names:
         if name not in claims:
-            raise SettingsError(f"no claim is called {name!r}", fix=nearest(name, claims))
+            fix = f"{nearest(name, claims)}. For all: bertworks lab list"
+            raise SettingsError(f"no claim is called {name!r}", fix=fix)
     if names:
         return [claims[name] for name in names]
     return sorted(claims.values(), key=lambda one: one.minutes)
