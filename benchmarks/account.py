@@ -26,8 +26,8 @@ from inference import ONE, paragraphs
 from pretraining import LEAST, prepare, settings
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
-NORMS = ("layer_norm", "gelu", "tanh", "random_", "ge", "mul", "add", "sum", "div")
-OPTIMIZER = ("_fused_adam", "_foreach", "linalg_vector_norm", "clamp", "reciprocal", "zero_")
+NORMS = ("layer_norm", "gelu", "tanh", "random_", "clamp", "sub", "mul", "add", "sum", "div")
+OPTIMIZER = ("_fused_adam", "_foreach", "linalg_vector_norm", "reciprocal", "zero_")
 COPIES = ("copy_", "cat", "index", "embedding", "fill_", "pad", "gather", "scatter", "clone")
 BYTES = {"bf16": 2, "fp32": 4}  # of most numbers
 

@@ -1,4 +1,4 @@
-"""Features of a frozen BERT and logistic regression: the well-known first tutorial, in forty lines.
+"""Features of a frozen BERT and logistic regression: the well-known first tutorial, in sixty lines.
 
 "A Visual Guide to Using BERT for the First Time" (Alammar 2019) classifies 2,000 film reviews of
 SST-2: a frozen encoder makes a vector of each, and scikit-learn learns from the vectors.
@@ -54,4 +54,6 @@ def main(name: str, table: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/features_tutorial.py MODEL train.tsv")
     main(*sys.argv[1:])

@@ -2,14 +2,13 @@
 
 Two spans of words are marked in each row. The network sees the vectors of the first and the last
 word of each, and predicts their relation: here a dependency of a treebank (Universal Dependencies).
+In Python: `bertworks.finetune(MODEL, RelationTask, train=…, dev=…, out=…)`. Or:
 
     python examples/own_task.py en_ewt-ud-train.conllu > train.jsonl
     python examples/own_task.py en_ewt-ud-dev.conllu > dev.jsonl
     bertworks finetune examples/own_task.py:RelationTask --model MODEL \
         --train train.jsonl --dev dev.jsonl --out runs/relation learning_rate=1e-4 epochs=1
     bertworks evaluate runs/relation --data dev.jsonl --task examples/own_task.py:RelationTask
-
-In Python: `bertworks.finetune(MODEL, RelationTask, train=…, dev=…, out=…)`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,16 +105,16 @@ class RelationTask(bw.ClassifyingTask[bw.LabelledExample]):
 
 def relations(file: str) -> Iterator[dict[str, Any]]:
     """The pairs of a word and its head in a CoNLL-U file whose relation is among `RELATIONS`."""
-    with open(file, encoding="utf-8") as lines:
-        for sentence in lines.read().split("\n\n"):
-            fields = [line.split("\t") for line in sentence.splitlines() if line[:1].isdecimal()]
-            words = [one for one in fields if one[0].isdecimal()]  # no 1-2, no 1.1
-            for at, one in enumerate(words):
-                head, relation = int(one[6]) - 1, one[7].partition(":")[0]
-                if relation in RELATIONS:
-                    spans = {"first": [at, at + 1], "second": [head, head + 1]}
-                    yield {"words": [word[1] for word in words], **spans, "label": relation}
+    for sentence in Path(file).read_text(encoding="utf-8").split("\n\n"):
+        fields = (line.split("\t") for line in sentence.splitlines())
+        words = [one for one in fields if one[0].isdecimal()]  # no comments, no 1-2, no 1.1
+        for at, one in enumerate(words):
+            head, relation = int(one[6]) - 1, one[7].partition(":")[0]
+            if relation in RELATIONS:
+                spans = {"first": [at, at + 1], "second": [head, head + 1]}
+                yield {"words": [word[1] for word in words], **spans, "label": relation}
 
 
 if __name__ == "__main__":
-    print("\n".join(map(json.dumps, relations(sys.argv[1]))))
+    for file in sys.argv[1:] or sys.exit("usage: examples/own_task.py FILE.conllu > rows.jsonl"):
+        print("\n".join(map(json.dumps, relations(file))))
