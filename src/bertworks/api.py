@@ -288,7 +288,7 @@ class Model:
                 "model": fingerprint(self.encoder, self.tokenizer, network),
                 "task": task.name,
                 **task.to_dict(),
-                **how.model_dump(mode="json"),
+                **how.noted(),
             },
             format=format,
             workers=workers,
@@ -545,7 +545,7 @@ class Model:
         made_with = {
             "model": fingerprint(self.encoder, self.tokenizer),
             **made.settings.model_dump(mode="json"),
-            **made.engine.model_dump(mode="json"),
+            **made.engine.noted(),
         }
         report = None if progress is None else lambda rows: progress(rows, total)
         with written_here(out) as file:

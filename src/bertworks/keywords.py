@@ -26,6 +26,7 @@ class EngineKeywords(TypedDict, total=False):
     batch_tokens: int
     window_rows: int
     precision: Literal["auto", "fp32", "bf16", "int8"]
+    deterministic: bool
 
 
 class RowKeywords(TableKeywords, EngineKeywords, total=False):

@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from bertworks.api import Model
-from bertworks.inference.form import has_packed_kernels
+from bertworks.inference.form import frozen_form, has_packed_kernels
 from bertworks.literals import Pooling
 from bertworks.model.config import EncoderConfig
+from bertworks.model.heads import MLMHead
 from bertworks.text.tokenizer import Tokenizer
 
+has_amx = torch.cpu._is_amx_tile_supported()
+needs_amx = pytest.mark.skipif(not has_amx, reason="bfloat16 depends on batches with AMX alone")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
 BUDGETS = (1 << 14, 1 << 10, 300)
@@ -48,8 +51,10 @@ def texts_of(count: int, longest: int = 250) -> list[str]:
     return [" ".join(random.choice(list(LETTERS), length)) for length in lengths]
 
 
-def check(model: Model, texts: list[str], pooling: Pooling, precision: str) -> None:
-    how = {"pooling": pooling, "precision": precision}
+def check(
+    model: Model, texts: list[str], pooling: Pooling, precision: str, *, deterministic: bool = False
+) -> None:
+    how = {"pooling": pooling, "precision": precision, "deterministic": deterministic}
     alone = np.concatenate([model.embed(text, **how) for text in texts])
     for seed, budget in enumerate(BUDGETS):
         order = np.random.default_rng(seed).permutation(len(texts))
@@ -66,7 +71,7 @@ def precisions(most_inputs: int) -> list[str]:
     """
     kinds = (("fp32", torch.float32), ("bf16", torch.bfloat16), ("int8", torch.float32))
     found = [name for name, dtype in kinds if has_packed_kernels(dtype)]
-    if most_inputs > 384 and torch.cpu._is_amx_tile_supported():
+    if most_inputs > 384 and has_amx:
         found.remove("bf16")
     return found
 
@@ -98,3 +103,30 @@ def test_batches_change_no_bit_with_two_threads() -> None:
     model, texts = model_of(64), texts_of(60)
     for precision in precisions(model.encoder.config.intermediate_size):
         check(model, texts, "mean", precision)
+
+
+@pytest.mark.long
+@needs_amx
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
+def test_bfloat16_with_amx_changes_no_bit_if_it_is_deterministic(pooling: Pooling) -> None:
+    model, texts = model_of(512), texts_of(24)
+    with pytest.raises(AssertionError):  # so the test sees a difference where there is one
+        check(model, texts, pooling, "bf16")
+    check(model, texts, pooling, "bf16", deterministic=True)
+
+
+@pytest.mark.long
+@needs_amx
+def test_deterministic_predictions_of_masks_do_not_depend_on_their_number() -> None:
+    config = model_of(512).encoder.config.with_values(vocab_size=3000)
+    head = MLMHead(config, torch.nn.Parameter(torch.randn(3000, 512) / 20))
+    hidden = torch.randn(700, 512, dtype=torch.bfloat16)
+
+    def differs(deterministic: bool) -> bool:
+        form = frozen_form(head, "bf16", deterministic)
+        with torch.inference_mode():
+            whole = form(hidden)
+            return any(not torch.equal(form(hidden[:rows]), whole[:rows]) for rows in (1, 40, 200))
+
+    assert differs(deterministic=False)
+    assert not differs(deterministic=True)

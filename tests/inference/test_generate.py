@@ -109,7 +109,9 @@ def test_texts_may_be_interrupted_and_go_on_beside_others(network):
         count = 0
         while not all(text.is_over for text in texts):
             count += 2
-            part = module.continue_texts(network, texts[:count], "fp32", 3)
+            part = module.continue_texts(
+                network, texts[:count], EngineSettings(precision="fp32"), 3
+            )
             assert all(text.is_over or text.memory is not None for text in part)
             if forgets:
                 part = [dataclasses.replace(text, memory=None) for text in part]

@@ -81,6 +81,7 @@ def serve(
             named_sources(models),
             device=device,
             precision=settings.precision,
+            deterministic=settings.deterministic,
             max_memory=settings.max_memory and settings.max_memory * 1_000_000,
         )
         tls = {"ssl_keyfile": tls_key, "ssl_certfile": tls_certificate}

@@ -207,7 +207,7 @@ def outputs_of(
     """
     device = next(network.parameters()).device
 
-    form = frozen_form(network, settings.precision)
+    form = frozen_form(network, settings.precision, settings.deterministic)
 
     def run(part: Sequence[ExampleT]) -> tuple[dict[str, Tensor], Batch]:
         batch = task.collate(part).to(device)

@@ -121,7 +121,8 @@ class States:
 
     def frozen_encoder(self) -> Encoder:
         """The encoder in its frozen form."""
-        return frozen_form(self.network, self.engine.precision).encoder
+        engine = self.engine
+        return frozen_form(self.network, engine.precision, engine.deterministic).encoder
 
     def parts(
         self, states: Iterable[Tensor], reduce: Callable[[Tensor], Tensor]

@@ -35,6 +35,8 @@ from ..model.layers import ACTIVATIONS, Embeddings, Linear
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _ROWS = 2048  # of a block of the feed-forward layers
+_FIXED_ROWS = 1024  # of each product, where results must not depend on their number; divides _ROWS
+_ONE_SUM = 384  # AMX's kernels for bfloat16 add up to so many products in one order, always
 
 # The names that oneDNN's kernels have for activations: the operation and its algorithm.
 FUSED = {
@@ -46,7 +48,9 @@ FUSED = {
 }
 
 
-def frozen_form(network: ModuleT, precision: InferencePrecision = "fp32") -> ModuleT:
+def frozen_form(
+    network: ModuleT, precision: InferencePrecision = "fp32", deterministic: bool = False
+) -> ModuleT:
     """The network as inference runs it; call it in `torch.inference_mode()`.
 
     Forms are kept for as long as the network is, one for each precision, until an optimizer's step
@@ -56,9 +60,11 @@ def frozen_form(network: ModuleT, precision: InferencePrecision = "fp32") -> Mod
     Args:
         network: any module; neither it nor its modes are changed.
         precision: what its encoders compute in.
+        deterministic: a row's result has the same bits whatever rows are beside it, also where the
+            kernels for bfloat16 need a fixed number of rows for that.
     """
     dtype = dtype_of(precision, next(network.parameters()).device)
-    kind = dtype, precision == "int8"
+    kind = dtype, precision == "int8", deterministic and torch.cpu._is_amx_tile_supported()
     with _lock:
         forms = _forms.setdefault(network, {})
         form = forms.get(kind)
@@ -78,16 +84,17 @@ class FrozenLinear(Linear):
     adding: Any  # the kernel that adds a residual
     activation: Any
     fused: tuple[str, str]
+    fixed_rows = False  # whether each product is of as many rows
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         if x.dtype is not self.dtype or not x.numel():  # a head may compute in float32
             result = super().forward(x)
         elif self.kernel is not None:
             name, algorithm = self.fused
-            packed: Tensor = self.kernel(x, self.ready, self.ready_bias, name, [], algorithm)
-            return packed
+            weight, bias = self.ready, self.ready_bias
+            return self._by_rows(lambda x: self.kernel(x, weight, bias, name, [], algorithm), x)
         else:
-            result = F.linear(x, self.ready, self.ready_bias)
+            result = self._by_rows(lambda x: F.linear(x, self.ready, self.ready_bias), x)
         return result if self.activation is None else self.activation(result)
 
     def plus(
@@ -95,8 +102,11 @@ class FrozenLinear(Linear):
     ) -> Float[Tensor, "*batch outputs"]:
         if self.kernel is None or not x.dtype is residual.dtype is self.dtype or not x.numel():
             return super().plus(x, residual)
-        packed: Tensor = self.adding(x, residual, self.ready, self.ready_bias, "add")
-        return packed
+        weight, bias = self.ready, self.ready_bias
+        return self._by_rows(lambda x, y: self.adding(x, y, weight, bias, "add"), x, residual)
+
+    def _by_rows(self, compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        return _by_fixed_rows(compute, *tensors) if self.fixed_rows else compute(*tensors)
 
 
 class FrozenFeedForward(FeedForward):
@@ -155,18 +165,41 @@ class FrozenLayer(Layer):
         return result
 
 
-def _in_blocks(compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+class FrozenMLMHead(MLMHead):
+    """The same with a decoder that was cast once."""
+
+    fixed_rows = False
+
+    def logits(self, transformed: Float[Tensor, "masked width"]) -> Float[Tensor, "masked vocab"]:
+        if not self.fixed_rows:
+            return super().logits(transformed)
+        return _by_fixed_rows(super().logits, transformed)
+
+
+def _in_blocks(compute: Callable[..., Tensor], *tensors: Tensor, most_rows: int = _ROWS) -> Tensor:
     """What is computed of each row, some rows at a time."""
-    if len(tensors[0]) <= _ROWS:
+    if len(tensors[0]) <= most_rows:
         return compute(*tensors)
-    blocks = zip(*(torch.split(tensor, _ROWS) for tensor in tensors), strict=True)
+    blocks = zip(*(torch.split(tensor, most_rows) for tensor in tensors), strict=True)
     return torch.cat([compute(*block) for block in blocks])
+
+
+def _by_fixed_rows(compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """What is computed of each vector, by products of as many rows each, the last ones zeros."""
+    *batch, _ = tensors[0].shape
+    rows = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    count = len(rows[0])
+    filled = [F.pad(part, (0, 0, 0, -count % _FIXED_ROWS)) for part in rows]
+    found = _in_blocks(compute, *filled, most_rows=_FIXED_ROWS)
+    return found[:count].reshape(*batch, -1)
 
 
 class _Form:
     """A frozen form, and what it was made of."""
 
-    def __init__(self, network: nn.Module, dtype: torch.dtype | None, int8: bool) -> None:
+    def __init__(
+        self, network: nn.Module, dtype: torch.dtype | None, int8: bool, fixed_rows: bool
+    ) -> None:
         # The tables in which modules hold their parameters, buffers and submodules.
         self._held = [
             (table, name, held)
@@ -179,7 +212,7 @@ class _Form:
         self._tensors = [(tensor, tensor._version, tensor.data_ptr()) for tensor in tracked]
         self._numbers = [(view, view[0]) for tensor in tensors for view in _one_number(tensor)]
         with torch.no_grad():
-            self.network = _Freezing(network, dtype, int8).twin(network, dtype)
+            self.network = _Freezing(network, dtype, int8, fixed_rows).twin(network, dtype)
 
     def is_current(self) -> bool:
         """Whether the module still holds what the form was made of."""
@@ -210,7 +243,7 @@ def forget(network: nn.Module) -> None:
         _forms.pop(network, None)
 
 
-_forms: WeakKeyDictionary[nn.Module, dict[tuple[torch.dtype | None, bool], _Form]] = (
+_forms: WeakKeyDictionary[nn.Module, dict[tuple[torch.dtype | None, bool, bool], _Form]] = (
     WeakKeyDictionary()
 )
 _lock = Lock()
@@ -233,7 +266,9 @@ register_optimizer_step_post_hook(_forget)
 class _Freezing:
     """Makes the twins of a network's modules, each once."""
 
-    def __init__(self, network: nn.Module, dtype: torch.dtype | None, int8: bool) -> None:
+    def __init__(
+        self, network: nn.Module, dtype: torch.dtype | None, int8: bool, fixed_rows: bool
+    ) -> None:
         weight = next(network.parameters())
         self.quantized = {
             part
@@ -241,6 +276,7 @@ class _Freezing:
             if int8 and isinstance(module, Layer)
             for part in module.modules()
         }
+        self.fixed_rows = weight.is_cpu and fixed_rows
         self.packs = weight.is_cpu and has_packed_kernels(dtype or weight.dtype)
         self.twins: dict[nn.Module, nn.Module] = {}
 
@@ -271,6 +307,9 @@ class _Freezing:
                 for name, part in module._parameters.items()
             }
             twin.__dict__.update(cast, _parameters=cast)
+            twin.__class__ = FrozenMLMHead
+            assert isinstance(twin, FrozenMLMHead)
+            twin.fixed_rows = self._needs_fixed_rows(dtype, twin.decoder.shape[-1])
         elif isinstance(twin, FeedForward):
             self._fuse(twin)
         elif type(twin) is Layer and FrozenLayer.can_be(twin):
@@ -293,6 +332,11 @@ class _Freezing:
             linear.adding = torch.ops.mkldnn._linear_pointwise.binary
         linear.ready_bias = None if bias is None else bias.detach().to(linear.dtype)
         linear.activation, linear.fused = None, ("none", "")
+        linear.fixed_rows = self._needs_fixed_rows(linear.dtype, linear.in_features)
+
+    def _needs_fixed_rows(self, dtype: torch.dtype, inputs: int) -> bool:
+        """Whether a product's sums depend on its rows otherwise, and must not."""
+        return self.fixed_rows and dtype is torch.bfloat16 and inputs > _ONE_SUM
 
     def _fuse(self, twin: FeedForward) -> None:
         """Let the first linear map compute the activation too."""

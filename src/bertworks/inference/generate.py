@@ -18,7 +18,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import DataError, SettingsError
-from ..literals import InferencePrecision
 from ..model.memory import Memory
 from ..packed import Packed
 from ..tasks.pretraining import hashing
@@ -70,7 +69,7 @@ def generate(
         seen[ids] += 1
     new: dict[Continuation, list[int]] = {}
     for part in by_tokens(texts, engine.batch_tokens):
-        ended = continue_texts(network, part, engine.precision, pieces=pieces)
+        ended = continue_texts(network, part, engine, pieces=pieces)
         new.update(zip(part, (list(text.new) for text in ended), strict=True))
     return [new[text] for text in texts]
 
@@ -132,7 +131,7 @@ def begin(
 def continue_texts(
     network: PretrainingNetwork,
     texts: Sequence[Continuation],
-    precision: InferencePrecision,
+    engine: EngineSettings,
     steps: int | None = None,
     *,
     pieces: int | None = None,
@@ -142,7 +141,7 @@ def continue_texts(
     Args:
         network: causal, with its language-model head.
         texts: any, with memories or without; they stay as they are.
-        precision: what the network computes in.
+        engine: what the network computes in.
         steps: the most tokens that each is given; None: until all are over.
         pieces: those that may be chosen are the first so many; None: as many as the embeddings
             have rows, some of which may be of no piece.
@@ -153,7 +152,7 @@ def continue_texts(
     Raises:
         CheckpointError: what the network computes for a text is not finite.
     """
-    form = frozen_form(network, precision)
+    form = frozen_form(network, engine.precision, engine.deterministic)
     device = next(network.parameters()).device
     found = list(texts)
     alive = [at for at, text in enumerate(texts) if not text.is_over]

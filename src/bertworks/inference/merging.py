@@ -115,8 +115,9 @@ def _stranger(path: Path, first: Path, difference: str) -> DataError:
 
 def _difference(first: Note, part: Note, before: Note) -> str | None:
     """What a part has that does not fit to the first one and to the sum of those before it."""
-    for name, value in first.made_with.items():
-        if (other := part.made_with.get(name)) != value:
+    for name in {**first.made_with, **part.made_with}:
+        value, other = first.made_with.get(name), part.made_with.get(name)
+        if other != value:
             return "of another model" if name == "model" else f"{name}={other!r}, not {value!r}"
     if (part.total, part.first, part.before) != (first.total, before.rows, before.texts):
         return "of other texts"

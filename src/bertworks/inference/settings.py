@@ -15,7 +15,7 @@ from ..tables.reading import TableOptions
 
 
 class EngineSettings(Settings):
-    """How rows are run through a network; nothing here changes an answer but `precision`."""
+    """How rows are run through a network; `precision` and `deterministic` alone change answers."""
 
     former: ClassVar = {
         f"engine.{name}": name for name in ("batch_tokens", "window_rows", "precision")
@@ -28,6 +28,17 @@ class EngineSettings(Settings):
         description="what the encoder computes in; auto: bf16 where the device is faster at it, "
         "else fp32; int8: the fastest, and approximate",
     )
+    deterministic: bool = Field(
+        False,
+        description="a text's numbers have the same bits whatever it is batched with, also in bf16 "
+        "on processors with AMX, where that takes longer; on other CPUs they have anyway",
+    )
+
+    def noted(self) -> dict[str, Any]:
+        """What a note beside results says; notes of earlier releases lack what is left out here."""
+        return self.model_dump(
+            mode="json", exclude=None if self.deterministic else {"deterministic"}
+        )
 
 
 class LayerSettings(Settings):

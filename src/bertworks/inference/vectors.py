@@ -322,8 +322,8 @@ def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
         return begun
     if note.format_version != FORMAT_VERSION:
         raise DataError("is of another version of bertworks", where=str(beside), fix=fix)
-    for name, value in begun.made_with.items():
-        was = note.made_with.get(name)
+    for name in {**begun.made_with, **note.made_with}:
+        was, value = note.made_with.get(name), begun.made_with.get(name)
         if was != value:
             what = (
                 "was begun with another model"

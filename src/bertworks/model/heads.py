@@ -49,7 +49,12 @@ class MLMHead(nn.Module):
     def forward(
         self, hidden: Float[Tensor, "masked hidden_size"]
     ) -> Float[Tensor, "masked vocab_size"]:
-        transformed = self.transform(hidden[..., : self.width])
+        return self.logits(self.transform(hidden[..., : self.width]))
+
+    def logits(
+        self, transformed: Float[Tensor, "masked width"]
+    ) -> Float[Tensor, "masked vocab_size"]:
+        """The decoder alone."""
         dtype = transformed.dtype
         bias = None if self.bias is None else self.bias.to(dtype)
         return F.linear(transformed, self.decoder.to(dtype), bias)

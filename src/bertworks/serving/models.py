@@ -83,14 +83,14 @@ class Served:
         source: its directory, or name on the hub.
         model: itself.
         prompts: what its files say of texts.
-        precision: what it computes in.
+        settings: those of `EngineSettings`: what it computes in.
     """
 
     def __init__(
-        self, name: str, source: str, model: Model, prompts: Prompts, precision: str
+        self, name: str, source: str, model: Model, prompts: Prompts, settings: Mapping[str, Any]
     ) -> None:
         self.name, self.source, self.model, self.prompts = name, source, model, prompts
-        self.precision = precision
+        self._settings = dict(settings)
         self.device = next(model.network.parameters()).device.type
         self.bytes = sum(
             weight.numel() * weight.element_size() for weight in model.network.parameters()
@@ -154,7 +154,8 @@ class Served:
         Raises:
             SettingsError: there is no such precision.
         """
-        return EngineSettings.parse({"precision": precision or self.precision})
+        said = {} if precision is None else {"precision": precision}
+        return EngineSettings.parse({**self._settings, **said})
 
     def embed(self, precision: str | None = None, **settings: Any) -> EmbedRunner:
         """Texts to vectors; `settings` are those of `Model.embed`, lists as tuples."""
@@ -219,6 +220,7 @@ class Models:
     Args:
         sources: each model's directory or name on the hub, by the name that requests use.
         device, precision: where they run, and in what.
+        deterministic: answers have the same bits whatever they are batched with.
         max_memory: bytes of weights; beyond it, the least recently used model is unloaded.
     """
 
@@ -228,11 +230,13 @@ class Models:
         *,
         device: str = "auto",
         precision: str = "auto",
+        deterministic: bool = False,
         max_memory: int | None = None,
     ) -> None:
         self.sources = dict(sources)
         self.default = next(iter(sources))
-        self._device, self._precision, self._max_memory = device, precision, max_memory
+        self._device, self._max_memory = device, max_memory
+        self._settings = {"precision": precision, "deterministic": deterministic}
         self._loaded: OrderedDict[str, Served] = OrderedDict()
         self._loading = {name: threading.Lock() for name in sources}
         self._lock = threading.Lock()
@@ -294,7 +298,7 @@ class Models:
     def _load(self, name: str) -> Served:
         directory = locate(self.sources[name])
         model = load(directory, device=self._device)
-        served = Served(name, self.sources[name], model, Prompts.read(directory), self._precision)
+        served = Served(name, self.sources[name], model, Prompts.read(directory), self._settings)
         with self._lock:
             is_freed = name in self._loaded
             self._loaded[name] = served

@@ -368,7 +368,7 @@ class GenerateRunner:
         engine: EngineSettings,
         batch_tokens: int,
     ) -> None:
-        self.network, self.tokenizer, self.precision = network, tokenizer, engine.precision
+        self.network, self.tokenizer, self.engine = network, tokenizer, engine
         self._most_kept = _MEMORY_BATCHES * batch_tokens
         self._kept: WeakSet[Memory] = WeakSet()
 
@@ -411,7 +411,7 @@ class GenerateRunner:
         texts = [example.text for example in examples]
         with _memory_errors():
             pieces = self.tokenizer.vocab_size
-            found = continue_texts(self.network, texts, self.precision, _STEPS, pieces=pieces)
+            found = continue_texts(self.network, texts, self.engine, _STEPS, pieces=pieces)
         self._kept -= {text.memory for text in texts if text.memory is not None}
         return [
             self.tokenizer.decode(text.new)

@@ -12,6 +12,11 @@ class ServeSettings(Settings):
     """Limits and conduct of a server."""
 
     precision: Precision = Field("auto", description="what the encoder computes in")
+    deterministic: bool = Field(
+        False,
+        description="answers have the same bits whatever they are batched with, also in bf16 on "
+        "processors with AMX, where that takes longer; on other CPUs they have anyway",
+    )
     lazy: bool = Field(False, description="a model is loaded when it is first asked for")
     max_memory: int | None = Field(
         None, ge=1, description="MB of weights; beyond, the least recently used model is unloaded"

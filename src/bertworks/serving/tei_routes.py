@@ -254,7 +254,7 @@ def info(service: Service, served: Served) -> dict[str, Any]:
         "docker_label": None,
         "task": None if served.task is None else served.task.name,
         "verbs": sorted(served.verbs),
-        "precision": served.precision,
+        "precision": served.engine().precision,
         "prompts": dict(served.prompts.texts),
         "default_prompt_name": served.prompts.default,
         "models": list(service.models.sources),

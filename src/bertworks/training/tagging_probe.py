@@ -240,7 +240,7 @@ def _fill(
     engine: EngineSettings,
 ) -> None:
     device = next(network.parameters()).device
-    form = frozen_form(network, engine.precision)
+    form = frozen_form(network, engine.precision, engine.deterministic)
     for part in by_tokens(examples, engine.batch_tokens):
         batch = task.collate(part).to(device)
         windows = (part[at].sequences[number] for at, number in by_length(part))
