@@ -41,6 +41,7 @@ from .inference.settings import (
     FeatureSettings,
     GenerateSettings,
     MeasuredSettings,
+    noted,
 )
 from .inference.vectors import WrittenVectors, begun_with, fingerprint, write_vectors
 from .inference.writers import OutputFormat, write_part, write_predictions
@@ -288,7 +289,7 @@ class Model:
                 "model": fingerprint(self.encoder, self.tokenizer, network),
                 "task": task.name,
                 **task.to_dict(),
-                **how.noted(),
+                **noted(how),
             },
             format=format,
             workers=workers,
@@ -405,8 +406,8 @@ class Model:
             settings: those of `EngineSettings`, such as `precision="bf16"`, and of `EmbedSettings`:
                 `pooling` ("mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler",
                 "mean+max"), `layers` (`[-1]`: the last), `combine` ("concat", "sum", "mean"),
-                `normalize`, `max_seq_length`. What is left out is as the model's files say
-                (sentence-transformers'), or else the default. For a table also those of
+                `normalize`, `max_seq_length`, `prompt`. What is left out is as the model's files
+                say (sentence-transformers'), or else the default. For a table also those of
                 `TableOptions`.
 
         Returns:
@@ -544,8 +545,8 @@ class Model:
             made.engine = made.engine.with_values(precision=precision)
         made_with = {
             "model": fingerprint(self.encoder, self.tokenizer),
-            **made.settings.model_dump(mode="json"),
-            **made.engine.noted(),
+            **noted(made.settings),
+            **noted(made.engine),
         }
         report = None if progress is None else lambda rows: progress(rows, total)
         with written_here(out) as file:
@@ -567,8 +568,10 @@ class Model:
         Raises:
             SettingsError: a setting is unknown or impossible.
         """
-        known = {} if self.sentence is None else self.sentence.model_dump()
-        asked: dict[str, Any] = {**known, **settings}
+        known: dict[str, Any] = {}
+        if self.sentence is not None:
+            known = {**self.sentence.model_dump(exclude={"more"}), "prompt": self.sentence.prompt()}
+        asked = {**known, **settings}
         how = _embedding_settings(tuple((name, type(asked[name]), asked[name]) for name in asked))
         return Embedder(self.network, self.tokenizer, how, how)
 

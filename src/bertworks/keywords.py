@@ -58,6 +58,7 @@ class VectorKeywords(LayerKeywords, total=False):
         "mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"
     ]
     normalize: bool
+    prompt: str
 
 
 class EmbedKeywords(RowKeywords, VectorKeywords, total=False):

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from . import files
 from .api import Model
+from .checkpoints.sentence import PromptRole
 from .errors import BertworksError, DataError, SettingsError, need
 from .inference.settings import EngineSettings
 from .keywords import EngineKeywords, RowKeywords
@@ -98,8 +99,8 @@ class Index:
         """Make vectors of texts, or take those that are in the directory.
 
         Args:
-            model: its pooling is its own; vectors have length 1. Best is one that was trained for
-                it (`finetune retrieval`, or sentence-transformers).
+            model: its pooling and prompts are those of its files; vectors have length 1. Best is
+                one that was trained for it (`finetune retrieval`, or sentence-transformers).
             data: texts, rows, a `.txt` file (each line a text), or a table; blank texts are left
                 out.
             directory: where vectors are kept, and read from as they are needed; in memory, if left
@@ -128,7 +129,12 @@ class Index:
             if not (folder / _VECTORS).exists():  # an approximation is of other vectors
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             written = model.embed_to(
-                folder / _VECTORS, texts.filled(), progress=progress, normalize=True, **engine
+                folder / _VECTORS,
+                texts.filled(),
+                progress=progress,
+                normalize=True,
+                prompt=_prompt(model, "document"),
+                **engine,
             )
             return written.cut
 
@@ -188,6 +194,7 @@ class Index:
             data=read_texts(queries, called="query"),
             normalize=True,
             truncation="error",
+            prompt=_prompt(self.model, "query"),
             **self._engine,
         )
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
@@ -224,6 +231,11 @@ class Index:
                 fix="Open it anew.",
             )
         return found
+
+
+def _prompt(model: Model, role: PromptRole) -> str:
+    """What is put before texts."""
+    return "" if model.sentence is None else model.sentence.prompt(role)
 
 
 def _reranked(

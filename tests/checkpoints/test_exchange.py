@@ -11,8 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import bertworks as bw
+from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.errors import BertworksError, CheckpointError, DataError
 from bertworks.export import PaddedNetwork
+from bertworks.search import Index
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from tests.checkpoints import journeys, published
@@ -184,6 +186,53 @@ def test_sentence_transformers_limit_is_kept(tmp_path):
     again = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
     assert again.max_seq_length == 8
     assert error(own, torch.from_numpy(again.encode([text]))) < 1e-5
+
+
+@pytest.mark.parametrize("default", [None, "clustering"])
+def test_prompts_are_put_before_texts_as_sentence_transformers_does(default, tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    journeys.saved_by_them("bert", "encoder", tmp_path / "encoder")
+    theirs = SentenceTransformer(
+        modules=[Transformer(str(tmp_path / "encoder")), Pooling(48)],
+        device="cpu",
+        prompts={"query": "a b ", "passage": "c: ", "clustering": "d e d "},
+        default_prompt_name=default,
+    )
+    theirs.save(str(tmp_path / "theirs"))
+    texts = ["a c b", "e"]
+    bw.load(tmp_path / "theirs", device="cpu").save(tmp_path / "ours")
+    again = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+    assert (again.prompts, again.default_prompt_name) == (theirs.prompts, default)
+    for place in ("theirs", "ours"):
+        model = bw.load(tmp_path / place, device="cpu")
+        own = torch.from_numpy(model.embed(texts, precision="fp32"))
+        assert error(own, torch.from_numpy(theirs.encode(texts))) < 1e-5
+        without = torch.from_numpy(model.embed(texts, precision="fp32", prompt=""))
+        assert error(without, torch.from_numpy(theirs.encode(texts, prompt=""))) < 1e-5
+        index = Index.open(model, texts, precision="fp32")
+        expected = theirs.encode_document(texts, normalize_embeddings=True)
+        assert error(torch.from_numpy(index.vectors), torch.from_numpy(expected)) < 1e-5
+        best = index.search("b c", top_k=2)[0]
+        scores = expected @ theirs.encode_query(["b c"], normalize_embeddings=True)[0]
+        assert [hit.score for hit in best] == pytest.approx(sorted(scores)[::-1], abs=1e-5)
+
+
+def test_prompts_that_cannot_be_followed_are_errors(tmp_path):
+    tokenizer = bw.Tokenizer.from_vocabulary(PIECES)
+    network = bw.Model.fresh(geometry("bert", vocab_size=len(PIECES)), tokenizer).network
+    bw.Model(tokenizer, None, network, sentence=SentenceSettings()).save(tmp_path / "m")
+    file = tmp_path / "m" / "config_sentence_transformers.json"
+    file.write_text(json.dumps({"prompts": {"query": "q: "}, "default_prompt_name": "none"}))
+    with pytest.raises(CheckpointError, match="'none', which is none of the prompts"):
+        bw.load(tmp_path / "m")
+    file.write_text(json.dumps({"prompts": {"query": "q: "}}))
+    assert bw.load(tmp_path / "m").sentence.prompt("query") == "q: "
+    pooling = tmp_path / "m" / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": False}))
+    with pytest.raises(CheckpointError, match="include_prompt=false"):
+        bw.load(tmp_path / "m")
 
 
 @pytest.mark.parametrize("limit", [8, int(1e30)])

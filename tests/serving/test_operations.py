@@ -480,6 +480,8 @@ def test_a_default_prompt_is_put_before_texts(saved, start, tmp_path: Path, load
     expected = pytest.approx(loaded("encoder").embed([TEXT])[0].tolist(), abs=1e-6)
     with start({"m": str(place)}) as server:
         assert server.ask("/embed", {"inputs": "was open"})[0] == expected
+        encoded = {"id": 1, "texts": ["was open"], "is_tokenized": False}
+        assert server.ask("/encode", encoded)["results"][0] == expected
     with start({"m": str(place)}, ServeSettings(default_prompt=False)) as server:
         assert server.ask("/embed", {"inputs": TEXT})[0] == expected
 

@@ -1,13 +1,14 @@
 """Sentence encoders as sentence-transformers lays them out: `modules.json` and what it names.
 
-modules.json                 the parts: a transformer, a pooling, perhaps a normalisation
-sentence_bert_config.json    the most tokens of a text
-1_Pooling/config.json        how token vectors become one
+modules.json                          the parts: a transformer, a pooling, perhaps a normalisation
+sentence_bert_config.json             the most tokens of a text
+1_Pooling/config.json                 how token vectors become one
+config_sentence_transformers.json     prompts by name, and which one is put before texts
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,10 +41,16 @@ _NAMES: Mapping[str, SentencePooling] = {
     "lasttoken": "sep",
 }
 _MODULES = "sentence_transformers.models"
-FILES = frozenset(
-    {"modules.json", "sentence_bert_config.json", "1_Pooling", "1_Pooling/config.json"}
-)
+_POOLING, _MORE = "1_Pooling/config.json", "config_sentence_transformers.json"
+FILES = frozenset({"modules.json", "sentence_bert_config.json", "1_Pooling", _POOLING, _MORE})
 """What `write_sentence_settings` writes."""
+
+PromptRole = Literal["text", "query", "document"]
+_ROLES: Mapping[PromptRole, tuple[str, ...]] = {
+    "text": (),
+    "query": ("query",),
+    "document": ("document", "passage", "corpus"),
+}
 
 
 class SentenceSettings(Settings):
@@ -52,6 +59,19 @@ class SentenceSettings(Settings):
     pooling: SentencePooling = "mean"
     normalize: bool = Field(False, description="whether vectors have length 1")
     max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")
+    more: dict[str, Any] = Field({}, description=f"what {_MORE} says")
+
+    def prompt(self, role: PromptRole = "text") -> str:
+        """What is put before each text, as sentence-transformers chooses it.
+
+        Args:
+            role: a query and what it searches may have prompts of their own; others have the
+                default one, if there is one.
+        """
+        prompts: Mapping[str, str] = self.more.get("prompts") or {}
+        found = [prompts[name] for name in _ROLES[role] if name in prompts]
+        default = self.more.get("default_prompt_name")
+        return next(iter(found), "" if default is None else prompts[default])
 
 
 def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSettings | None:
@@ -96,6 +116,9 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
             values["normalize"] = True
         else:
             raise CheckpointError(f"the module {kind!r} is not supported", where=str(file))
+    if (directory / _MORE).is_file():
+        poolings = [directory / path / "config.json" for kind, path in parts if kind == "Pooling"]
+        values["more"] = _more(directory / _MORE, poolings)
     return SentenceSettings.parse(values, where=str(file))
 
 
@@ -107,7 +130,7 @@ def is_cross_encoder(directory: Path, config: Mapping[str, Any]) -> bool:
     """
     if config.keys() & {"sentence_transformers", "sbert_ce_default_activation_function"}:
         return True
-    file = directory / "config_sentence_transformers.json"
+    file = directory / _MORE
     return file.is_file() and read_json(file).get("model_type") == "CrossEncoder"
 
 
@@ -127,9 +150,32 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
     for name, content in (
         ("modules.json", modules),
         ("sentence_bert_config.json", limits),
-        ("1_Pooling/config.json", pooling),
+        (_POOLING, pooling),
+        *([(_MORE, settings.more)] if settings.more else []),
     ):
         files.write_json(directory / name, content)
+
+
+def _more(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
+    """What the file says, if its prompts can be followed with the poolings of these files."""
+    found = dict(read_json(file))
+    prompts, default = found.get("prompts") or {}, found.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
+        raise CheckpointError("has prompts that are no texts by name", where=str(file))
+    if default is not None and default not in prompts:
+        raise CheckpointError(
+            f"default_prompt_name is {default!r}, which is none of the prompts",
+            where=str(file),
+            fix="Set it to null, or add the prompt.",
+        )
+    for pooling in poolings if any(prompts.values()) else ():
+        if read_json(pooling).get("include_prompt") is False:
+            raise CheckpointError(
+                "include_prompt=false is not supported beside prompts",
+                where=str(pooling),
+                fix=f"Remove the prompts from {_MORE}; texts then have none.",
+            )
+    return found
 
 
 def _pooling(file: Path) -> SentencePooling:

@@ -160,11 +160,17 @@ class Embedder(States):
     ) -> None:
         super().__init__(network, tokenizer, settings, engine)
         self.pooling, self.normalize = settings.pooling, settings.normalize
+        self.prompt = settings.prompt
         if self.pooling == "pooler":
             if network.encoder.pooler is None:
                 raise SettingsError("pooling='pooler': the model has no pooler")
             if self.layers != [self.config.num_hidden_layers]:
                 raise SettingsError("pooling='pooler' is of the last layer alone")
+
+    def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
+        """Tokenise texts, with the prompt before each; see `States.encode`."""
+        prompt = self.prompt
+        return super().encode([prompt + text for text in texts] if prompt else texts, where)
 
     @property
     def width(self) -> int:

@@ -13,6 +13,15 @@ from ..literals import Combine, InferencePrecision, Pooling
 from ..settings import Settings, with_default
 from ..tables.reading import TableOptions
 
+_LATER = {"deterministic": False, "prompt": ""}
+"""Settings that earlier releases did not have, as those computed."""
+
+
+def noted(settings: Settings) -> dict[str, Any]:
+    """What a note beside results says of settings; that of an earlier release says the same."""
+    found = settings.model_dump(mode="json")
+    return {name: value for name, value in found.items() if _LATER.get(name) != value}
+
 
 class EngineSettings(Settings):
     """How rows are run through a network; `precision` and `deterministic` alone change answers."""
@@ -33,12 +42,6 @@ class EngineSettings(Settings):
         description="a text's numbers have the same bits whatever it is batched with, also in bf16 "
         "on processors with AMX, where that takes longer; on other CPUs they have anyway",
     )
-
-    def noted(self) -> dict[str, Any]:
-        """What a note beside results says; notes of earlier releases lack what is left out here."""
-        return self.model_dump(
-            mode="json", exclude=None if self.deterministic else {"deterministic"}
-        )
 
 
 class LayerSettings(Settings):
@@ -64,6 +67,9 @@ class EmbedSettings(LayerSettings):
     )
     normalize: bool = Field(
         False, description="whether vectors have length 1; as the model was saved"
+    )
+    prompt: str = Field(
+        "", description='put before each text, such as "query: "; as the model was saved'
     )
 
 

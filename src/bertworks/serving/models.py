@@ -170,7 +170,8 @@ class Served:
     ) -> EmbedRunner:
         def make() -> EmbedRunner:
             engine = self.engine(precision).with_values(batch_tokens=WHOLE)
-            return kind(self.model.embedder(**engine.model_dump(), normalize=False, **settings))
+            how = {**engine.model_dump(), **settings, "normalize": False, "prompt": ""}
+            return kind(self.model.embedder(**how))  # requests have their prompts put before
 
         return self._runner((kind, precision, *sorted(settings.items())), make)
 

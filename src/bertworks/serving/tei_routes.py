@@ -227,6 +227,7 @@ async def encode(body: EncodeRequest, request: Request) -> Response:
         served.embed(body.precision, **settings),
         placed("texts", body.texts, single=False),
         normalize=normalize,
+        prompt=service.prompt(served, None),
     )
     results = await encoded(found, body.encoding_format)
     return reply(request, {"id": body.id, "results": results, "status": 200})
