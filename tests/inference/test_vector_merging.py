@@ -103,6 +103,7 @@ def test_what_does_not_belong_together(model, tmp_path):
     other.encoder.embeddings.word_embeddings.weight.data[5] += 1
     of_model = make("model", "3/3", of=other)
     pooled = make("pooled", "2/3", pooling="cls")
+    prompted = make("prompted", "2/3", prompt="a ")
     texts = make("texts", "3/3", ["b", *TEXTS[1:]])
     last = make("last", "3/3", [*TEXTS[:-1], "b"])
     more = make("more", "3/3", [*TEXTS, "a"])
@@ -114,6 +115,7 @@ def test_what_does_not_belong_together(model, tmp_path):
         ([one, two, three, two], f"{two}: is part 2/3, as {two} is"),
         ([one, two, of_model], f"{of_model}: does not belong to {one}: of another model"),
         ([one, pooled, three], f"{pooled}: does not belong to {one}: pooling='cls', not 'mean'"),
+        ([one, prompted, three], f"{prompted}: does not belong to {one}: prompt='a ', not ''"),
         ([one, two, texts], f"{texts}: does not belong to {one}: of other texts"),
         ([one, two, last], f"{last}: does not belong to {one}: of other texts"),
         ([one, two, more], f"{more}: does not belong to {one}: of other texts"),

@@ -18,6 +18,7 @@ from tests.crashes import contents, crashing, needs_proc
 import bertworks as bw
 from bertworks.errors import BertworksWarning, DataError, OutputError, SettingsError
 from bertworks.inference import vector_files, vectors
+from bertworks.inference.notes import note_file
 from bertworks.inference.vector_files import layout_of
 from bertworks.inference.vectors import _name
 
@@ -184,12 +185,31 @@ def test_what_is_another_run(model, out):
         (other, TEXTS, {}, "begun with another model"),
         (model, TEXTS, {"pooling": "cls"}, "with pooling='mean', not 'cls'"),
         (model, TEXTS, {"layers": [-2]}, r"with layers=\[-1\], not \[-2\]"),
+        (model, TEXTS, {"prompt": "a "}, "with prompt='', not 'a '"),
+        (model, TEXTS, {"deterministic": True}, "with deterministic=False, not True"),
         (model, TEXTS[1:], {}, "begun with other texts"),
         (model, TEXTS[:3], {}, "begun with other texts"),
     ):
         with pytest.raises(DataError, match=says):
             asked.embed_to(out, texts, **WINDOW, **settings)
     assert model.embed_to(out, TEXTS, **WINDOW).new == 22
+
+
+@pytest.mark.parametrize("settings", [{"prompt": "a "}, {"deterministic": True}])
+def test_settings_that_earlier_releases_lacked_are_noted_where_they_change_something(
+    model, out, settings
+):
+    with pytest.raises(StopError):
+        model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
+    noted = json.loads(note_file(out).read_text())["made_with"]
+    assert not noted.keys() & settings.keys()
+    assert model.embed_to(out, TEXTS, **WINDOW).new == 22  # as with the note of such a release
+    with_it = out.with_name(f"with-{out.name}")
+    with pytest.raises(StopError):
+        model.embed_to(with_it, stopped(TEXTS, 9), **WINDOW, **settings)
+    with pytest.raises(DataError, match=f"was begun with {next(iter(settings))}="):
+        model.embed_to(with_it, TEXTS, **WINDOW)
+    assert model.embed_to(with_it, TEXTS, **WINDOW, **settings).new == 22
 
 
 def test_what_is_in_the_way(model, out, tmp_path):

@@ -14,6 +14,7 @@ from ..errors import DataError
 from ..locks import claim
 from ..parts import in_order
 from .notes import Note, checksum_of, note_file
+from .settings import setting_in
 from .vector_files import Layout, TokenParquet, append, layout_of
 from .vectors import WrittenVectors
 
@@ -116,7 +117,7 @@ def _stranger(path: Path, first: Path, difference: str) -> DataError:
 def _difference(first: Note, part: Note, before: Note) -> str | None:
     """What a part has that does not fit to the first one and to the sum of those before it."""
     for name in {**first.made_with, **part.made_with}:
-        value, other = first.made_with.get(name), part.made_with.get(name)
+        value, other = setting_in(first.made_with, name), setting_in(part.made_with, name)
         if other != value:
             return "of another model" if name == "model" else f"{name}={other!r}, not {value!r}"
     if (part.total, part.first, part.before) != (first.total, before.rows, before.texts):

@@ -5,6 +5,7 @@ Nothing here imports torch, so that help on settings is fast.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -21,6 +22,11 @@ def noted(settings: Settings) -> dict[str, Any]:
     """What a note beside results says of settings; that of an earlier release says the same."""
     found = settings.model_dump(mode="json")
     return {name: value for name, value in found.items() if _LATER.get(name) != value}
+
+
+def setting_in(note: Mapping[str, Any], name: str) -> Any:
+    """What a note says of a setting."""
+    return note.get(name, _LATER.get(name))
 
 
 class EngineSettings(Settings):

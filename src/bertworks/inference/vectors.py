@@ -38,6 +38,7 @@ from ..text.tokenizer import Tokenizer
 from .engine import chunks, threads_of_worker
 from .features import Embedder, TokenFeatures
 from .notes import FORMAT_VERSION, Note, checksum_of, crc, digest, note_file, note_of_part
+from .settings import setting_in
 from .vector_files import Layout, TokenParquet, layout_of
 
 
@@ -323,7 +324,7 @@ def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
     if note.format_version != FORMAT_VERSION:
         raise DataError("is of another version of bertworks", where=str(beside), fix=fix)
     for name in {**begun.made_with, **note.made_with}:
-        was, value = note.made_with.get(name), begun.made_with.get(name)
+        was, value = setting_in(note.made_with, name), setting_in(begun.made_with, name)
         if was != value:
             what = (
                 "was begun with another model"
