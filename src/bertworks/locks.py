@@ -140,9 +140,10 @@ def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tup
     for _ in range(100):  # others may come and go
         with suppress(FileNotFoundError):  # another has just removed one
             made[:0] = [] if needed is None else make_directory(needed)
-        if needed == target and not target.is_dir():
+        is_inside = target.is_dir()
+        if needed == target and not is_inside:
             continue  # another has just removed it: a lock beside it would exclude nobody inside
-        path = target / LOCK if target.is_dir() else beside(target, "lock")
+        path = target / LOCK if is_inside else beside(target, "lock")
         try:
             handle = path.open("a+b")
         except FileNotFoundError:
