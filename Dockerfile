@@ -6,7 +6,8 @@
 FROM python:3.11-slim AS build
 WORKDIR /source
 ARG PIP_EXTRA_INDEX_URL
-COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
+RUN apt-get update && apt-get install --no-install-recommends -y gcc libc6-dev  # native code
+COPY pyproject.toml constraints.txt build_native.py README.md LICENSE NOTICE ./
 COPY recipes recipes
 COPY src src
 RUN python -m venv /venv \

@@ -1,6 +1,6 @@
 # Two commands on a fresh machine: `make demo` and `make test`.
 # Each makes the virtual environment .venv and installs what it needs, once: a stamp file in it
-# remembers that, until pyproject.toml or constraints.txt changes.
+# remembers that, until what the package is built from changes.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,6 +8,7 @@ BENCH ?= .venv-bench
 RESULTS ?= benchmarks/results
 INFINITY ?= .venv-infinity
 BIN := $(VENV)/bin
+PACKAGE := pyproject.toml constraints.txt build_native.py src/bertworks/native/layer.c
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-quick test-slow faults lint format docs bench bench-serving clean help
@@ -67,7 +68,7 @@ $(BIN)/python:
 	  || { echo "error: $(PYTHON) is older than Python 3.11. Run: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt
+$(BENCH)/.installed: $(PACKAGE) benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet -c constraints.txt -e .
 	$(BENCH)/bin/pip install --quiet -c constraints.txt -r benchmarks/requirements.txt
@@ -78,18 +79,18 @@ $(INFINITY)/.installed: benchmarks/infinity.txt
 	$(INFINITY)/bin/pip install --quiet -r benchmarks/infinity.txt
 	@touch $@
 
-$(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-demo: $(PACKAGE) | $(BIN)/python
 	$(PIP) -e ".[metrics,plots]"
 	@touch $@
 
-$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-docs: $(PACKAGE) | $(BIN)/python
 	$(PIP) -e ".[docs]"
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-test: $(PACKAGE) | $(BIN)/python
 	$(PIP) -e ".[test]"
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-dev: $(PACKAGE) | $(BIN)/python
 	$(PIP) -e ".[dev]"
 	@touch $@

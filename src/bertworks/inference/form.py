@@ -2,11 +2,12 @@
 
     module (trained, shared, never changed here) ─► frozen form for one precision ─► answers
 
-A form is a second tree of the same modules in evaluation mode. Its linear maps hold their weights
+A form is a second tree of the same modules in evaluation mode. Its layers are computed by native
+code where that is possible (`inference/native.py`). Elsewhere its linear maps hold their weights
 in the form's dtype, laid out for oneDNN's kernels where the processor has them, with the activation
-of the feed-forward layers in the same kernel; everything else is shared with the module. Nothing in
-a form changes once it is made, so threads may share it, and may use forms of several precisions at
-once. A form whose module has other weights by now is replaced at its next use.
+of the feed-forward layers in the same kernel. All else is shared with the module. Nothing in a form
+changes once it is made, so threads may share it, and may use forms of several precisions at once. A
+form whose module has other weights by now is replaced at its next use.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ..model.eight_bits import CalibratedLinear, QuantizedLinear
 from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
 from ..model.heads import MLMHead
 from ..model.layers import ACTIVATIONS, Embeddings, Linear
+from .native import FrozenNativeLayer, native_layers
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -278,6 +280,12 @@ class _Freezing:
         }
         self.fixed_rows = weight.is_cpu and fixed_rows
         self.packs = weight.is_cpu and has_packed_kernels(dtype or weight.dtype)
+        self.native = {
+            layer: module.config
+            for module in network.modules()
+            if isinstance(module, Encoder)
+            for layer in native_layers(module, dtype, int8)
+        }
         self.twins: dict[nn.Module, nn.Module] = {}
 
     def twin(self, module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
@@ -290,6 +298,10 @@ class _Freezing:
             return self.twins[module]
         if isinstance(module, Embeddings):
             dtype = None  # see there
+        if isinstance(module, Layer) and module in self.native:
+            native = self.twins[module] = twin_of(module, module._modules)
+            FrozenNativeLayer.prepare(native, self.native[module], bool(self.quantized))
+            return native
         twin = twin_of(
             module,
             {

@@ -77,14 +77,14 @@ class InputCodes:
 
     def of(self, x: Float[Tensor, "rows inputs"]) -> UInt8[Tensor, "rows inputs"]:
         """Codes, shifted by 128 into unsigned numbers; what is out of range has the nearest."""
-        start, inverse = self._line
+        start, inverse = self.line
         codes = torch.empty(x.shape, dtype=torch.int8, device=x.device)
         for some, place in zip(torch.split(x, _AT_ONCE), torch.split(codes, _AT_ONCE), strict=True):
             place.copy_(torch.addcmul(start, some.float(), inverse).round_().clamp_(-_ZERO, 127))
         return codes.bitwise_xor_(-_ZERO).view(torch.uint8)
 
     @cached_property
-    def _line(self) -> tuple[Tensor, Tensor]:
+    def line(self) -> tuple[Tensor, Tensor]:
         """Code before rounding, as a line: its value at an input of zero, and its slope."""
         inverse = self.steps.reciprocal()
         return -self.offsets * inverse, inverse

@@ -1,0 +1,113 @@
+"""Layers of a frozen form that native code computes, where a network and the processor allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..model.config import EncoderConfig
+from ..model.eight_bits import codes_of
+from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
+from ..model.layers import LayerNorm, Linear
+from ..native import ACTIVATIONS, PANEL, NativeLayer, NativeMap, has_kernels
+from ..packed import Packed
+
+
+class FrozenNativeLayer(Layer):
+    """The same in one call, in bfloat16."""
+
+    native: NativeLayer
+
+    def forward(
+        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        assert isinstance(scope.packed, Packed)
+        return self.native(hidden, scope.packed)
+
+    @staticmethod
+    def prepare(layer: Layer, config: EncoderConfig, int8: bool) -> None:
+        """Make a layer one that native code computes, in place; its parameters stay as they are."""
+        parts = _Parts.of(layer)
+        assert parts is not None
+        packed = _eight_bit_map if int8 else _bfloat16_map
+        layer.__class__ = FrozenNativeLayer
+        assert isinstance(layer, FrozenNativeLayer)
+        layer.native = NativeLayer(
+            [packed(linear) for linear in parts.maps],
+            [(norm.weight, _bias(norm), norm.eps) for norm in parts.norms],
+            config.num_attention_heads,
+            config.hidden_act,
+        )
+
+
+def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> list[Layer]:
+    """The layers of an encoder that native code can compute.
+
+    Args:
+        dtype: what the encoder computes in.
+        int8: whether products are of 8-bit numbers.
+    """
+    config = encoder.config
+    widths = (config.hidden_size, config.intermediate_size, config.head_size)
+    fits = (
+        dtype is torch.bfloat16
+        and next(encoder.parameters()).is_cpu
+        and has_kernels("int8" if int8 else "bf16")
+        and config.attention == "bidirectional"
+        and config.positions != "rotary"
+        and not config.norm_first
+        and not config.gated
+        and config.hidden_act in ACTIVATIONS
+        and all(width % PANEL == 0 for width in widths)
+        and all(config.window(number) is None for number in range(config.num_hidden_layers))
+    )
+    layers: Iterable[nn.Module] = encoder.layers if fits else []
+    return [layer for layer in layers if isinstance(layer, Layer) and _Parts.of(layer) is not None]
+
+
+class _Parts(NamedTuple):
+    """What a layer consists of, in the order in which it is computed."""
+
+    maps: tuple[Linear, Linear, Linear, Linear]
+    norms: tuple[LayerNorm, LayerNorm]
+
+    @staticmethod
+    def of(layer: Layer) -> _Parts | None:
+        """None if a part is not the package's: an adapter's, or another class of a user's."""
+        mix, fed = layer.attention, layer.feed_forward
+        if (
+            type(layer) is not Layer
+            or type(mix) is not SelfAttention
+            or type(fed) is not FeedForward
+        ):
+            return None
+        maps = (mix.query_key_value, mix.output, fed.intermediate, fed.output)
+        norms: tuple[nn.Module, nn.Module] = (layer.attention_norm, layer.feed_forward_norm)
+        first, second = norms
+        if not all(type(linear) is Linear for linear in maps):
+            return None
+        if not (type(first) is LayerNorm and type(second) is LayerNorm):
+            return None
+        return _Parts(maps, (first, second))
+
+
+def _bfloat16_map(linear: Linear) -> NativeMap:
+    return NativeMap.of_weight(linear.weight, _bias(linear))
+
+
+def _eight_bit_map(linear: Linear) -> NativeMap:
+    """See `QuantizedLinear.prepare`, whose numbers these are."""
+    weight, inputs = linear.weight.detach().float(), linear.input_codes
+    if inputs is None or not inputs.are_for(weight):
+        return NativeMap.of_codes(*codes_of(weight), _bias(linear))
+    start, slope = (part.expand(linear.in_features) for part in inputs.line)
+    codes, scales = codes_of(weight * inputs.steps)
+    return NativeMap.of_codes(codes, scales, _bias(linear) + inputs.shift, (start, slope))
+
+
+def _bias(part: Linear | LayerNorm) -> Tensor:
+    return part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias.detach()

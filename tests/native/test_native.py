@@ -1,0 +1,280 @@
+"""Layers by native code: beside float64, bit for bit in any batch, and what happens without it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import build_native
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from bertworks import native
+from bertworks.errors import CheckpointError
+from bertworks.inference.form import FrozenLayer, frozen_form
+from bertworks.inference.native import FrozenNativeLayer
+from bertworks.model.config import EncoderConfig
+from bertworks.model.encoder import Encoder
+from bertworks.native import has_kernels
+from bertworks.packed import Packed
+from tests.inference.test_bits import model_of, texts_of
+
+needs_kernels = pytest.mark.skipif(
+    not has_kernels("bf16"), reason="no native code: another processor, or no compiler built it"
+)
+CONFIG = EncoderConfig(
+    vocab_size=40,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=96,
+    max_position_embeddings=1200,
+    initializer_range=0.05,
+)
+
+
+@pytest.fixture(autouse=True)
+def _numbers_around_8_bits_are_bfloat16(auto_is_float32: None, monkeypatch) -> None:
+    """As on a processor that is fast at it, which those with native code are."""
+    monkeypatch.setattr("bertworks.model.device.is_fast_at_bfloat16", lambda _: True)
+
+
+def encoder_of(**values) -> Encoder:
+    """One whose norms and biases do something, with weights that bfloat16 holds exactly."""
+    torch.manual_seed(0)
+    encoder = Encoder(CONFIG.with_values(**values), pooler=False).eval()
+    with torch.no_grad():
+        for weight in encoder.parameters():
+            weight.add_(torch.randn_like(weight) * 0.05)
+            weight.copy_(weight.bfloat16())
+    return encoder
+
+
+def pack(*lengths: int) -> Packed:
+    random = np.random.default_rng(0)
+    return Packed.from_arrays([random.integers(0, 40, length) for length in lengths]).to("cpu")
+
+
+def states(encoder: Encoder, packed: Packed, precision="bf16") -> torch.Tensor:
+    with torch.inference_mode():
+        form = frozen_form(encoder, precision)
+        assert all(type(layer) is FrozenNativeLayer for layer in form.layers)
+        return form(packed)
+
+
+def error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """The norm of what differs, beside that of the exact result."""
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+def portable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertworks.inference.native.has_kernels", lambda _: False)
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"hidden_act": "gelu_new"},
+        {"hidden_act": "relu"},
+        {"use_bias": False, "norm_bias": False},
+        {"hidden_size": 160, "num_attention_heads": 5, "intermediate_size": 32},
+        {"hidden_size": 384, "num_attention_heads": 3, "intermediate_size": 1536},
+        {"num_hidden_groups": 1},
+    ],
+)
+def test_beside_float64(values, precision, monkeypatch):
+    encoder, packed = encoder_of(**values), pack(1, 2, 5, 5, 13, 31, 32, 33, 64, 129, 512)
+    with torch.no_grad():
+        exact = encoder.double()(packed)
+    encoder.float()
+    found = states(encoder, packed, precision)
+    portable(monkeypatch)
+    with torch.inference_mode():
+        other = frozen_form(encoder_of(**values), precision)
+        assert all(isinstance(layer, FrozenLayer) for layer in other.layers)
+        expected = other(packed)
+    assert found.dtype is torch.bfloat16
+    # Not much further from the truth than PyTorch's kernels are, which round more often.
+    assert error(found, exact) < 1.1 * error(expected.bfloat16(), exact) < 0.05
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@settings(max_examples=20)
+@given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=40), seed=st.integers(0, 99))
+def test_packs_change_no_bit(precision, lengths, seed):
+    encoder = encoder_of()
+    random = np.random.default_rng(seed)
+    rows = [random.integers(0, 40, length) for length in lengths]
+    whole = states(encoder, Packed.from_arrays(rows).to("cpu"), precision)
+    edges = np.cumsum([0, *lengths])
+    for row, start, end in zip(rows, edges[:-1], edges[1:], strict=True):
+        assert torch.equal(states(encoder, Packed.from_arrays([row]).to("cpu"), precision),
+                           whole[start:end])  # fmt: skip
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_batches_of_rows_and_threads_change_no_bit(precision):
+    """More rows than go through the phases at once, and one sequence that is as long alone."""
+    encoder = encoder_of()
+    packed = pack(*range(1, 60), 1100, *[7] * 200)
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(states(encoder, packed, precision))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    assert torch.equal(states(encoder, pack(*range(1, 60), 1100), precision), found[0][:2870])
+
+
+@needs_kernels
+def test_callers_in_many_threads():
+    encoder, packs = encoder_of(), [pack(*range(1, 9 + at)) for at in range(8)]
+    expected = [states(encoder, packed) for packed in packs]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            found = pool.map(lambda packed: states(encoder, packed), packs)
+            assert all(map(torch.equal, found, expected))
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize(
+    "part", ["attention.query_key_value", "attention.output", "feed_forward.intermediate"]
+)
+def test_what_is_not_finite_stays_so(part, precision):
+    model = model_of(64)
+    linear = model.encoder.layers[0].get_submodule(part)
+    with torch.no_grad():
+        linear.bias[0] = torch.nan  # of the queries, among others
+    with pytest.raises(CheckpointError, match="not finite"):
+        model.embed("a b c", precision=precision)
+
+
+@needs_kernels
+def test_calibrated_codes_are_those_of_the_kernels(monkeypatch):
+    model, texts = model_of(96), texts_of(40)
+    model.calibrate(texts)
+    exact = model.embed(texts, precision="fp32")
+    found = model.embed(texts, precision="int8", normalize=True)
+    portable(monkeypatch)
+    other = model_of(96)
+    other.calibrate(texts)
+    expected = other.embed(texts, precision="int8", normalize=True)
+    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+    assert (found * exact).sum(1).min() > (expected * exact).sum(1).min() - 0.002 > 0.98
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"norm_first": True},
+        {"attention": "causal"},
+        {"gated": True},
+        {"positions": "rotary"},
+        {"local_attention": 8, "global_attention_every": 2},
+        {"hidden_act": "silu"},
+        {"hidden_size": 48},
+        {"num_attention_heads": 4},
+        {"intermediate_size": 80},
+    ],
+)
+def test_other_networks_are_computed_by_pytorch(values):
+    form = frozen_form(encoder_of(**values), "bf16")
+    assert not any(isinstance(layer, FrozenNativeLayer) for layer in form.layers)
+
+
+@needs_kernels
+def test_layers_with_parts_of_anothers_are_called_as_they_are():
+    encoder = encoder_of()
+    fed = encoder.layers[1].feed_forward
+    fed.output = nn.Sequential(fed.output, nn.ReLU())
+    kinds = [type(layer) for layer in frozen_form(encoder, "bf16").layers]
+    assert kinds[0] is FrozenNativeLayer and kinds[1] is not FrozenNativeLayer
+
+
+@needs_kernels
+def test_packing():
+    """Each number is where layer.c says, and half panels are filled up with zeros."""
+    for outputs, inputs, group, dtype in (
+        (32, 2, 2, torch.bfloat16),
+        (70, 34, 2, torch.bfloat16),
+        (33, 44, 4, torch.int8),
+    ):
+        rows = torch.randint(-9, 9, (outputs, inputs)).to(dtype)
+        packed = native._packed(rows, group).view(-1, inputs // group, native.PANEL, group)
+        padded = nn.functional.pad(rows.float(), (0, 0, 0, -outputs % native.PANEL))
+        expected = padded.view(-1, native.PANEL, inputs // group, group).transpose(1, 2)
+        assert torch.equal(packed.float(), expected)
+
+
+@pytest.fixture
+def fresh_library(monkeypatch):
+    """The library is looked for again, during the test and after it."""
+    native._library.cache_clear()
+    yield
+    monkeypatch.undo()
+    native._library.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_library")
+def test_without_the_library(tmp_path, monkeypatch):
+    monkeypatch.setattr(native, "LIBRARY", tmp_path / "layer.so")
+    assert not has_kernels("bf16")
+    assert model_of(64).embed("a b", precision="bf16").shape == (1, 64)
+
+
+@needs_kernels
+@pytest.mark.usefixtures("fresh_library")
+def test_a_library_of_another_source_is_not_used(tmp_path, monkeypatch):
+    other = tmp_path / "layer.c"
+    other.write_bytes(native.SOURCE.read_bytes() + b"\n")
+    monkeypatch.setattr(native, "SOURCE", other)
+    with pytest.warns(RuntimeWarning, match=r"another layer\.c.*build_native"):
+        assert not has_kernels("bf16")
+
+
+def test_it_can_be_switched_off(monkeypatch):
+    monkeypatch.setenv("BERTWORKS_NATIVE", "0")
+    assert not has_kernels("bf16")
+
+
+@needs_kernels
+def test_where_there_is_amx_pytorch_computes(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    assert not has_kernels("bf16")
+
+
+def test_building_without_a_compiler_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(build_native, "LIBRARY", tmp_path / "layer.so")
+    monkeypatch.setenv("CC", "no-such-compiler -O9")
+    assert "no C compiler: no-such-compiler" in build_native.compile_native()
+    monkeypatch.setenv("CC", "false")
+    assert build_native.compile_native().startswith("false says")
+    monkeypatch.setattr(build_native.sys, "platform", "win32")
+    assert build_native.compile_native() == "it is for Linux on x86-64"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_what_a_build_adds_to_a_wheel(tmp_path, monkeypatch):
+    pytest.importorskip("hatchling", reason="hatchling is there while a wheel is built")
+    hook = SimpleNamespace(root=str(build_native.NATIVE.parents[2]))
+    data = {"artifacts": [], "pure_python": True}
+    build_native.NativeCode.initialize(hook, "standard", data)
+    assert data["artifacts"] == ["/src/bertworks/native/layer.so"]
+    assert data["tag"].startswith("py3-none-linux_") and not data["pure_python"]
