@@ -8,7 +8,7 @@ fastest, since attention on the CPU runs once per group of neighbouring sequence
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -84,15 +84,14 @@ class Layout:
 
     def to(self: LayoutT, device: torch.device | str) -> LayoutT:
         """The same with tensors on `device`; itself, if they are there already."""
-        arrays = {
-            part.name: value
-            for part in fields(self)
-            if hasattr(value := getattr(self, part.name), "shape")
+        held = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        moved = {
+            name: _to_tensor(value, device) if hasattr(value, "shape") else value
+            for name, value in held.items()
         }
-        moved = {name: _to_tensor(value, device) for name, value in arrays.items()}
-        if all(moved[name] is value for name, value in arrays.items()):
+        if all(moved[name] is value for name, value in held.items()):
             return self
-        return replace(self, **moved)
+        return type(self)(**moved)
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,6 +58,7 @@ class States:
         engine: EngineSettings,
     ) -> None:
         self.network, self.tokenizer = network, tokenizer
+        self.device = next(network.parameters()).device
         self.settings, self.engine = settings, engine
         self.config = network.encoder.config
         self.layers = _layers(settings.layers, self.config.num_hidden_layers)
@@ -99,9 +100,8 @@ class States:
 
     def batches(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Packs of texts of much the same length, longest first, on the encoder's device."""
-        device = next(self.network.parameters()).device
         most = self.engine.batch_tokens
-        if device.type == "cpu":  # whose memory grows with them, and its speed does not
+        if self.device.type == "cpu":  # whose memory grows with them, and its speed does not
             most = min(most, _TOKENS_OF_A_THREAD * torch.get_num_threads())
         for part in by_tokens(texts, most):
             ordered = part[::-1]  # in order of length, which makes attention's groups large
@@ -110,7 +110,7 @@ class States:
                 Packed.from_arrays(
                     [text.encoding.input_ids for text in ordered],
                     [text.encoding.token_type_ids for text in ordered],
-                ).to(device),
+                ).to(self.device),
             )
 
     def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Container, Iterator, Mapping
+from itertools import chain
+from operator import attrgetter, is_
 from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -21,6 +23,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Num
+from numpy import ndarray
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -35,6 +38,8 @@ from ..model.layers import ACTIVATIONS, Embeddings, Linear
 from .native import FrozenNativeLayer, native_layers
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+_version = attrgetter("_version")
 
 _ROWS = 2048  # of a block of the feed-forward layers
 _FIXED_ROWS = 1024  # of each product, where results must not depend on their number; divides _ROWS
@@ -203,33 +208,37 @@ class _Form:
         self, network: nn.Module, dtype: torch.dtype | None, int8: bool, fixed_rows: bool
     ) -> None:
         # The tables in which modules hold their parameters, buffers and submodules.
-        self._held = [
-            (table, name, held)
+        self._tables: list[dict[str, Any]] = [
+            table
             for module in network.modules()
             for table in (module._parameters, module._buffers, module._modules)
-            for name, held in table.items()
         ]
-        tensors = [held for *_, held in self._held if isinstance(held, Tensor)]
-        tracked = (tensor for tensor in tensors if not tensor.is_inference())  # has a version
-        self._tensors = [(tensor, tensor._version, tensor.data_ptr()) for tensor in tracked]
-        self._numbers = [(view, view[0]) for tensor in tensors for view in _one_number(tensor)]
+        self._sizes = [len(table) for table in self._tables]
+        self._held = [*chain.from_iterable(map(dict.values, self._tables))]
+        tensors = [held for held in self._held if isinstance(held, Tensor)]
+        # Those that have a version.
+        self._tensors = [tensor for tensor in tensors if not tensor.is_inference()]
+        self._versions = [*map(_version, self._tensors)]
+        self._addresses = [*map(Tensor.data_ptr, self._tensors)]
+        self._views = [view for tensor in tensors for view in _one_number(tensor)]
+        self._numbers = [*map(ndarray.tobytes, self._views)]
         with torch.no_grad():
             self.network = _Freezing(network, dtype, int8, fixed_rows).twin(network, dtype)
 
     def is_current(self) -> bool:
         """Whether the module still holds what the form was made of."""
-        # Plain loops: this is done at each call, of a single short text too.
-        for table, name, held in self._held:
-            if table.get(name) is not held:
-                return False
-        for tensor, version, address in self._tensors:
-            if tensor._version != version or tensor.data_ptr() != address:
-                return False
-        return all(view[0] == number for view, number in self._numbers)
+        # No loop in Python: this is done at each call, of a single short text too.
+        return (
+            [*map(len, self._tables)] == self._sizes
+            and all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._held))
+            and [*map(_version, self._tensors)] == self._versions
+            and [*map(Tensor.data_ptr, self._tensors)] == self._addresses
+            and [*map(ndarray.tobytes, self._views)] == self._numbers
+        )
 
     def is_of(self, tensors: Container[int]) -> bool:
         """Whether it was made of a tensor that is among those with these identities."""
-        return any(id(tensor) in tensors for tensor, *_ in self._tensors)
+        return any(id(tensor) in tensors for tensor in self._tensors)
 
 
 def _one_number(tensor: Tensor) -> Iterator[NDArray[Any]]:

@@ -311,8 +311,9 @@ class Encoder(nn.Module):
             hidden = align_rows(rows)
         has_more = hidden is not rows
         scopes = self._scopes(packed, hidden, memory)
+        layers = list(self.layers)
         for group, scope in zip(config.layer_groups[layer:], scopes[layer:], strict=True):
-            compute: Callable[..., Tensor] = self.layers[group]
+            compute: Callable[..., Tensor] = layers[group]
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 compute = partial(checkpoint, compute, use_reentrant=False)
             hidden = compute(hidden, scope)

@@ -23,6 +23,7 @@
 #define BLOCK_BYTES 262144  /* of a block of inputs: it stays in the second cache */
 #define BATCH_ROWS 1024     /* that go through the phases at once: they stay in the third */
 #define LINE 64             /* bytes of a register, and of a cache line */
+#define AHEAD 2048          /* bytes of a panel that are asked for before they are needed */
 #define PAUSES 2000         /* until a thread that waits lets others have its processor */
 
 typedef uint16_t bf16;
@@ -88,6 +89,8 @@ INLINE void store_bf16(bf16 *to, __m512 x) {
         for (int r = 0; r < rows; r += 3) row[r / 3] = a + r * stride;                             \
         for (int64_t at = 0; at < groups; at++, panel += 2 * LINE) {                               \
             __m512i left = _mm512_loadu_si512(panel), right = _mm512_loadu_si512(panel + LINE);    \
+            _mm_prefetch(panel + AHEAD, _MM_HINT_T0);                                              \
+            _mm_prefetch(panel + AHEAD + LINE, _MM_HINT_T0);                                       \
             for (int r = 0; r < rows; r++) {                                                       \
                 __m512i x = _mm512_set1_epi32(*(const int *)(row[r / 3] + (r % 3) * stride));      \
                 total[r][0] = DOT(total[r][0], x, left);                                           \
