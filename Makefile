@@ -8,7 +8,7 @@ BENCH ?= .venv-bench
 RESULTS ?= benchmarks/results
 INFINITY ?= .venv-infinity
 BIN := $(VENV)/bin
-PACKAGE := pyproject.toml constraints.txt build_native.py src/bertworks/native/layer.c
+PACKAGE := pyproject.toml constraints.txt build_native.py $(wildcard src/bertworks/native/*.[ch])
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-quick test-slow faults lint format docs bench bench-serving clean help

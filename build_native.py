@@ -1,6 +1,6 @@
 """Compile the package's native code, if there is a C compiler; hatch calls it when it builds.
 
-    python build_native.py      # the library of a checkout again, after a change of layer.c
+    python build_native.py      # the library of a checkout again, after a change of a C file
 
 Without a compiler, or elsewhere than on Linux on x86-64, the package is built without it: then
 inference takes PyTorch's kernels alone (docs/performance.md). The library is chosen by the
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 NATIVE = Path(__file__).parent / "src/bertworks/native"
-SOURCE, LIBRARY = NATIVE / "layer.c", NATIVE / "layer.so"
+LIBRARY = NATIVE / "native.so"
 FLAGS = ["-O3", "-fPIC", "-shared", "-fno-math-errno", "-Wall", "-Wextra"]
 
 
@@ -32,9 +32,11 @@ def compile_native() -> str | None:
     compiler = shlex.split(os.environ.get("CC", "cc"))
     if shutil.which(compiler[0]) is None:
         return f"there is no C compiler: {compiler[0]}"
-    unfinished = LIBRARY.with_name(f".layer-{os.getpid()}.so")
-    checksum = f"-DSOURCE={zlib.crc32(SOURCE.read_bytes())}u"
-    command = [*compiler, *FLAGS, checksum, str(SOURCE), "-o", str(unfinished)]
+    unfinished = LIBRARY.with_name(f".native-{os.getpid()}.so")
+    sources = sorted(NATIVE.glob("*.[ch]"))
+    checksum = zlib.crc32(b"".join(source.read_bytes() for source in sources))
+    files = [str(source) for source in sources if source.suffix == ".c"]
+    command = [*compiler, *FLAGS, f"-DSOURCE={checksum}u", *files, "-o", str(unfinished)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         unfinished.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Layers by native code: beside float64, bit for bit in any batch, and what happens without it."""
+"""Native code: beside float64, bit for bit in any batch, in training; and what happens without."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import build_native
 import numpy as np
@@ -15,14 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bertworks import native
+from bertworks import finetune, load, native
 from bertworks.errors import CheckpointError
 from bertworks.inference.form import FrozenLayer, frozen_form
 from bertworks.inference.native import FrozenNativeLayer
 from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
 from bertworks.native import has_kernels
-from bertworks.packed import Packed
+from bertworks.packed import Layout, Packed
+from bertworks.training.progress import Progress
 from tests.inference.test_bits import model_of, texts_of
 
 needs_kernels = pytest.mark.skipif(
@@ -70,7 +72,7 @@ def states(encoder: Encoder, packed: Packed, precision="bf16") -> torch.Tensor:
 
 def error(found: torch.Tensor, exact: torch.Tensor) -> float:
     """The norm of what differs, beside that of the exact result."""
-    return float((found.double() - exact).norm() / exact.norm())
+    return ((found.double() - exact).norm() / exact.norm()).item()
 
 
 def portable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +235,7 @@ def fresh_library(monkeypatch):
 
 @pytest.mark.usefixtures("fresh_library")
 def test_without_the_library(tmp_path, monkeypatch):
-    monkeypatch.setattr(native, "LIBRARY", tmp_path / "layer.so")
+    monkeypatch.setattr(native, "LIBRARY", tmp_path / "native.so")
     assert not has_kernels("bf16")
     assert model_of(64).embed("a b", precision="bf16").shape == (1, 64)
 
@@ -241,10 +243,10 @@ def test_without_the_library(tmp_path, monkeypatch):
 @needs_kernels
 @pytest.mark.usefixtures("fresh_library")
 def test_a_library_of_another_source_is_not_used(tmp_path, monkeypatch):
-    other = tmp_path / "layer.c"
-    other.write_bytes(native.SOURCE.read_bytes() + b"\n")
-    monkeypatch.setattr(native, "SOURCE", other)
-    with pytest.warns(RuntimeWarning, match=r"another layer\.c.*build_native"):
+    other = tmp_path / "other.c"
+    other.write_bytes(b"int other;")
+    monkeypatch.setattr(native, "SOURCES", [*native.SOURCES, other])
+    with pytest.warns(RuntimeWarning, match=r"other files.*build_native"):
         assert not has_kernels("bf16")
 
 
@@ -260,7 +262,7 @@ def test_where_there_is_amx_pytorch_computes(monkeypatch):
 
 
 def test_building_without_a_compiler_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(build_native, "LIBRARY", tmp_path / "layer.so")
+    monkeypatch.setattr(build_native, "LIBRARY", tmp_path / "native.so")
     monkeypatch.setenv("CC", "no-such-compiler -O9")
     assert "no C compiler: no-such-compiler" in build_native.compile_native()
     monkeypatch.setenv("CC", "false")
@@ -276,5 +278,163 @@ def test_what_a_build_adds_to_a_wheel(tmp_path, monkeypatch):
     hook = SimpleNamespace(root=str(build_native.NATIVE.parents[2]))
     data = {"artifacts": [], "pure_python": True}
     build_native.NativeCode.initialize(hook, "standard", data)
-    assert data["artifacts"] == ["/src/bertworks/native/layer.so"]
+    assert data["artifacts"] == ["/src/bertworks/native/native.so"]
     assert data["tag"].startswith("py3-none-linux_") and not data["pure_python"]
+
+
+def mixed(lengths: list[int], heads: int, size: int, seed: int = 0) -> torch.Tensor:
+    torch.manual_seed(seed)
+    return torch.randn(sum(lengths), 3 * heads * size).bfloat16()
+
+
+def formula(
+    qkv: torch.Tensor, lengths: list[int], heads: int, kept: list[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """Attention in the precision of its input; `kept` are the factors of dropout."""
+    found = []
+    for number, part in enumerate(torch.split(qkv, lengths)):
+        query, key, value = part.view(len(part), 3, heads, -1).permute(1, 2, 0, 3)
+        weights = torch.softmax(query @ key.transpose(1, 2) / query.shape[-1] ** 0.5, -1)
+        if kept is not None:
+            weights = weights * kept[number]
+        found.append((weights @ value).transpose(0, 1).flatten(1))
+    return torch.cat(found)
+
+
+def layout_of(lengths: list[int]) -> Layout:
+    return Layout.from_lengths(np.array(lengths)).to("cpu")
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("heads", "size", "lengths"),
+    [(2, 32, [1, 2, 5, 13, 31, 32, 33, 64, 100]), (3, 64, [128, 77, 3]), (1, 96, [300, 1])],
+)
+def test_attention_and_its_gradient_beside_float64(heads, size, lengths):
+    qkv, more = mixed(lengths, heads, size), 3  # rows of zeros after the last sequence
+    gradient = torch.randn(len(qkv) + more, heads * size).bfloat16()
+    exact = qkv.double().requires_grad_()
+    expected = formula(exact, lengths, heads)
+    expected.backward(gradient[:-more].double())
+    given = nn.functional.pad(qkv, (0, 0, 0, more)).requires_grad_()
+    found = native.attention(given, layout_of(lengths), heads, 0.0)
+    found.backward(gradient)
+    assert error(found[:-more], expected) < 0.004
+    for one, other in zip(given.grad[:-more].chunk(3, 1), exact.grad.chunk(3, 1), strict=True):
+        assert error(one, other) < 0.004
+    assert not found[-more:].any() and not given.grad[-more:].any()
+
+
+@needs_kernels
+def test_dropout_is_the_same_forward_and_backward():
+    heads, size, lengths, dropout = 3, 64, [40, 17, 64, 1], 0.3
+    layout, gradient = layout_of(lengths), torch.randn(sum(lengths), heads * size).bfloat16()
+
+    def run(qkv: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(7)
+        return native.attention(qkv, layout, heads, dropout)
+
+    # With one-hot values and equal scores a context is a row of what is kept of the weights.
+    seen = torch.zeros(sum(lengths), 3, heads, size, dtype=torch.bfloat16)
+    start = 0
+    for length in lengths:
+        seen[start : start + length, 2] = torch.eye(length, size)[:, None]
+        start += length
+    rows = run(seen.flatten(1)).view(-1, heads, size)
+    kept = [
+        (part[..., : len(part)].transpose(0, 1) > 0).double() / (1 - dropout)
+        for part in torch.split(rows, lengths)
+    ]
+    qkv = mixed(lengths, heads, size)
+    exact = qkv.double().requires_grad_()
+    expected = formula(exact, lengths, heads, kept)
+    expected.backward(gradient.double())
+    given = qkv.requires_grad_()
+    found = run(given)
+    found.backward(gradient)
+    assert error(found, expected) < 0.004
+    for one, other in zip(given.grad.chunk(3, 1), exact.grad.chunk(3, 1), strict=True):
+        assert error(one, other) < 0.006
+
+
+@needs_kernels
+@pytest.mark.parametrize("dropout", [0.1, 0.5])
+def test_so_many_weights_are_dropped(dropout):
+    """Over heads, queries, keys and sequences; one of two neighbours says nothing of the other."""
+    heads, size, lengths = 16, 64, [64] * 30
+    seen = torch.zeros(sum(lengths), 3, heads, size, dtype=torch.bfloat16)
+    seen[:, 2] = torch.eye(64).repeat(30, 1)[:, None]
+    torch.manual_seed(0)
+    found = native.attention(seen.flatten(1), layout_of(lengths), heads, dropout)
+    kept = (found.view(30, 64, heads, 64) > 0).double()
+    assert abs(kept.mean() - (1 - dropout)) < 6 * (dropout * (1 - dropout) / kept.numel()) ** 0.5
+    for over in ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)):
+        means = kept.mean(over)
+        count = kept.numel() / len(means)
+        assert (means - means.mean()).abs().max() < 6 * (dropout * (1 - dropout) / count) ** 0.5
+    for one, other in (
+        (kept[1:], kept[:-1]),
+        (kept[:, 1:], kept[:, :-1]),
+        (kept[:, :, 1:], kept[:, :, :-1]),
+        (kept[..., 1:], kept[..., :-1]),
+        (kept[:, 1:, :, 0], kept[:, 0, :, 1:].transpose(1, 2)),
+    ):
+        correlation = torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]
+        assert abs(correlation) < 5 / one.numel() ** 0.5
+
+
+@needs_kernels
+def test_a_network_learns_by_it_what_it_does_by_pytorch(monkeypatch):
+    """Gradients of all parameters, in bfloat16, as close to float64's as the formula's are."""
+    packed = pack(1, 2, 5, 5, 13, 31, 32, 33, 64, 129)
+    target = torch.randn(packed.num_tokens, CONFIG.hidden_size)
+
+    def gradients(dtype: torch.dtype | None) -> torch.Tensor:
+        encoder = encoder_of()
+        if dtype is torch.float64:
+            encoder.double()
+        else:
+            encoder.compute_dtype = dtype
+        (encoder(packed) * target).sum().backward()
+        found = [part.grad.flatten() for part in encoder.parameters() if part.grad is not None]
+        return torch.cat(found)
+
+    exact, found = gradients(torch.float64), gradients(torch.bfloat16)
+    calls = []
+    real = native.attention
+    monkeypatch.setattr(native, "attention", lambda *given: calls.append(1) or real(*given))
+    assert torch.equal(gradients(torch.bfloat16), found) and len(calls) == 2
+    monkeypatch.setenv("BERTWORKS_NATIVE", "0")
+    assert error(found, exact) < 1.1 * error(gradients(torch.bfloat16), exact) < 0.05
+    assert len(calls) == 2
+
+
+class _StoppedError(Exception):
+    """The process was stopped."""
+
+
+class _Stop(Progress):
+    def train(self, step: int, *_total: int, **_facts: Any) -> None:
+        if step == 5:
+            raise _StoppedError
+
+
+@needs_kernels
+@pytest.mark.long
+def test_a_run_resumes_to_the_same_bits_in_bfloat16(tmp_path):
+    rows = [(f"{word} {at % 7}", word) for at in range(48) for word in ("a b", "c d")]
+    texts, labels = map(list, zip(*rows, strict=True))
+    first = tmp_path / "first"
+    model_of(64).save(first)
+
+    def run(out: str, progress: Progress | None = None) -> dict[str, torch.Tensor]:
+        given = {"train": (texts, labels), "dev": (texts[:8], labels[:8]), "out": tmp_path / out}
+        settings = {"epochs": 2, "batch_size": 16, "precision": "bf16", "checkpoint_every": 1}
+        finetune(first, progress=progress, **given, **settings)
+        return load(tmp_path / out).network.state_dict()
+
+    whole = run("whole")
+    with pytest.raises(_StoppedError):
+        run("parts", _Stop())
+    parts = run("parts")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)

@@ -25,6 +25,7 @@ from jaxtyping import Float, Int64, Num
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from .. import native
 from ..packed import Packed, Sequences
 from .attention import attention
 from .config import EncoderConfig
@@ -68,7 +69,12 @@ class SelfAttention(nn.Module):
         self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
         """What the output map takes: the heads' results side by side."""
-        query, key, value = self.query_key_value(hidden).view(-1, *self.heads_shape).unbind(1)
+        mixed = self.query_key_value(hidden)
+        dropout = self.dropout_prob if self.training else 0.0
+        if self._is_native(mixed, scope):
+            assert isinstance(scope.packed, Packed)
+            return native.attention(mixed, scope.packed, self.heads_shape[1], dropout)
+        query, key, value = mixed.view(-1, *self.heads_shape).unbind(1)
         if scope.rotation is not None:
             query, key = scope.rotation.turn(query), scope.rotation.turn(key)
         key_layout = None
@@ -83,9 +89,22 @@ class SelfAttention(nn.Module):
             key_layout,
             causal=scope.causal,
             window=scope.window,
-            dropout=self.dropout_prob if self.training else 0.0,
+            dropout=dropout,
         )
         return context.flatten(1)
+
+    def _is_native(self, mixed: Tensor, scope: AttentionScope) -> bool:
+        """Whether native code computes the heads' results."""
+        return (
+            mixed.dtype is torch.bfloat16
+            and mixed.is_cpu
+            and isinstance(scope.packed, Packed)
+            and not scope.causal
+            and scope.window is None
+            and scope.rotation is None
+            and scope.memory is None
+            and native.can_attend(self.heads_shape[2], scope.packed.max_seqlen)
+        )
 
 
 class Recurrence(nn.LSTM):

@@ -1,9 +1,9 @@
-"""A layer of BERT in one call, by native code (`layer.c`), where the processor has AVX-512.
+"""Native code for processors with AVX-512: a layer in one call, and attention in training.
 
 Operators one by one cost a short text more than its numbers do, and attention's formula takes
-PyTorch some seventeen of them. This computes a whole layer: bfloat16 or 8-bit products, all else in
-float32. It is an addition: without the library, or on another processor, inference takes PyTorch's
-kernels. The library is compiled when the package is built (`build_native.py`).
+PyTorch some seventeen of them. Products are of bfloat16 or of 8-bit numbers, all else is in
+float32. It is an addition: without the library, or on another processor, PyTorch's kernels compute.
+The library is compiled when the package is built (`build_native.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import ctypes
 import os
 import warnings
 import zlib
-from collections.abc import Sequence
-from ctypes import POINTER, Structure, byref, c_float, c_int, c_int64, c_uint32, c_void_p
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, Structure, byref, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,17 +22,19 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int8
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..packed import Layout
 
-SOURCE = Path(__file__).with_name("layer.c")
-LIBRARY = SOURCE.with_suffix(".so")
+SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
+LIBRARY = Path(__file__).with_name("native.so")
 PANEL = 32  # outputs that are computed together: widths and head sizes are multiples of it
 
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "relu": 2}
 """Those that it computes, and their numbers there."""
 
 _BFLOAT16, _EIGHT_BITS = 1, 2
+_MOST_TOKENS = 1 << 16  # of a sequence: dropout numbers a token by 16 bits
 
 
 def has_kernels(precision: Literal["bf16", "int8"]) -> bool:
@@ -46,6 +48,11 @@ def has_kernels(precision: Literal["bf16", "int8"]) -> bool:
     if library is None or torch.cpu._is_amx_tile_supported():
         return False
     return bool(library.bertworks_kernels() & needed)
+
+
+def can_attend(head_size: int, longest: int) -> bool:
+    """Whether `attention` computes heads of a size for sequences of up to so many tokens."""
+    return head_size % PANEL == 0 and longest < _MOST_TOKENS and has_kernels("bf16")
 
 
 class _Map(Structure):
@@ -73,6 +80,22 @@ class _Layer(Structure):
         ("heads", c_int64),
         ("activation", c_int64),
         ("is_int8", c_int64),
+    )
+
+
+class _Attention(Structure):
+    """`attention` of attention.h."""
+
+    _fields_ = (
+        ("qkv", c_void_p),
+        ("context", c_void_p),
+        ("heads", c_int64),
+        ("size", c_int64),
+        ("logs", c_void_p),
+        ("tokens", c_int64),
+        ("below", c_uint32),
+        ("kept", c_float),
+        ("seed", c_uint64),
     )
 
 
@@ -193,6 +216,77 @@ class NativeLayer:
         return result
 
 
+class _AttentionFunction(torch.autograd.Function):
+    """Attention of sequences laid end to end; backward computes the weights again."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, layout: Layout, heads: int, dropout: float) -> Tensor:
+        rows, width = len(qkv), qkv.shape[1] // 3
+        context = qkv.new_empty(rows, width)
+        logs = torch.empty(heads, rows)
+        seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout else 0
+        # Dropout is rounded to 2**-32 of itself.
+        below, kept = round(dropout * 2**32), 1 / (1 - dropout)
+        ctx.settings = heads, width // heads, logs.data_ptr(), rows, below, kept, seed
+        ctx.layout, ctx.logs = layout, logs
+        _attend(qkv, context, ctx.settings, layout, None, context)
+        ctx.save_for_backward(qkv, context)
+        return context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        qkv, context = ctx.saved_tensors
+        result = torch.empty_like(qkv)
+        _attend(qkv, context, ctx.settings, ctx.layout, gradient.contiguous(), result)
+        return result, None, None, None
+
+
+_attention: Callable[..., Tensor] = _AttentionFunction.apply
+
+
+def attention(
+    qkv: Float[Tensor, "tokens three_hidden_sizes"], layout: Layout, heads: int, dropout: float
+) -> Float[Tensor, "tokens hidden_size"]:
+    """Each token's context: softmax(Q Kᵀ / √d) V within its sequence, head by head.
+
+    Args:
+        qkv: bfloat16 queries, then keys, then values of all heads; rows after the last sequence
+            give zeros.
+        layout: where the sequences are, of fewer than 65,536 tokens each.
+        heads: how many; their size is a multiple of `PANEL`.
+        dropout: the probability that a weight is dropped, drawn from PyTorch's generator.
+
+    Raises:
+        MemoryError: there is no room for what lies between.
+    """
+    return _attention(qkv, layout, heads, dropout)
+
+
+def _attend(
+    qkv: Tensor,
+    context: Tensor,
+    settings: tuple[Any, ...],
+    layout: Layout,
+    gradient: Tensor | None,
+    result: Tensor,
+) -> None:
+    """Fill `result`: the context or, given its gradient, the gradient of `qkv`."""
+    assert qkv.dtype is torch.bfloat16 and qkv.is_contiguous()
+    result[layout.groups[-1].tokens.stop :].zero_()
+    failed = _library().bertworks_attention(
+        _Attention(qkv.data_ptr(), context.data_ptr(), *settings),
+        layout.cu_seqlens.data_ptr(),
+        len(layout.cu_seqlens) - 1,
+        None if gradient is None else gradient.data_ptr(),
+        result.data_ptr(),
+        torch.get_num_threads(),
+        _parallel(),
+    )
+    if failed:
+        raise MemoryError("no memory for the attention of a layer")
+
+
 @cache
 def _library() -> Any:
     """The compiled library, if there is one of this source."""
@@ -200,16 +294,23 @@ def _library() -> Any:
         return None
     library = ctypes.CDLL(str(LIBRARY))
     library.bertworks_source.restype = c_uint32
-    if library.bertworks_source() != zlib.crc32(SOURCE.read_bytes()):
-        what = f"{LIBRARY} was compiled from another layer.c, and is not used"
+    if library.bertworks_source() != zlib.crc32(b"".join(map(Path.read_bytes, SOURCES))):
+        what = f"{LIBRARY} was compiled from other files than are here, and is not used"
         warnings.warn(f"{what}. Run: python build_native.py", RuntimeWarning, stacklevel=2)
         return None
     library.bertworks_kernels.restype = c_int
     library.bertworks_pack.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p)
     library.bertworks_pack.restype = None
-    pointers = (POINTER(_Layer), c_void_p, c_void_p, c_void_p)
-    library.bertworks_layer.argtypes = (*pointers, c_int64, c_int64, c_void_p)
+    library.bertworks_layer.argtypes = (
+        *(POINTER(_Layer), c_void_p, c_void_p, c_void_p, c_int64),
+        *(c_int64, c_void_p),
+    )
     library.bertworks_layer.restype = c_int
+    library.bertworks_attention.argtypes = (
+        *(POINTER(_Attention), c_void_p, c_int64, c_void_p, c_void_p),
+        *(c_int64, c_void_p),
+    )
+    library.bertworks_attention.restype = c_int
     return library
 
 

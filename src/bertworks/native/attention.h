@@ -1,0 +1,109 @@
+/* Attention of one head of one sequence, without pads: softmax(Q Kᵀ / √d) V. */
+
+#ifndef BERTWORKS_ATTENTION
+#define BERTWORKS_ATTENTION
+
+#include "kernels.h"
+
+typedef struct {
+    const bf16 *qkv; /* [tokens, 3, heads, size]: queries, keys and values */
+    bf16 *context;   /* [tokens, heads, size] */
+    int64_t heads, size;
+    /* of training, otherwise null or zero: */
+    float *logs;         /* [heads, tokens]: the binary logarithm of each query's sum */
+    int64_t tokens;      /* of all sequences */
+    uint32_t below;      /* of random numbers: a weight whose number is less is dropped */
+    float kept;          /* 1 / (1 - dropout) */
+    uint64_t seed;       /* of dropout */
+} attention;
+
+/* A number of 32 random bits of each place, from 16 bits of the query and 16 of the key and a seed.
+   Source: the last steps of MurmurHash3 (Appleby). */
+INLINE __m512i random_bits(__m512i place, uint32_t seed) {
+    __m512i x = _mm512_xor_si512(place, _mm512_set1_epi32((int)seed));
+    x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+    x = _mm512_mullo_epi32(x, _mm512_set1_epi32((int)0x85ebca6b));
+    x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 13));
+    x = _mm512_mullo_epi32(x, _mm512_set1_epi32((int)0xc2b2ae35));
+    return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+}
+
+/* The seed of a head of the sequence that begins at a token. Source: Steele et al. (2014). */
+static inline uint32_t seed_of(const attention *all, int64_t start, int64_t head) {
+    uint64_t x = all->seed + (uint64_t)(start * all->heads + head + 1) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return (uint32_t)((x ^ (x >> 31)) >> 32);
+}
+
+INLINE int64_t whole_panels(int64_t count) { return (count + PANEL - 1) / PANEL * PANEL; }
+
+/* Which of 16 numbers from `at` on are before an end. */
+INLINE __mmask16 before(int64_t at, int64_t end) {
+    return end - at >= 16 ? 0xffff : end > at ? (__mmask16)((1u << (end - at)) - 1) : 0;
+}
+
+static inline int64_t attention_bytes(int64_t longest, int64_t size) {
+    int64_t padded = whole_panels(longest);
+    return (2 * padded * size + MOST_ROWS * padded) * 2 + MOST_ROWS * padded * 4;
+}
+
+INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t head, int trains,
+                   char *scratch) {
+    int64_t size = all->size, width = all->heads * size, stride = 3 * width;
+    int64_t padded = whole_panels(length), pairs = (length + 1) / 2;
+    const bf16 *query = all->qkv + start * stride + head * size;
+    const bf16 *key = query + width, *value = key + width;
+    bf16 *keys = (bf16 *)scratch, *values = keys + padded * size, *weights = values + padded * size;
+    float *scores = (float *)(weights + MOST_ROWS * padded);
+    __m512 factor = _mm512_set1_ps(LOG2E / __builtin_sqrtf((float)size));
+    uint32_t seed = trains ? seed_of(all, start, head) : 0;
+    pack(key, length, size / 2, stride * 2, keys);
+    pack_values(value, length, size, stride, values);
+    int64_t tiles = (length + MOST_ROWS - 1) / MOST_ROWS, row = 0;
+    _Alignas(LINE) float sums[MOST_ROWS][PANEL];
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        int64_t end = length * (tile + 1) / tiles, rows = end - row;
+        __m512 inverse[MOST_ROWS];
+        for (int64_t at = 0; at < padded; at += PANEL)
+            tiles_bf16(rows, query + row * stride, stride * 2, keys + at * size, size / 2,
+                       scores + at, padded);
+        for (int64_t r = 0; r < rows; r++) {
+            float *line = scores + r * padded;
+            __m512 most = _mm512_set1_ps(-__builtin_inff()), total = _mm512_setzero_ps();
+            for (int64_t at = 0; at < length; at += 16)
+                most = _mm512_mask_max_ps(most, before(at, length), most, _mm512_load_ps(line + at));
+            most = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(most)), factor);
+            for (int64_t at = 0; at < padded; at += 16) {
+                __m512 x = _mm512_fmsub_ps(_mm512_load_ps(line + at), factor, most);
+                __m512 p = _mm512_maskz_mov_ps(before(at, length), power_of_two(x));
+                total = _mm512_add_ps(total, p);
+                if (trains && all->below) {
+                    __m512i place = _mm512_add_epi32(_mm512_set1_epi32((int)((row + r) << 16 | at)),
+                                                     counted());
+                    __mmask16 stays = _mm512_cmpge_epu32_mask(random_bits(place, seed),
+                                                              _mm512_set1_epi32((int)all->below));
+                    p = _mm512_maskz_mov_ps(stays, p);
+                }
+                store_bf16(weights + r * padded + at, p);
+            }
+            float sum = _mm512_reduce_add_ps(total);
+            inverse[r] = _mm512_set1_ps((trains ? all->kept : 1) / sum);
+            if (trains)
+                all->logs[head * all->tokens + start + row + r] =
+                    _mm512_cvtss_f32(most) + __builtin_log2f(sum);
+        }
+        for (int64_t column = 0; column < size; column += PANEL) {
+            tiles_bf16(rows, weights, padded * 2, values + column * 2 * pairs, pairs, sums[0],
+                       PANEL);
+            for (int64_t r = 0; r < rows; r++)
+                for (int half = 0; half < PANEL; half += 16)
+                    store_bf16(all->context + (start + row + r) * width + head * size + column +
+                                   half,
+                               _mm512_mul_ps(_mm512_load_ps(&sums[r][half]), inverse[r]));
+        }
+        row = end;
+    }
+}
+
+#endif
