@@ -76,7 +76,15 @@ def precisions(most_inputs: int) -> list[str]:
     return found
 
 
+@pytest.fixture(params=["native", "portable"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code where there is any, and PyTorch's kernels alone."""
+    if request.param == "portable":
+        monkeypatch.setenv("BERTWORKS_NATIVE", "0")
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(
     "pooling",
     [
@@ -98,7 +106,7 @@ def test_batches_of_two_thousand_change_no_bit() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("two_threads")
+@pytest.mark.usefixtures("two_threads", "kernels")
 def test_batches_change_no_bit_with_two_threads() -> None:
     model, texts = model_of(64), texts_of(60)
     for precision in precisions(model.encoder.config.intermediate_size):

@@ -16,13 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bertworks import finetune, load, native
+from bertworks import finetune, load
 from bertworks.errors import CheckpointError
 from bertworks.inference.form import FrozenLayer, frozen_form
 from bertworks.inference.native import FrozenNativeLayer
 from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
-from bertworks.native import has_kernels
+from bertworks.native import layer as native_layer
+from bertworks.native import library
+from bertworks.native import training as native
+from bertworks.native.library import has_kernels
 from bertworks.packed import Layout, Packed
 from bertworks.training.progress import Progress
 from tests.inference.test_bits import model_of, texts_of
@@ -218,24 +221,24 @@ def test_packing():
         (33, 44, 4, torch.int8),
     ):
         rows = torch.randint(-9, 9, (outputs, inputs)).to(dtype)
-        packed = native._packed(rows, group).view(-1, inputs // group, native.PANEL, group)
-        padded = nn.functional.pad(rows.float(), (0, 0, 0, -outputs % native.PANEL))
-        expected = padded.view(-1, native.PANEL, inputs // group, group).transpose(1, 2)
+        packed = native_layer._packed(rows, group).view(-1, inputs // group, library.PANEL, group)
+        padded = nn.functional.pad(rows.float(), (0, 0, 0, -outputs % library.PANEL))
+        expected = padded.view(-1, library.PANEL, inputs // group, group).transpose(1, 2)
         assert torch.equal(packed.float(), expected)
 
 
 @pytest.fixture
 def fresh_library(monkeypatch):
     """The library is looked for again, during the test and after it."""
-    native._library.cache_clear()
+    library.library.cache_clear()
     yield
     monkeypatch.undo()
-    native._library.cache_clear()
+    library.library.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_library")
 def test_without_the_library(tmp_path, monkeypatch):
-    monkeypatch.setattr(native, "LIBRARY", tmp_path / "native.so")
+    monkeypatch.setattr(library, "LIBRARY", tmp_path / "native.so")
     assert not has_kernels("bf16")
     assert model_of(64).embed("a b", precision="bf16").shape == (1, 64)
 
@@ -245,7 +248,7 @@ def test_without_the_library(tmp_path, monkeypatch):
 def test_a_library_of_another_source_is_not_used(tmp_path, monkeypatch):
     other = tmp_path / "other.c"
     other.write_bytes(b"int other;")
-    monkeypatch.setattr(native, "SOURCES", [*native.SOURCES, other])
+    monkeypatch.setattr(library, "SOURCES", [*library.SOURCES, other])
     with pytest.warns(RuntimeWarning, match=r"other files.*build_native"):
         assert not has_kernels("bf16")
 
@@ -438,3 +441,74 @@ def test_a_run_resumes_to_the_same_bits_in_bfloat16(tmp_path):
         run("parts", _Stop())
     parts = run("parts")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@needs_kernels
+@pytest.mark.parametrize("bias", [True, False])
+def test_norm_of_a_sum_and_its_gradient_beside_float64(bias):
+    torch.manual_seed(0)
+    x, residual, gradient = torch.randn(3, 37, 80).bfloat16().unbind()
+    norm = nn.LayerNorm(80, eps=1e-3, bias=bias)
+    with torch.no_grad():
+        for part in norm.parameters():
+            part.add_(torch.randn_like(part))
+    given = [part.clone().requires_grad_() for part in (x, residual)]
+    exact = [part.double().requires_grad_() for part in (x, residual)]
+    twin = nn.LayerNorm(80, eps=1e-3, bias=bias).double()
+    twin.load_state_dict(norm.state_dict())
+    found, expected = native.added_norm(*given, norm, 0.0), twin(exact[0] + exact[1])
+    found.backward(gradient)
+    expected.backward(gradient.double())
+    assert error(found, expected) < 0.004
+    for one, other in zip([*given, *norm.parameters()], [*exact, *twin.parameters()], strict=True):
+        assert error(one.grad, other.grad) < 0.005
+
+
+@needs_kernels
+def test_dropout_before_a_norm():
+    """What is dropped, how much of it, and that no gradient flows through it."""
+    torch.manual_seed(0)
+    x = torch.ones(400, 96, dtype=torch.bfloat16).requires_grad_()
+    residual = torch.randn(400, 96).bfloat16().requires_grad_()
+    norm = nn.LayerNorm(96)
+    torch.manual_seed(1)
+    found = native.added_norm(x, residual, norm, 0.25)
+    found.backward(torch.randn(400, 96).bfloat16())
+    kept = x.grad != 0
+    assert abs(kept.double().mean() - 0.75) < 6 * (0.25 * 0.75 / x.numel()) ** 0.5
+    scale = 1 / 0.75
+    expected = norm(residual.float() + kept * scale)
+    assert error(found, expected.double()) < 0.004
+    ratio = (x.grad.float() / residual.grad.float())[kept]
+    assert (ratio - scale).abs().max() < 0.02 * scale
+    torch.manual_seed(1)
+    assert torch.equal(native.added_norm(x, residual, norm, 0.25), found)
+    assert not torch.equal(native.added_norm(x, residual, norm, 0.25), found)
+
+
+@needs_kernels
+def test_gelu_and_its_gradient_beside_float64():
+    x = torch.linspace(-9, 9, 80_000).bfloat16().view(-1, 16).requires_grad_()
+    found = native.gelu(x)
+    found.backward(torch.full_like(x, 2.0))
+    exact = x.detach().double().requires_grad_()
+    expected = nn.functional.gelu(exact)
+    expected.backward(torch.full_like(exact, 2.0))
+    # Beside the rounding to bfloat16, 2e-7 of the error function's formula and reciprocal.
+    half = 2.0**-8
+    assert ((found.double() - expected).abs() <= half * expected.abs() + 2e-5).all()
+    assert ((x.grad.double() - exact.grad).abs() <= half * exact.grad.abs() + 1e-4).all()
+    assert native.gelu(torch.full((1, 16), torch.nan, dtype=torch.bfloat16)).isnan().all()
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.zeros(3, 20, dtype=torch.bfloat16),
+        torch.zeros(3, 32),
+        torch.zeros(32, 32, dtype=torch.bfloat16).t()[:, :16],
+    ],
+)
+def test_other_values_are_computed_by_pytorch(x):
+    assert not native.can_compute(x)

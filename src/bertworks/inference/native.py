@@ -13,7 +13,8 @@ from ..model.config import EncoderConfig
 from ..model.eight_bits import codes_of
 from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
 from ..model.layers import LayerNorm, Linear
-from ..native import ACTIVATIONS, PANEL, NativeLayer, NativeMap, has_kernels
+from ..native.layer import ACTIVATIONS, NativeLayer, NativeMap
+from ..native.library import PANEL, has_kernels
 from ..packed import Packed
 
 

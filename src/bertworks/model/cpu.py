@@ -24,14 +24,18 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 
 LANES = 32  # numbers that PyTorch's kernels take at a time, at most
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # names of mallopt(3)
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # names of mallopt(3)
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory(*, of_any_size: bool = False) -> bool:
     """Make glibc keep freed memory for the next tensor instead of returning it to the kernel.
 
     Every step allocates and frees the same tensors. By default glibc returns large ones to the
     kernel, which clears each page again when it is next used. Tensors of up to 32 MiB are kept.
+
+    Args:
+        of_any_size: keep larger ones too, for the rest of the process: for training, whose steps
+            make gradients of whole tables of embeddings (docs/decisions.md).
 
     Returns:
         Whether glibc accepted; False with other C libraries.
@@ -39,7 +43,9 @@ def keep_freed_memory() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    options = ((_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 2**26))
+    options = [(_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 2**26)]
+    if of_any_size:
+        options.append((_MMAP_MAX, 0))
     accepted = [mallopt(name, value) for name, value in options]
     return all(accepted)
 

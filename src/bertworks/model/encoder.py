@@ -25,12 +25,20 @@ from jaxtyping import Float, Int64, Num
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .. import native
+from ..native import training as native
 from ..packed import Packed, Sequences
 from .attention import attention
 from .config import EncoderConfig
 from .cpu import align_rows
-from .layers import ACTIVATIONS, Dropout, Embeddings, LayerNorm, Linear, initialize
+from .layers import (
+    ACTIVATIONS,
+    Dropout,
+    Embeddings,
+    LayerNorm,
+    Linear,
+    add_and_norm,
+    initialize,
+)
 from .memory import Memory
 from .rotary import Rotation
 
@@ -194,8 +202,9 @@ class Layer(nn.Module):
             hidden = hidden + self.dropout(mix(self.attention_norm(hidden), scope))
             result = hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
         else:
-            hidden = self.attention_norm(hidden + self.dropout(mix(hidden, scope)))
-            result = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
+            norms = self.attention_norm, self.feed_forward_norm
+            hidden = add_and_norm(mix(hidden, scope), hidden, self.dropout, norms[0])
+            result = add_and_norm(self.feed_forward(hidden), hidden, self.dropout, norms[1])
         assert isinstance(result, Tensor)
         return result
 

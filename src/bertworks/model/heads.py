@@ -139,7 +139,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         d_x, d_weight, d_bias = ctx.saved_tensors
         scale = gradient.item() if gradient.is_cpu else gradient
-        return d_x * scale, d_weight * scale, None if d_bias is None else d_bias * scale, None
+        # In place, since a copy of the embeddings' gradient takes as long as an update of them. A
+        # second backward pass is refused by PyTorch, which has seen the change.
+        return (
+            d_x.mul_(scale),
+            d_weight.mul_(scale),
+            None if d_bias is None else d_bias.mul_(scale),
+            None,
+        )
 
 
 linear_cross_entropy: Callable[..., Tensor] = _LinearCrossEntropy.apply

@@ -16,14 +16,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..native import training as native
 from ..packed import Sequences
 from .config import EncoderConfig
 
 if TYPE_CHECKING:
     from .eight_bits import InputCodes
 
+
+def gelu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """`x Φ(x)`, with the exact distribution (paper §A.2; Hendrycks and Gimpel 2016)."""
+    return native.gelu(x) if native.can_compute(x) else F.gelu(x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
+    "gelu": gelu,
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
     "silu": F.silu,
@@ -129,6 +136,26 @@ def kept(x: Float[Tensor, "*shape"], keep: Bool[Tensor, "*shape"]) -> Float[Tens
         return x * keep
     # The bits of each value times 0 or 1: a product with the mask itself takes ten times as long.
     return keep.to(integers).mul_(x.view(integers)).view(x.dtype)
+
+
+def add_and_norm(
+    x: Float[Tensor, "tokens width"],
+    residual: Float[Tensor, "tokens width"],
+    dropout: Dropout,
+    norm: nn.Module,
+) -> Float[Tensor, "tokens width"]:
+    """`norm(residual + dropout(x))`."""
+    if (
+        native.can_compute(x)
+        and residual.dtype is x.dtype
+        and residual.is_contiguous()
+        and type(dropout) is Dropout
+        and type(norm) is LayerNorm
+        and norm.weight.dtype is torch.float32
+    ):
+        return native.added_norm(x, residual, norm, dropout.p if dropout.training else 0.0)
+    result: Tensor = norm(residual + dropout(x))
+    return result
 
 
 def initialize(module: nn.Module, initializer_range: float) -> None:

@@ -17,17 +17,6 @@ typedef struct {
     uint64_t seed;       /* of dropout */
 } attention;
 
-/* A number of 32 random bits of each place, from 16 bits of the query and 16 of the key and a seed.
-   Source: the last steps of MurmurHash3 (Appleby). */
-INLINE __m512i random_bits(__m512i place, uint32_t seed) {
-    __m512i x = _mm512_xor_si512(place, _mm512_set1_epi32((int)seed));
-    x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
-    x = _mm512_mullo_epi32(x, _mm512_set1_epi32((int)0x85ebca6b));
-    x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 13));
-    x = _mm512_mullo_epi32(x, _mm512_set1_epi32((int)0xc2b2ae35));
-    return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
-}
-
 /* The seed of a head of the sequence that begins at a token. Source: Steele et al. (2014). */
 static inline uint32_t seed_of(const attention *all, int64_t start, int64_t head) {
     uint64_t x = all->seed + (uint64_t)(start * all->heads + head + 1) * 0x9e3779b97f4a7c15u;

@@ -27,6 +27,7 @@ typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned); /* GO
 /* `bertworks_kernels` in support.c says whether the processor has these. */
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni,fma")
 #define INLINE static inline __attribute__((always_inline))
+#define SHARED __attribute__((unused)) static /* not every file needs it */
 
 /* ------------------------------------------------------------------------------- one product */
 
@@ -86,21 +87,19 @@ TILE(tile_int8, ZERO_INTS, DOT_INT8, ints)
     }
 
 /* Up to 14 rows, `stride` bytes apart; their sums are `apart` numbers apart. */
-static void tiles_bf16(int rows, const void *a, int64_t stride, const void *panel, int64_t groups,
+SHARED void tiles_bf16(int rows, const void *a, int64_t stride, const void *panel, int64_t groups,
                        float *sums, int64_t apart) {
     CASES(bf16, 4)
 }
 
 /* The same of a matrix whose groups of a row are `step` bytes apart. */
-__attribute__((unused)) static void tiles_bf16_across(int rows, const void *a, int64_t stride,
-                                                      int64_t step, const void *panel,
-                                                      int64_t groups, float *sums, int64_t apart) {
+SHARED void tiles_bf16_across(int rows, const void *a, int64_t stride, int64_t step,
+                              const void *panel, int64_t groups, float *sums, int64_t apart) {
     CASES(bf16, step)
 }
 
-__attribute__((unused)) static void tiles_int8(int rows, const void *a, int64_t stride,
-                                               const void *panel, int64_t groups, float *sums,
-                                               int64_t apart) {
+SHARED void tiles_int8(int rows, const void *a, int64_t stride, const void *panel, int64_t groups,
+                       float *sums, int64_t apart) {
     CASES(int8, 4)
 }
 
@@ -190,13 +189,24 @@ INLINE __m512 power_of_two(__m512 x) {
     return _mm512_scalef_ps(y, whole);
 }
 
+/* 32 random bits of each place, which has a number of 32 bits, and of a seed.
+   Source: the last steps of MurmurHash3 (Appleby). */
+INLINE __m512i random_bits(__m512i place, uint32_t seed) {
+    __m512i x = _mm512_xor_si512(place, _mm512_set1_epi32((int)seed));
+    x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+    x = _mm512_mullo_epi32(x, _mm512_set1_epi32((int)0x85ebca6b));
+    x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 13));
+    x = _mm512_mullo_epi32(x, _mm512_set1_epi32((int)0xc2b2ae35));
+    return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+}
+
 /* 0 to 15. */
 INLINE __m512i counted(void) {
     return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 }
 
-/* x Φ(x), by Φ(-z) of z = |x|. Source: Abramowitz and Stegun (1964), 7.1.26. */
-INLINE __m512 gelu(__m512 x) {
+/* Φ(-|x|), and the factor exp(-x² / 2) in it. Source: Abramowitz and Stegun (1964), 7.1.26. */
+INLINE __m512 tail_of(__m512 x, __m512 *density) {
     __m512 z = _mm512_abs_ps(x);
     __m512 t = _mm512_rcp14_ps(_mm512_fmadd_ps(z, _mm512_set1_ps(0.2316418882f), _mm512_set1_ps(1)));
     __m512 y = _mm512_set1_ps(0.5f * 1.061405429f);
@@ -205,9 +215,22 @@ INLINE __m512 gelu(__m512 x) {
     y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(0.5f * -0.284496736f));
     y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(0.5f * 0.254829592f));
     y = _mm512_mul_ps(y, t);
-    __m512 tail = power_of_two(_mm512_mul_ps(_mm512_mul_ps(z, z), _mm512_set1_ps(-0.5f * LOG2E)));
-    y = _mm512_mul_ps(_mm512_mul_ps(y, tail), z); /* z Φ(-z) */
-    return _mm512_sub_ps(_mm512_max_ps(x, _mm512_setzero_ps()), y);
+    *density = power_of_two(_mm512_mul_ps(_mm512_mul_ps(z, z), _mm512_set1_ps(-0.5f * LOG2E)));
+    return _mm512_mul_ps(y, *density);
+}
+
+/* x Φ(x). */
+INLINE __m512 gelu(__m512 x) {
+    __m512 density, tail = tail_of(x, &density);
+    return _mm512_fnmadd_ps(tail, _mm512_abs_ps(x), _mm512_max_ps(x, _mm512_setzero_ps()));
+}
+
+/* Φ(x) + x φ(x). */
+INLINE __m512 gelu_slope(__m512 x) {
+    __m512 density, tail = tail_of(x, &density);
+    __mmask16 below = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+    __m512 y = _mm512_mask_mov_ps(_mm512_sub_ps(_mm512_set1_ps(1), tail), below, tail);
+    return _mm512_fmadd_ps(_mm512_mul_ps(x, _mm512_set1_ps(0.3989422804f)), density, y);
 }
 
 /* x σ(2u) with u = √(2/π) (x + 0.044715 x³), which is x (1 + tanh u) / 2. */

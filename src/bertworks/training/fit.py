@@ -18,6 +18,7 @@ Everything that the next step depends on is in the weights, the optimizer, the r
 
 from __future__ import annotations
 
+import gc
 import math
 import signal
 import time
@@ -89,7 +90,7 @@ def fit(
         members = stack.enter_context(team(device, settings.rank_timeout))
         check_can_split(task, settings, members)
         stack.enter_context(determinism(settings.deterministic))
-        keep_freed_memory()
+        keep_freed_memory(of_any_size=True)
         dtype = dtype_of(settings.precision, members.device)
         thaw = stack.enter_context(frozen(network, settings))
         trained = network.to(members.device)
@@ -103,6 +104,9 @@ def fit(
             network, trained, task, phases, settings, dtype, members, recorder, thaw, evaluate, best
         )
         resumed_from = loop.begin()
+        # What is there by now stays for the run: the collector need not look at it each time.
+        gc.freeze()
+        stack.callback(gc.unfreeze)
         stack.callback(lambda: recorder.end(loop.state.step))
         loop.go(stack.enter_context(stop_request()))
         loop.average.keep()

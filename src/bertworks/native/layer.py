@@ -1,0 +1,147 @@
+"""A layer of an encoder in one call of native code, for inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import byref, c_float, c_void_p
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int8
+from torch import Tensor
+
+from ..packed import Layout
+from .library import PANEL, Layer, Map, library, parallel
+
+ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "relu": 2}
+"""Those that it computes, and their numbers there."""
+
+
+@dataclass(frozen=True, eq=False)
+class NativeMap:
+    """The weights of a linear map, packed for the kernels."""
+
+    packed: Tensor
+    bias: Float[Tensor, " outputs"]
+    inputs: int
+    scales: Float[Tensor, " outputs"] | None = None
+    offsets: Tensor | None = None
+    start: Float[Tensor, " inputs"] | None = None
+    slope: Float[Tensor, " inputs"] | None = None
+
+    @staticmethod
+    def of_weight(
+        weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, " outputs"]
+    ) -> NativeMap:
+        """A map of bfloat16 products."""
+        packed = _packed(weight.detach().to(torch.bfloat16), group=2)
+        return NativeMap(packed, _floats(bias), weight.shape[1])
+
+    @staticmethod
+    def of_codes(
+        codes: Int8[Tensor, "outputs inputs"],
+        scales: Float[Tensor, " outputs"],
+        bias: Float[Tensor, " outputs"],
+        line: tuple[Float[Tensor, " inputs"], Float[Tensor, " inputs"]] | None = None,
+    ) -> NativeMap:
+        """A map of 8-bit products.
+
+        Args:
+            codes, scales: the matrix is `codes · scales`, row by row.
+            line: the code of an input `x` is `start + slope · x`; if left out, each row of inputs
+                has a scale that is found when it is computed.
+        """
+        start, slope = (None, None) if line is None else map(_floats, line)
+        return NativeMap(
+            _packed(codes, group=4),
+            _floats(bias),
+            codes.shape[1],
+            _floats(scales),
+            (128 * codes.sum(1)).to(torch.int32),
+            start,
+            slope,
+        )
+
+    def described(self) -> Map:
+        """What the native code is given; this must outlive it."""
+        values = (self.scales, self.offsets, self.start, self.slope)
+        return Map(
+            self.packed.data_ptr(),
+            self.bias.data_ptr(),
+            self.inputs,
+            len(self.bias),
+            *(None if value is None else value.data_ptr() for value in values),
+        )
+
+
+class NativeLayer:
+    """A layer: `self(hidden, layout)`.
+
+    Args:
+        maps: four: query, key and value; attention's output; the two feed-forward maps.
+        norms: weight, bias and epsilon of two: attention's, and the feed-forward layer's.
+        heads: attention heads.
+        activation: a key of `ACTIVATIONS`.
+    """
+
+    def __init__(
+        self,
+        maps: Sequence[NativeMap],
+        norms: Sequence[tuple[Tensor, Tensor, float]],
+        heads: int,
+        activation: str,
+    ) -> None:
+        self._run, self._parallel = library().bertworks_layer, parallel()
+        self._norms = [_floats(part) for weight, bias, _ in norms for part in (weight, bias)]
+        self._maps = maps
+        self._layer = Layer(
+            (Map * 4)(*(one.described() for one in maps)),
+            (c_void_p * 4)(*(part.data_ptr() for part in self._norms)),
+            (c_float * 2)(*(epsilon for *_, epsilon in norms)),
+            heads,
+            ACTIVATIONS[activation],
+            maps[0].scales is not None,
+        )
+
+    def __call__(
+        self, hidden: Float[Tensor, "tokens hidden_size"], layout: Layout
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        """The layer's output, bfloat16 as `hidden`; rows after the last sequence are zeros.
+
+        Raises:
+            MemoryError: there is no room for what lies between.
+        """
+        assert hidden.dtype is torch.bfloat16 and hidden.is_contiguous()
+        edges = layout.cu_seqlens
+        last = layout.groups[-1].tokens.stop
+        result = torch.empty_like(hidden)
+        if last < len(hidden):
+            result[last:].zero_()
+        threads = torch.get_num_threads()
+        failed = self._run(
+            byref(self._layer),
+            hidden.data_ptr(),
+            result.data_ptr(),
+            edges.data_ptr(),
+            len(edges) - 1,
+            threads,
+            self._parallel,
+        )
+        if failed:
+            raise MemoryError("no memory for a layer of the encoder")
+        return result
+
+
+def _packed(rows: Tensor, group: int) -> Tensor:
+    """Rows of 2- or 1-byte numbers in panels, `group` of which are one operand of 32 bits."""
+    outputs, inputs = rows.shape
+    rows = rows.contiguous()
+    packed = torch.empty(-(-outputs // PANEL) * PANEL * inputs, dtype=rows.dtype)
+    library().bertworks_pack(
+        rows.data_ptr(), outputs, inputs // group, inputs * rows.itemsize, packed.data_ptr()
+    )
+    return packed
+
+
+def _floats(values: Tensor) -> Tensor:
+    return values.detach().float().contiguous()

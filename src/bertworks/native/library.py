@@ -1,0 +1,144 @@
+"""Native code for processors with AVX-512: a layer in one call, and attention in training.
+
+Operators one by one cost a short text more than its numbers do, and attention's formula takes
+PyTorch some seventeen of them. Products are of bfloat16 or of 8-bit numbers, all else is in
+float32. It is an addition: without the library, or on another processor, PyTorch's kernels compute.
+The library is compiled when the package is built (`build_native.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import warnings
+import zlib
+from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
+LIBRARY = Path(__file__).with_name("native.so")
+PANEL = 32  # outputs that are computed together: widths and head sizes are multiples of it
+
+_BFLOAT16, _EIGHT_BITS = 1, 2
+
+
+def has_kernels(precision: Literal["bf16", "int8"]) -> bool:
+    """Whether there is native code that this processor runs faster than PyTorch's.
+
+    Where it has AMX, PyTorch's products are several times as fast as those of AVX-512. The
+    environment variable `BERTWORKS_NATIVE=0` says no everywhere.
+    """
+    needed = _BFLOAT16 if precision == "bf16" else _EIGHT_BITS
+    found = None if os.environ.get("BERTWORKS_NATIVE") == "0" else library()
+    if found is None or torch.cpu._is_amx_tile_supported():
+        return False
+    return bool(found.bertworks_kernels() & needed)
+
+
+class Map(Structure):
+    """`matrix` of layer.c."""
+
+    _fields_ = (
+        ("packed", c_void_p),
+        ("bias", c_void_p),
+        ("inputs", c_int64),
+        ("outputs", c_int64),
+        ("scales", c_void_p),
+        ("offsets", c_void_p),
+        ("start", c_void_p),
+        ("slope", c_void_p),
+    )
+
+
+class Layer(Structure):
+    """`layer` of layer.c."""
+
+    _fields_ = (
+        ("maps", Map * 4),
+        ("norms", c_void_p * 4),
+        ("epsilon", c_float * 2),
+        ("heads", c_int64),
+        ("activation", c_int64),
+        ("is_int8", c_int64),
+    )
+
+
+class Attention(Structure):
+    """`attention` of attention.h."""
+
+    _fields_ = (
+        ("qkv", c_void_p),
+        ("context", c_void_p),
+        ("heads", c_int64),
+        ("size", c_int64),
+        ("logs", c_void_p),
+        ("tokens", c_int64),
+        ("below", c_uint32),
+        ("kept", c_float),
+        ("seed", c_uint64),
+    )
+
+
+class Added(Structure):
+    """`added` of rows.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("x", "residual", "sums", "result", "means", "inverses")),
+        *((name, c_void_p) for name in ("scale", "shift")),
+        ("rows", c_int64),
+        ("width", c_int64),
+        ("epsilon", c_float),
+        ("kept", c_float),
+        ("below", c_uint32),
+        ("seed", c_uint32),
+        *((name, c_void_p) for name in ("gradient", "d_x", "d_residual", "d_scale", "d_shift")),
+    )
+
+
+@cache
+def library() -> Any:
+    """The compiled library, if there is one of this source."""
+    if not LIBRARY.exists():
+        return None
+    found = ctypes.CDLL(str(LIBRARY))
+    found.bertworks_source.restype = c_uint32
+    if found.bertworks_source() != zlib.crc32(b"".join(map(Path.read_bytes, SOURCES))):
+        what = f"{LIBRARY} was compiled from other files than are here, and is not used"
+        warnings.warn(f"{what}. Run: python build_native.py", RuntimeWarning, stacklevel=2)
+        return None
+    found.bertworks_kernels.restype = c_int
+    found.bertworks_pack.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p)
+    found.bertworks_pack.restype = None
+    found.bertworks_layer.argtypes = (
+        *(POINTER(Layer), c_void_p, c_void_p, c_void_p, c_int64),
+        *(c_int64, c_void_p),
+    )
+    found.bertworks_layer.restype = c_int
+    found.bertworks_attention.argtypes = (
+        *(POINTER(Attention), c_void_p, c_int64, c_void_p, c_void_p),
+        *(c_int64, c_void_p),
+    )
+    found.bertworks_attention.restype = c_int
+    found.bertworks_added_items.argtypes = (c_int64,)
+    found.bertworks_added_items.restype = c_int64
+    found.bertworks_added.argtypes = (POINTER(Added), c_int64, c_void_p)
+    found.bertworks_added.restype = None
+    three = (c_void_p, c_void_p, c_void_p)
+    found.bertworks_gelu.argtypes = (*three, c_int64, c_int64, c_void_p)
+    found.bertworks_gelu.restype = None
+    return found
+
+
+@cache
+def parallel() -> int | None:
+    """The address of what runs a function in PyTorch's threads, if it has OpenMP's."""
+    torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
+    try:
+        found = torch_library.GOMP_parallel  # of libgomp, or of another that speaks for it
+    except AttributeError:
+        return None
+    return ctypes.cast(found, c_void_p).value

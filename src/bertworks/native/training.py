@@ -1,0 +1,204 @@
+"""Parts of a layer by native code while a network is trained, with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ..packed import Layout
+from .library import PANEL, Added, Attention, has_kernels, library, parallel
+
+_LANES = 16  # numbers that are computed together
+_MOST_TOKENS = 1 << 16  # of a sequence: dropout numbers a token by 16 bits
+
+
+def can_attend(head_size: int, longest: int) -> bool:
+    """Whether `attention` computes heads of a size for sequences of up to so many tokens."""
+    return head_size % PANEL == 0 and longest < _MOST_TOKENS and has_kernels("bf16")
+
+
+def can_compute(x: Tensor) -> bool:
+    """Whether `added_norm` and `gelu` compute such values."""
+    return (
+        x.dtype is torch.bfloat16
+        and x.is_cpu
+        and x.is_contiguous()
+        and x.shape[-1] % _LANES == 0
+        and has_kernels("bf16")
+    )
+
+
+class _AttentionFunction(torch.autograd.Function):
+    """Attention of sequences laid end to end; backward computes the weights again."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, layout: Layout, heads: int, dropout: float) -> Tensor:
+        rows, width = len(qkv), qkv.shape[1] // 3
+        context = qkv.new_empty(rows, width)
+        logs = torch.empty(heads, rows)
+        below, kept, seed = _dropout(dropout)
+        ctx.settings = heads, width // heads, logs.data_ptr(), rows, below, kept, seed
+        ctx.layout, ctx.logs = layout, logs
+        _attend(qkv, context, ctx.settings, layout, None, context)
+        ctx.save_for_backward(qkv, context)
+        return context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        qkv, context = ctx.saved_tensors
+        result = torch.empty_like(qkv)
+        _attend(qkv, context, ctx.settings, ctx.layout, gradient.contiguous(), result)
+        return result, None, None, None
+
+
+_attention: Callable[..., Tensor] = _AttentionFunction.apply
+
+
+def attention(
+    qkv: Float[Tensor, "tokens three_hidden_sizes"], layout: Layout, heads: int, dropout: float
+) -> Float[Tensor, "tokens hidden_size"]:
+    """Each token's context: softmax(Q Kᵀ / √d) V within its sequence, head by head.
+
+    Args:
+        qkv: bfloat16 queries, then keys, then values of all heads; rows after the last sequence
+            give zeros.
+        layout: where the sequences are, of fewer than 65,536 tokens each.
+        heads: how many; their size is a multiple of `PANEL`.
+        dropout: the probability that a weight is dropped, drawn from PyTorch's generator.
+
+    Raises:
+        MemoryError: there is no room for what lies between.
+    """
+    return _attention(qkv, layout, heads, dropout)
+
+
+def _attend(
+    qkv: Tensor,
+    context: Tensor,
+    settings: tuple[Any, ...],
+    layout: Layout,
+    gradient: Tensor | None,
+    result: Tensor,
+) -> None:
+    """Fill `result`: the context or, given its gradient, the gradient of `qkv`."""
+    assert qkv.dtype is torch.bfloat16 and qkv.is_contiguous()
+    result[layout.groups[-1].tokens.stop :].zero_()
+    failed = library().bertworks_attention(
+        Attention(qkv.data_ptr(), context.data_ptr(), *settings),
+        layout.cu_seqlens.data_ptr(),
+        len(layout.cu_seqlens) - 1,
+        None if gradient is None else gradient.data_ptr(),
+        result.data_ptr(),
+        torch.get_num_threads(),
+        parallel(),
+    )
+    if failed:
+        raise MemoryError("no memory for the attention of a layer")
+
+
+class _AddedNormFunction(torch.autograd.Function):
+    """The norm of a residual and what dropout leaves; only the sum is kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        epsilon: float,
+        dropout: float,
+    ) -> Tensor:
+        sums, result = torch.empty_like(x), torch.empty_like(x)
+        means, inverses = torch.empty(2, len(x)).unbind()
+        shift = torch.zeros_like(weight) if bias is None else bias
+        below, kept, seed = _dropout(dropout)
+        ctx.settings = *x.shape, epsilon, kept, below, seed % 2**32
+        ctx.has_bias = bias is not None
+        parts = (x, residual, sums, result, means, inverses, weight, shift)
+        _added(Added(*map(Tensor.data_ptr, parts), *ctx.settings))
+        ctx.save_for_backward(sums, means, inverses, weight)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        sums, means, inverses, weight = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        d_x, d_residual = torch.empty_like(sums), torch.empty_like(sums)
+        items = library().bertworks_added_items(len(sums))
+        d_weight, d_bias = weight.new_empty(2, items, len(weight)).unbind()
+        parts = (sums, sums, sums, sums, means, inverses, weight, weight)
+        others = (gradient, d_x, d_residual, d_weight, d_bias)
+        before, after = (map(Tensor.data_ptr, some) for some in (parts, others))
+        _added(Added(*before, *ctx.settings, *after))
+        of_bias = d_bias.sum(0) if ctx.has_bias else None
+        return d_x, d_residual, d_weight.sum(0), of_bias, None, None
+
+
+_added_norm: Callable[..., Tensor] = _AddedNormFunction.apply
+
+
+def added_norm(
+    x: Float[Tensor, "rows width"],
+    residual: Float[Tensor, "rows width"],
+    norm: nn.LayerNorm,
+    dropout: float,
+) -> Float[Tensor, "rows width"]:
+    """`norm(residual + dropout(x))`, with dropout drawn from PyTorch's generator.
+
+    Args:
+        x: values that `can_compute` takes.
+        residual: likewise.
+        norm: with float32 weights.
+        dropout: the probability that a value is dropped.
+    """
+    return _added_norm(x, residual, norm.weight, norm.bias, norm.eps, dropout)
+
+
+def _added(given: Added) -> None:
+    library().bertworks_added(byref(given), torch.get_num_threads(), parallel())
+
+
+class _GeluFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _gelu_of(x, None)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return _gelu_of(x, gradient.contiguous())
+
+
+gelu: Callable[[Tensor], Tensor] = _GeluFunction.apply
+"""`x Φ(x)` of values that `can_compute` takes."""
+
+
+def _gelu_of(x: Tensor, gradient: Tensor | None) -> Tensor:
+    """GELU or, given its gradient, that of `x`."""
+    result = torch.empty_like(x)
+    library().bertworks_gelu(
+        x.data_ptr(),
+        None if gradient is None else gradient.data_ptr(),
+        result.data_ptr(),
+        x.numel(),
+        torch.get_num_threads(),
+        parallel(),
+    )
+    return result
+
+
+def _dropout(probability: float) -> tuple[int, float, int]:
+    """Below which of 2**32 numbers a value is dropped, the factor of the others, and a seed."""
+    seed = int(torch.empty((), dtype=torch.int64).random_()) if probability else 0
+    return round(probability * 2**32), 1 / (1 - probability), seed
