@@ -29,14 +29,14 @@ def compile_native() -> str | None:
     LIBRARY.unlink(missing_ok=True)
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return "it is for Linux on x86-64"
-    compiler = shlex.split(os.environ.get("CC", "cc"))
+    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
     if shutil.which(compiler[0]) is None:
         return f"there is no C compiler: {compiler[0]}"
     unfinished = LIBRARY.with_name(f".native-{os.getpid()}.so")
     sources = sorted(NATIVE.glob("*.[ch]"))
     checksum = zlib.crc32(b"".join(source.read_bytes() for source in sources))
     files = [str(source) for source in sources if source.suffix == ".c"]
-    command = [*compiler, *FLAGS, f"-DSOURCE={checksum}u", *files, "-o", str(unfinished)]
+    command = [*compiler, *FLAGS, f"-DSOURCE={checksum}u", *files, "-lm", "-o", str(unfinished)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         unfinished.unlink(missing_ok=True)

@@ -3,11 +3,12 @@
     python benchmarks/account.py MODEL --out account.json
 
 Texts to vectors (many, and one), a step of fine-tuning, a step of pre-training of each size.
-PyTorch's profiler counts each operator's own time; what is left of the step is Python, tokenising
-and the making of batches. The floor of a part is what its matrix products would take at the
-measured peak of the precision, and its other operators at the measured bandwidth, if each number
-they take in or give out passed through memory once. On a processor without instructions for
-bfloat16: `--precision fp32`, in which then all is computed.
+PyTorch's profiler counts each operator's own time; what is left of the step is native code, which
+it does not see, Python, tokenising and the making of batches (`BERTWORKS_NATIVE=0` shows the
+operators that compute without native code). The floor of a part is what its matrix products would
+take at the measured peak of the precision, and its other operators at the measured bandwidth, if
+each number they take in or give out passed through memory once. On a processor without
+instructions for bfloat16: `--precision fp32`, in which then all is computed.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Account:
             part["ms"] += spent / self._times
             part["floor"] += min(spent, self._floor(event.name, shapes)) / self._times
         rest = self._whole - sum(part["ms"] for part in found.values())
-        found["Python, tokenising, batches"] = {"ms": max(0.0, rest), "floor": 0.0}
+        found["native code, Python, tokenising, batches"] = {"ms": max(0.0, rest), "floor": 0.0}
         return found
 
     def _floor(self, name: str, shapes: list[list[int]]) -> float:

@@ -22,6 +22,7 @@ from bertworks.inference.form import FrozenLayer, frozen_form
 from bertworks.inference.native import FrozenNativeLayer
 from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
+from bertworks.model.layers import Linear
 from bertworks.native import layer as native_layer
 from bertworks.native import library
 from bertworks.native import training as native
@@ -132,7 +133,7 @@ def test_packs_change_no_bit(precision, lengths, seed):
 def test_batches_of_rows_and_threads_change_no_bit(precision):
     """More rows than go through the phases at once, and one sequence that is as long alone."""
     encoder = encoder_of()
-    packed = pack(*range(1, 60), 1100, *[7] * 200)
+    packed = pack(*range(1, 60), 1100, *[7] * 700)
     before = torch.get_num_threads()
     try:
         found = []
@@ -243,6 +244,36 @@ def test_without_the_library(tmp_path, monkeypatch):
     assert model_of(64).embed("a b", precision="bf16").shape == (1, 64)
 
 
+@pytest.mark.usefixtures("fresh_library")
+def test_a_library_of_another_machine_is_not_used(tmp_path, monkeypatch):
+    other = tmp_path / "native.so"
+    other.write_bytes(b"of another machine")
+    monkeypatch.setattr(library, "LIBRARY", other)
+    with pytest.warns(RuntimeWarning, match="cannot be loaded"):
+        assert not has_kernels("bf16")
+
+
+@needs_kernels
+def test_buffers_are_float32_whatever_the_default_is():
+    qkv, layout = mixed([40], 2, 32), layout_of([40])
+    expected = native.attention(qkv, layout, 2, 0.0)
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert torch.equal(native.attention(qkv, layout, 2, 0.0), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@needs_kernels
+def test_layers_of_other_widths_are_called_as_they_are():
+    encoder = encoder_of()
+    fed = encoder.layers[0].feed_forward
+    fed.intermediate, fed.output = Linear(64, 100), Linear(100, 64)
+    encoder.layers[1].feed_forward.activation = torch.tanh
+    kinds = [type(layer) for layer in frozen_form(encoder, "bf16").layers]
+    assert FrozenNativeLayer not in kinds
+
+
 @needs_kernels
 @pytest.mark.usefixtures("fresh_library")
 def test_a_library_of_another_source_is_not_used(tmp_path, monkeypatch):
@@ -278,10 +309,12 @@ def test_building_without_a_compiler_says_so(tmp_path, monkeypatch):
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_what_a_build_adds_to_a_wheel(tmp_path, monkeypatch):
     pytest.importorskip("hatchling", reason="hatchling is there while a wheel is built")
+    monkeypatch.setattr(build_native, "LIBRARY", build_native.NATIVE / f"test-{os.getpid()}.so")
     hook = SimpleNamespace(root=str(build_native.NATIVE.parents[2]))
     data = {"artifacts": [], "pure_python": True}
     build_native.NativeCode.initialize(hook, "standard", data)
-    assert data["artifacts"] == ["/src/bertworks/native/native.so"]
+    build_native.LIBRARY.unlink()
+    assert data["artifacts"] == [f"/src/bertworks/native/{build_native.LIBRARY.name}"]
     assert data["tag"].startswith("py3-none-linux_") and not data["pure_python"]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..model.config import EncoderConfig
 from ..model.eight_bits import codes_of
 from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
+from ..model.layers import ACTIVATIONS as ACTIVATION_OF
 from ..model.layers import LayerNorm, Linear
 from ..native.layer import ACTIVATIONS, NativeLayer, NativeMap
 from ..native.library import PANEL, has_kernels
@@ -67,7 +68,14 @@ def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> li
         and all(config.window(number) is None for number in range(config.num_hidden_layers))
     )
     layers: Iterable[nn.Module] = encoder.layers if fits else []
-    return [layer for layer in layers if isinstance(layer, Layer) and _Parts.of(layer) is not None]
+    return [
+        layer
+        for layer in layers
+        if isinstance(layer, Layer)
+        and (parts := _Parts.of(layer)) is not None
+        and parts.are_of(config)
+        and layer.feed_forward.activation is ACTIVATION_OF[config.hidden_act]
+    ]
 
 
 class _Parts(NamedTuple):
@@ -95,6 +103,14 @@ class _Parts(NamedTuple):
             return None
         return _Parts(maps, (first, second))
 
+    def are_of(self, config: EncoderConfig) -> bool:
+        """Whether they have the shapes of a geometry."""
+        width, inner = config.hidden_size, config.intermediate_size
+        shapes = [(3 * width, width), (width, width), (inner, width), (width, inner)]
+        return [tuple(linear.weight.shape) for linear in self.maps] == shapes and all(
+            norm.normalized_shape == (width,) for norm in self.norms
+        )
+
 
 def _bfloat16_map(linear: Linear) -> NativeMap:
     return NativeMap.of_weight(linear.weight, _bias(linear))
@@ -103,6 +119,8 @@ def _bfloat16_map(linear: Linear) -> NativeMap:
 def _eight_bit_map(linear: Linear) -> NativeMap:
     """See `QuantizedLinear.prepare`, whose numbers these are."""
     weight, inputs = linear.weight.detach().float(), linear.input_codes
+    if inputs is not None:
+        inputs = inputs.to(weight.device)
     if inputs is None or not inputs.are_for(weight):
         return NativeMap.of_codes(*codes_of(weight), _bias(linear))
     start, slope = (part.expand(linear.in_features) for part in inputs.line)

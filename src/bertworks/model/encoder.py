@@ -106,6 +106,7 @@ class SelfAttention(nn.Module):
         return (
             mixed.dtype is torch.bfloat16
             and mixed.is_cpu
+            and mixed.is_contiguous()
             and isinstance(scope.packed, Packed)
             and not scope.causal
             and scope.window is None

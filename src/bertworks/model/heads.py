@@ -18,7 +18,7 @@ from .cpu import align_rows
 from .encoder import Encoder
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, draw_weight, initialize
 
-_CHUNK = 2**21  # logits that are worked on at a time
+_CHUNK = 2**23  # logits that are worked on at a time
 _GROUP = 2**25  # the most logits in memory
 
 
@@ -160,7 +160,8 @@ def _chunk_and_group(x: Tensor, weight: Tensor) -> tuple[int, int]:
     and then passes over the whole gradient once more.
     """
     rows, most = (1 << max(0, (size // len(weight)).bit_length() - 1) for size in (_CHUNK, _GROUP))
-    return (2 * rows, 2 * rows) if x.dtype == weight.dtype else (rows, max(rows, most))
+    few = max(1, rows // 2)
+    return (few, few) if x.dtype == weight.dtype else (rows, max(rows, most))
 
 
 def _room_for_logits(x: Tensor, weight: Tensor) -> Tensor:

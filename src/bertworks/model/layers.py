@@ -148,10 +148,12 @@ def add_and_norm(
     if (
         native.can_compute(x)
         and residual.dtype is x.dtype
+        and residual.shape == x.shape
         and residual.is_contiguous()
         and type(dropout) is Dropout
         and type(norm) is LayerNorm
-        and norm.weight.dtype is torch.float32
+        and norm.normalized_shape == x.shape[-1:]
+        and all(part.dtype is torch.float32 for part in norm.parameters())
     ):
         return native.added_norm(x, residual, norm, dropout.p if dropout.training else 0.0)
     result: Tensor = norm(residual + dropout(x))

@@ -10,7 +10,7 @@
 #include "attention.h"
 
 #define BLOCK_BYTES 262144 /* of a block of inputs: it stays in the second cache */
-#define BATCH_ROWS 1024    /* that go through the phases at once: they stay in the third */
+#define BATCH_BYTES 8388608 /* of what goes through the phases at once: it stays in the third */
 
 enum activation { GELU = 0, GELU_TANH = 1, RELU = 2 };
 
@@ -282,10 +282,10 @@ static char *take(char **from, int64_t bytes) {
     return place;
 }
 
-/* The end of the batch of sequences that begins with one: whole sequences, at least one. */
-static int64_t end_of_batch(const int32_t *edges, int64_t sequences, int64_t first) {
+/* The end of the batch that begins with a sequence: one, or several of at most so many rows. */
+static int64_t end_of_batch(const int32_t *edges, int64_t sequences, int64_t first, int64_t most) {
     int64_t end = first + 1;
-    while (end < sequences && edges[end + 1] - edges[first] <= BATCH_ROWS) end++;
+    while (end < sequences && edges[end + 1] - edges[first] <= most) end++;
     return end;
 }
 
@@ -296,17 +296,18 @@ static int64_t end_of_batch(const int32_t *edges, int64_t sequences, int64_t fir
 int bertworks_layer(const layer *net, const bf16 *hidden, bf16 *result, const int32_t *edges,
                     int64_t sequences, int64_t threads, parallel_fn parallel) {
     int64_t width = net->output.outputs, inner = net->inner.outputs, rows = 0, longest = 0, end;
+    int64_t widest = inner > width ? inner : width;
+    int64_t bytes_of_row = 2 * (3 * width + width + width + inner) + 4 * width + 4 + widest;
+    int64_t most = BATCH_BYTES / bytes_of_row;
     for (int64_t first = 0; first < sequences; first = end) {
-        end = end_of_batch(edges, sequences, first);
+        end = end_of_batch(edges, sequences, first, most);
         if (edges[end] - edges[first] > rows) rows = edges[end] - edges[first];
     }
     for (int64_t at = 0; at < sequences; at++)
         if (edges[at + 1] - edges[at] > longest) longest = edges[at + 1] - edges[at];
     job all = {.net = net, .width = width};
     all.all.scratch_bytes = attention_bytes(longest, width / net->heads);
-    int64_t widest = inner > width ? inner : width;
-    int64_t bytes = rows * (2 * (3 * width + width + width + inner) + 4 * width + 4 + widest) +
-                    threads * all.all.scratch_bytes + 16 * LINE;
+    int64_t bytes = rows * bytes_of_row + threads * all.all.scratch_bytes + 16 * LINE;
     char *memory = aligned_alloc(LINE, bytes / LINE * LINE), *free_from = memory;
     if (!memory) return 1;
     all.qkv = (bf16 *)take(&free_from, rows * 3 * width * 2);
@@ -318,7 +319,7 @@ int bertworks_layer(const layer *net, const bf16 *hidden, bf16 *result, const in
     all.codes = (uint8_t *)take(&free_from, rows * widest);
     all.all.scratch = take(&free_from, threads * all.all.scratch_bytes);
     for (int64_t first = 0; first < sequences; first = end) {
-        end = end_of_batch(edges, sequences, first);
+        end = end_of_batch(edges, sequences, first, most);
         all.edges = edges + first;
         all.sequences = end - first;
         all.rows = edges[end] - edges[first];

@@ -136,7 +136,7 @@ def _packed(rows: Tensor, group: int) -> Tensor:
     """Rows of 2- or 1-byte numbers in panels, `group` of which are one operand of 32 bits."""
     outputs, inputs = rows.shape
     rows = rows.contiguous()
-    packed = torch.empty(-(-outputs // PANEL) * PANEL * inputs, dtype=rows.dtype)
+    packed = torch.empty(-(-outputs // PANEL) * PANEL * inputs, dtype=rows.dtype, device="cpu")
     library().bertworks_pack(
         rows.data_ptr(), outputs, inputs // group, inputs * rows.itemsize, packed.data_ptr()
     )
@@ -144,4 +144,5 @@ def _packed(rows: Tensor, group: int) -> Tensor:
 
 
 def _floats(values: Tensor) -> Tensor:
-    return values.detach().float().contiguous()
+    # A copy, whose address stays whatever becomes of a parameter's memory.
+    return values.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)

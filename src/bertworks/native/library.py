@@ -104,7 +104,11 @@ def library() -> Any:
     """The compiled library, if there is one of this source."""
     if not LIBRARY.exists():
         return None
-    found = ctypes.CDLL(str(LIBRARY))
+    try:
+        found = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:  # of another kind of machine, or in a place without programs
+        warnings.warn(f"native code cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
+        return None
     found.bertworks_source.restype = c_uint32
     if found.bertworks_source() != zlib.crc32(b"".join(map(Path.read_bytes, SOURCES))):
         what = f"{LIBRARY} was compiled from other files than are here, and is not used"
@@ -136,9 +140,9 @@ def library() -> Any:
 @cache
 def parallel() -> int | None:
     """The address of what runs a function in PyTorch's threads, if it has OpenMP's."""
-    torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
     try:
+        torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
         found = torch_library.GOMP_parallel  # of libgomp, or of another that speaks for it
-    except AttributeError:
+    except (OSError, AttributeError):  # then by one thread
         return None
     return ctypes.cast(found, c_void_p).value

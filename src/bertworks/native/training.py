@@ -29,6 +29,7 @@ def can_compute(x: Tensor) -> bool:
         x.dtype is torch.bfloat16
         and x.is_cpu
         and x.is_contiguous()
+        and x.dim() > 0
         and x.shape[-1] % _LANES == 0
         and has_kernels("bf16")
     )
@@ -41,7 +42,7 @@ class _AttentionFunction(torch.autograd.Function):
     def forward(ctx: Any, qkv: Tensor, layout: Layout, heads: int, dropout: float) -> Tensor:
         rows, width = len(qkv), qkv.shape[1] // 3
         context = qkv.new_empty(rows, width)
-        logs = torch.empty(heads, rows)
+        logs = torch.empty(heads, rows, dtype=torch.float32, device="cpu")
         below, kept, seed = _dropout(dropout)
         ctx.settings = heads, width // heads, logs.data_ptr(), rows, below, kept, seed
         ctx.layout, ctx.logs = layout, logs
@@ -117,7 +118,7 @@ class _AddedNormFunction(torch.autograd.Function):
         dropout: float,
     ) -> Tensor:
         sums, result = torch.empty_like(x), torch.empty_like(x)
-        means, inverses = torch.empty(2, len(x)).unbind()
+        means, inverses = torch.empty(2, len(x), dtype=torch.float32, device="cpu").unbind()
         shift = torch.zeros_like(weight) if bias is None else bias
         below, kept, seed = _dropout(dropout)
         ctx.settings = *x.shape, epsilon, kept, below, seed % 2**32
@@ -200,5 +201,5 @@ def _gelu_of(x: Tensor, gradient: Tensor | None) -> Tensor:
 
 def _dropout(probability: float) -> tuple[int, float, int]:
     """Below which of 2**32 numbers a value is dropped, the factor of the others, and a seed."""
-    seed = int(torch.empty((), dtype=torch.int64).random_()) if probability else 0
+    seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if probability else 0
     return round(probability * 2**32), 1 / (1 - probability), seed

@@ -105,6 +105,7 @@ def fit(
         )
         resumed_from = loop.begin()
         # What is there by now stays for the run: the collector need not look at it each time.
+        gc.collect()
         gc.freeze()
         stack.callback(gc.unfreeze)
         stack.callback(lambda: recorder.end(loop.state.step))
