@@ -231,6 +231,7 @@ def test_packing():
 @pytest.fixture
 def fresh_library(monkeypatch):
     """The library is looked for again, during the test and after it."""
+    monkeypatch.delenv("BERTWORKS_NATIVE", raising=False)
     library.library.cache_clear()
     yield
     monkeypatch.undo()
