@@ -139,8 +139,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         d_x, d_weight, d_bias = ctx.saved_tensors
         scale = gradient.item() if gradient.is_cpu else gradient
-        # In place, since a copy of the embeddings' gradient takes as long as an update of them. A
-        # second backward pass is refused by PyTorch, which has seen the change.
+        # In place: the gradient of a table of embeddings is large. PyTorch refuses a second
+        # backward pass, since what was saved has changed.
         return (
             d_x.mul_(scale),
             d_weight.mul_(scale),

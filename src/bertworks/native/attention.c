@@ -72,7 +72,7 @@ static void backward_item(const void *given, int64_t item, char *scratch) {
 
     float root = 1 / __builtin_sqrtf((float)size);
     __m512 factor = _mm512_set1_ps(root * LOG2E), kept = _mm512_set1_ps(of->kept);
-    __m512i below = _mm512_set1_epi32((int)of->below), by_query = _mm512_slli_epi32(counted(), 16);
+    __m512i by_query = _mm512_slli_epi32(counted(), 16);
     uint32_t seed = seed_of(of, start, head);
     _Alignas(LINE) float sums[MOST_ROWS][PANEL];
     int64_t tiles = (length + MOST_ROWS - 1) / MOST_ROWS, row = 0;
@@ -95,7 +95,7 @@ static void backward_item(const void *given, int64_t item, char *scratch) {
                 if (of->below) {
                     __m512i place = _mm512_add_epi32(
                         _mm512_set1_epi32((int)(at << 16 | (row + r))), by_query);
-                    __mmask16 stays = _mm512_cmpge_epu32_mask(random_bits(place, seed), below);
+                    __mmask16 stays = not_dropped(place, seed, of->below);
                     u = _mm512_maskz_mov_ps(stays, u);
                     d = _mm512_maskz_mov_ps(stays, d);
                 }
@@ -131,23 +131,17 @@ static void backward_item(const void *given, int64_t item, char *scratch) {
     }
 }
 
-static void forward_work(void *given) {
+static void attention_work(void *given) {
     job *all = given;
-    together(&all->all, 0, all->sequences * all->of.heads, forward_item, all, join_team(&all->all));
-}
-
-static void backward_work(void *given) {
-    job *all = given;
-    together(&all->all, 0, all->sequences * all->of.heads, backward_item, all, join_team(&all->all));
+    together(&all->all, 0, all->sequences * all->of.heads,
+             all->gradient ? backward_item : forward_item, all, join_team(&all->all));
 }
 
 /* Attention of sequences laid end to end, or, if there is a gradient of the context, the gradient
    of queries, keys and values. Returns 0, or 1 where there is no memory. */
 int bertworks_attention(const attention *of, const int32_t *edges, int64_t sequences,
                         const bf16 *gradient, bf16 *result, int64_t threads, parallel_fn parallel) {
-    int64_t longest = 0;
-    for (int64_t at = 0; at < sequences; at++)
-        if (edges[at + 1] - edges[at] > longest) longest = edges[at + 1] - edges[at];
+    int64_t longest = longest_of(edges, sequences);
     job all = {.of = *of, .edges = edges, .sequences = sequences};
     all.gradient = gradient;
     all.result = result;
@@ -155,7 +149,7 @@ int bertworks_attention(const attention *of, const int32_t *edges, int64_t seque
     all.all.scratch_bytes = (bytes + LINE - 1) / LINE * LINE;
     all.all.scratch = aligned_alloc(LINE, threads * all.all.scratch_bytes);
     if (!all.all.scratch) return 1;
-    run_team(&all.all, gradient ? backward_work : forward_work, &all, threads, parallel);
+    run_team(&all.all, attention_work, &all, threads, parallel);
     free(all.all.scratch);
     return 0;
 }

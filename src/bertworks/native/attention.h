@@ -32,6 +32,13 @@ INLINE __mmask16 before(int64_t at, int64_t end) {
     return end - at >= 16 ? 0xffff : end > at ? (__mmask16)((1u << (end - at)) - 1) : 0;
 }
 
+static inline int64_t longest_of(const int32_t *edges, int64_t sequences) {
+    int64_t longest = 0;
+    for (int64_t at = 0; at < sequences; at++)
+        if (edges[at + 1] - edges[at] > longest) longest = edges[at + 1] - edges[at];
+    return longest;
+}
+
 static inline int64_t attention_bytes(int64_t longest, int64_t size) {
     int64_t padded = whole_panels(longest);
     return (2 * padded * size + MOST_ROWS * padded) * 2 + MOST_ROWS * padded * 4;
@@ -70,9 +77,7 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
                 if (trains && all->below) {
                     __m512i place = _mm512_add_epi32(_mm512_set1_epi32((int)((row + r) << 16 | at)),
                                                      counted());
-                    __mmask16 stays = _mm512_cmpge_epu32_mask(random_bits(place, seed),
-                                                              _mm512_set1_epi32((int)all->below));
-                    p = _mm512_maskz_mov_ps(stays, p);
+                    p = _mm512_maskz_mov_ps(not_dropped(place, seed, all->below), p);
                 }
                 store_bf16(weights + r * padded + at, p);
             }

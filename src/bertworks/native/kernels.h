@@ -200,6 +200,11 @@ INLINE __m512i random_bits(__m512i place, uint32_t seed) {
     return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
 }
 
+/* Which of 16 places dropout leaves: those whose random number is not below a bound. */
+INLINE __mmask16 not_dropped(__m512i places, uint32_t seed, uint32_t below) {
+    return _mm512_cmpge_epu32_mask(random_bits(places, seed), _mm512_set1_epi32((int)below));
+}
+
 /* 0 to 15. */
 INLINE __m512i counted(void) {
     return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -14,7 +14,7 @@
 
 enum activation { GELU = 0, GELU_TANH = 1, RELU = 2 };
 
-/* A linear map. Python's `native/__init__.py` has the same structures. */
+/* A linear map. Python's `native/library.py` has the same structures. */
 typedef struct {
     const void *packed;
     const float *bias;
@@ -295,7 +295,7 @@ static int64_t end_of_batch(const int32_t *edges, int64_t sequences, int64_t fir
    at most so many threads, the caller among them. Returns 0, or 1 where there is no memory. */
 int bertworks_layer(const layer *net, const bf16 *hidden, bf16 *result, const int32_t *edges,
                     int64_t sequences, int64_t threads, parallel_fn parallel) {
-    int64_t width = net->output.outputs, inner = net->inner.outputs, rows = 0, longest = 0, end;
+    int64_t width = net->output.outputs, inner = net->inner.outputs, rows = 0, end;
     int64_t widest = inner > width ? inner : width;
     int64_t bytes_of_row = 2 * (3 * width + width + width + inner) + 4 * width + 4 + widest;
     int64_t most = BATCH_BYTES / bytes_of_row;
@@ -303,10 +303,8 @@ int bertworks_layer(const layer *net, const bf16 *hidden, bf16 *result, const in
         end = end_of_batch(edges, sequences, first, most);
         if (edges[end] - edges[first] > rows) rows = edges[end] - edges[first];
     }
-    for (int64_t at = 0; at < sequences; at++)
-        if (edges[at + 1] - edges[at] > longest) longest = edges[at + 1] - edges[at];
     job all = {.net = net, .width = width};
-    all.all.scratch_bytes = attention_bytes(longest, width / net->heads);
+    all.all.scratch_bytes = attention_bytes(longest_of(edges, sequences), width / net->heads);
     int64_t bytes = rows * bytes_of_row + threads * all.all.scratch_bytes + 16 * LINE;
     char *memory = aligned_alloc(LINE, bytes / LINE * LINE), *free_from = memory;
     if (!memory) return 1;

@@ -29,8 +29,7 @@ typedef struct {
 
 INLINE __mmask16 stays(const added *of, int64_t row, int64_t at) {
     __m512i place = _mm512_add_epi32(_mm512_set1_epi32((int)(row * of->width + at)), counted());
-    return _mm512_cmpge_epu32_mask(random_bits(place, of->seed),
-                                   _mm512_set1_epi32((int)of->below));
+    return not_dropped(place, of->seed, of->below);
 }
 
 static void add_forward(const void *given, int64_t item, char *scratch) {
