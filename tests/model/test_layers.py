@@ -114,9 +114,11 @@ def test_fused_loss_equals_the_plain_one(monkeypatch, chunk):
         assert head.loss_sum(hidden, labels).item() == pytest.approx(plain.item(), abs=1e-10)
 
 
+@pytest.mark.parametrize("native", ["1", "0"])
 @pytest.mark.parametrize(("chunk", "group"), [(2**24, 2**24), (3 * 50, 6 * 50), (3 * 50, 1)])
-def test_fused_loss_in_bfloat16_is_near_the_exact_one(monkeypatch, chunk, group):
+def test_fused_loss_in_bfloat16_is_near_the_exact_one(monkeypatch, chunk, group, native):
     """With rows of zeros behind the labels, whose gradient is zero, and labels that repeat."""
+    monkeypatch.setenv("BERTWORKS_NATIVE", native)
     monkeypatch.setattr(heads, "_CHUNK", chunk)
     monkeypatch.setattr(heads, "_GROUP", group)
     torch.manual_seed(0)

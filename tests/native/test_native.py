@@ -536,6 +536,45 @@ def test_gelu_and_its_gradient_beside_float64():
 
 
 @needs_kernels
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("classes", [1, 7, 16, 33, 30_522])
+def test_exponentials_and_their_loss_beside_float64(classes, has_bias):
+    torch.manual_seed(0)
+    logits = (torch.randn(5, classes) * 4).bfloat16()
+    logits[1] += 300  # whose exponentials no float holds
+    bias = torch.randn(classes) if has_bias else None
+    labels = torch.randint(0, classes, (3,))
+    exact = logits.double() if bias is None else logits.double() + bias.double()
+    runs, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            found = logits.clone()
+            torch.set_num_threads(threads)
+            runs.append((found, *native.exponentials(found, bias, labels)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(
+        torch.equal(one, other) for run in runs for one, other in zip(run, runs[0], strict=True)
+    )
+    found, loss, inverses = runs[0]
+    expected = nn.functional.cross_entropy(exact[:3], labels, reduction="sum")
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
+    assert not inverses[3:].any()
+    probabilities = found[:3].double() * inverses[:3, None]
+    assert (probabilities - exact[:3].softmax(-1)).abs().max() < 2**-8
+    assert error(found, (exact - exact.amax(-1, keepdim=True)).exp()) < 2**-8
+
+
+@needs_kernels
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_loss_of_logits_that_are_not_finite_is_not_finite(value):
+    logits = torch.zeros(2, 40, dtype=torch.bfloat16)
+    logits[1, 35] = value
+    loss, _ = native.exponentials(logits, None, torch.tensor([0, 1]))
+    assert not loss.isfinite()
+
+
+@needs_kernels
 @pytest.mark.parametrize(
     "x",
     [
@@ -546,3 +585,17 @@ def test_gelu_and_its_gradient_beside_float64():
 )
 def test_other_values_are_computed_by_pytorch(x):
     assert not native.can_compute(x)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("logits", "bias"),
+    [
+        (torch.zeros(4, 3, dtype=torch.bfloat16).t(), None),
+        (torch.zeros(3, 4), None),
+        (torch.zeros(3, 4, dtype=torch.bfloat16), torch.zeros(4, dtype=torch.bfloat16)),
+        (torch.zeros(3, 4, dtype=torch.bfloat16), torch.zeros(8)[::2]),
+    ],
+)
+def test_other_logits_are_computed_by_pytorch(logits, bias):
+    assert not native.can_take_logits(logits, bias)

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..literals import Pooling
+from ..native import training as native
 from ..packed import Packed, Sequences
 from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, draw_weight, initialize
 
-_CHUNK = 2**23  # logits that are worked on at a time
+_CHUNK = 2**24  # logits that are worked on at a time
 _GROUP = 2**25  # the most logits in memory
 
 
@@ -95,7 +96,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
         cast_weight = weight.to(x.dtype)
-        cast_bias = None if bias is None else bias.to(x.dtype)
         sums = torch.promote_types(x.dtype, torch.float32)
         want_gradient = any(ctx.needs_input_grad[:3])
         total = x.new_zeros((), dtype=sums)
@@ -108,14 +108,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for start in range(0, len(exponentials), chunk):
                 logits = exponentials[start : start + chunk]
                 rows = slice(begin + start, begin + start + len(logits))
-                _linear(x[rows], cast_weight, cast_bias, out=logits)
-                targets = labels[rows, None]
-                count = len(targets)  # fewer than the rows, where rows of zeros follow
-                highest = logits.amax(-1, keepdim=True)
-                wanted = logits[:count].gather(1, targets)
-                summed = logits.sub_(highest).exp_().sum(-1, keepdim=True, dtype=sums)
-                total += ((summed.log() + highest)[:count] - wanted).sum()
-                inverse[rows][:count] = summed[:count].reciprocal()
+                found = _exponentials(x[rows], cast_weight, bias, labels[rows], logits)
+                total += found[0]
+                inverse[rows, 0] = found[1]
                 if want_gradient:
                     d_x[rows] = (logits @ cast_weight) * inverse[rows]
             if want_gradient:
@@ -160,7 +155,7 @@ def _chunk_and_group(x: Tensor, weight: Tensor) -> tuple[int, int]:
     and then passes over the whole gradient once more.
     """
     rows, most = (1 << max(0, (size // len(weight)).bit_length() - 1) for size in (_CHUNK, _GROUP))
-    few = max(1, rows // 2)
+    few = max(1, rows // 4)
     return (few, few) if x.dtype == weight.dtype else (rows, max(rows, most))
 
 
@@ -174,11 +169,32 @@ def _room_for_logits(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty(len(x), len(weight))
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+def _exponentials(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, out: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Fill `out` with the exponentials of `x Wᵀ + b`, the highest of a row 1.
+
+    Args:
+        weight: in the dtype of `x`.
+        bias: in the dtype of the parameters.
+        labels: of the first rows; the others are no part of the loss.
+
+    Returns:
+        The summed cross-entropy, and the factor that makes probabilities of each row's
+        exponentials, 0 for those without a label.
+    """
+    if native.can_take_logits(out, bias):
+        return native.exponentials(torch.mm(x, weight.t(), out=out), bias, labels)
     if bias is None:
         torch.mm(x, weight.t(), out=out)
     else:
-        torch.addmm(bias, x, weight.t(), out=out)
+        torch.addmm(bias.to(x.dtype), x, weight.t(), out=out)
+    highest = out.amax(-1, keepdim=True)
+    wanted = out[: len(labels)].gather(1, labels[:, None])
+    sums = torch.promote_types(x.dtype, torch.float32)
+    summed = out.sub_(highest).exp_().sum(-1, keepdim=True, dtype=sums)
+    loss = ((summed.log() + highest)[: len(labels)] - wanted).sum()
+    return loss, F.pad(summed[: len(labels), 0].reciprocal(), (0, len(x) - len(labels)))
 
 
 def _add_product(total: Tensor | None, wide: Tensor, narrow: Tensor, *, like: Tensor) -> Tensor:

@@ -27,11 +27,6 @@ static inline uint32_t seed_of(const attention *all, int64_t start, int64_t head
 
 INLINE int64_t whole_panels(int64_t count) { return (count + PANEL - 1) / PANEL * PANEL; }
 
-/* Which of 16 numbers from `at` on are before an end. */
-INLINE __mmask16 before(int64_t at, int64_t end) {
-    return end - at >= 16 ? 0xffff : end > at ? (__mmask16)((1u << (end - at)) - 1) : 0;
-}
-
 static inline int64_t longest_of(const int32_t *edges, int64_t sequences) {
     int64_t longest = 0;
     for (int64_t at = 0; at < sequences; at++)

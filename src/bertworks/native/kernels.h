@@ -43,6 +43,11 @@ INLINE void store_bf16(bf16 *to, __m512 x) {
     _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
+/* Which of 16 numbers from `at` on are before an end. */
+INLINE __mmask16 before(int64_t at, int64_t end) {
+    return end - at >= 16 ? 0xffff : end > at ? (__mmask16)((1u << (end - at)) - 1) : 0;
+}
+
 /* Rows times a panel: rows of 32 sums, float32 or, of 8-bit numbers, int32 of the same size. */
 #define TILE(name, ZERO, DOT, VECTOR)                                                              \
     INLINE void name(int rows, const char *a, int64_t stride, int64_t step, const char *panel,      \

@@ -99,6 +99,15 @@ class Added(Structure):
     )
 
 
+class Entropy(Structure):
+    """`entropy` of rows.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("logits", "bias", "labels", "losses", "inverses")),
+        *((name, c_int64) for name in ("rows", "labelled", "classes")),
+    )
+
+
 @cache
 def library() -> Any:
     """The compiled library, if there is one of this source."""
@@ -131,6 +140,8 @@ def library() -> Any:
     found.bertworks_added_items.restype = c_int64
     found.bertworks_added.argtypes = (POINTER(Added), c_int64, c_void_p)
     found.bertworks_added.restype = None
+    found.bertworks_entropy.argtypes = (POINTER(Entropy), c_int64, c_void_p)
+    found.bertworks_entropy.restype = None
     three = (c_void_p, c_void_p, c_void_p)
     found.bertworks_gelu.argtypes = (*three, c_int64, c_int64, c_void_p)
     found.bertworks_gelu.restype = None

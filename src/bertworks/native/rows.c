@@ -1,5 +1,6 @@
 /* What lies between the products while a network is trained, row by row: the sum of a residual and
-   of what dropout leaves, with its norm; and GELU. Forward and backward, in one pass each. */
+   of what dropout leaves, with its norm; GELU; and the cross-entropy of logits. Forward and
+   backward, in one pass each. */
 
 #include "kernels.h"
 
@@ -147,4 +148,59 @@ void bertworks_gelu(const bf16 *x, const bf16 *gradient, bf16 *result, int64_t c
                     int64_t threads, parallel_fn parallel) {
     gelu_job all = {.x = x, .gradient = gradient, .result = result, .count = count};
     run_team(&all.all, gelu_work, &all, threads, parallel);
+}
+
+/* Cross-entropy of logits [rows, classes], which become exponentials, the highest of a row 1. */
+typedef struct {
+    bf16 *logits;
+    const float *bias;      /* of each class, or null */
+    const int64_t *labels;  /* of the first `labelled` rows */
+    float *losses;          /* of each labelled row */
+    float *inverses;        /* of each row: 1 / the sum of the exponentials; 0 without a label */
+    int64_t rows, labelled, classes;
+} entropy;
+
+typedef struct {
+    team all;
+    const entropy *of;
+} entropy_job;
+
+/* 16 logits from `at` on, or as many as there are; negative infinity behind them. */
+INLINE __m512 logits_at(const entropy *of, const bf16 *row, int64_t at, __mmask16 some) {
+    __m512 x = floats_of(_mm256_maskz_loadu_epi16(some, row + at));
+    if (of->bias) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(some, of->bias + at));
+    return _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), some, x);
+}
+
+static void entropy_item(const void *given, int64_t r, char *scratch) {
+    const entropy *of = ((const entropy_job *)given)->of;
+    int64_t classes = of->classes, label = r < of->labelled ? of->labels[r] : 0;
+    bf16 *row = of->logits + r * classes;
+    __m512 most = _mm512_set1_ps(-__builtin_inff()), total = _mm512_setzero_ps();
+    float wanted = _mm512_cvtss_f32(logits_at(of, row, label, 1));
+    (void)scratch;
+    for (int64_t at = 0; at < classes; at += 16)
+        most = _mm512_max_ps(logits_at(of, row, at, before(at, classes)), most);
+    float highest = _mm512_reduce_max_ps(most);
+    __m512 factor = _mm512_set1_ps(LOG2E), shift = _mm512_set1_ps(-highest * LOG2E);
+    for (int64_t at = 0; at < classes; at += 16) {
+        __mmask16 some = before(at, classes);
+        __m512 x = _mm512_fmadd_ps(logits_at(of, row, at, some), factor, shift);
+        __m512 e = _mm512_maskz_mov_ps(some, power_of_two(x));
+        total = _mm512_add_ps(total, e);
+        _mm256_mask_storeu_epi16(row + at, some, (__m256i)_mm512_cvtneps_pbh(e));
+    }
+    float sum = _mm512_reduce_add_ps(total);
+    of->inverses[r] = r < of->labelled ? 1 / sum : 0;
+    if (r < of->labelled) of->losses[r] = __builtin_logf(sum) + highest - wanted;
+}
+
+static void entropy_work(void *given) {
+    entropy_job *all = given;
+    together(&all->all, 0, all->of->rows, entropy_item, all, NULL);
+}
+
+void bertworks_entropy(const entropy *of, int64_t threads, parallel_fn parallel) {
+    entropy_job all = {.of = of};
+    run_team(&all.all, entropy_work, &all, threads, parallel);
 }

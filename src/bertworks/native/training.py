@@ -7,12 +7,12 @@ from ctypes import byref
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..packed import Layout
-from .library import PANEL, Added, Attention, has_kernels, library, parallel
+from .library import PANEL, Added, Attention, Entropy, has_kernels, library, parallel
 
 _LANES = 16  # numbers that are computed together
 _MOST_TOKENS = 1 << 16  # of a sequence: dropout numbers a token by 16 bits
@@ -31,6 +31,17 @@ def can_compute(x: Tensor) -> bool:
         and x.is_contiguous()
         and x.dim() > 0
         and x.shape[-1] % _LANES == 0
+        and has_kernels("bf16")
+    )
+
+
+def can_take_logits(logits: Tensor, bias: Tensor | None) -> bool:
+    """Whether `exponentials` computes such logits."""
+    return (
+        logits.dtype is torch.bfloat16
+        and logits.is_cpu
+        and logits.is_contiguous()
+        and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
         and has_kernels("bf16")
     )
 
@@ -197,6 +208,30 @@ def _gelu_of(x: Tensor, gradient: Tensor | None) -> Tensor:
         parallel(),
     )
     return result
+
+
+def exponentials(
+    logits: Float[Tensor, "rows classes"],
+    bias: Float[Tensor, " classes"] | None,
+    labels: Int[Tensor, " labelled"],
+) -> tuple[Float[Tensor, ""], Float[Tensor, " rows"]]:
+    """Turn logits into exponentials in place: `exp(z - max z)` of `z = logits + bias`, by rows.
+
+    Args:
+        logits: bfloat16; rows after the labelled ones are no part of the loss.
+        bias: float32.
+        labels: the class of each of the first rows.
+
+    Returns:
+        The summed cross-entropy of the labelled rows; and what a row's exponentials are to be
+        multiplied by to become probabilities, 0 for rows without a label.
+    """
+    losses, inverses = logits.new_empty(2, len(logits), dtype=torch.float32).unbind()
+    parts = (logits, bias, labels, losses, inverses)
+    addresses = (None if part is None else part.data_ptr() for part in parts)
+    given = Entropy(*addresses, len(logits), len(labels), logits.shape[1])
+    library().bertworks_entropy(byref(given), torch.get_num_threads(), parallel())
+    return losses[: len(labels)].sum(), inverses
 
 
 def _dropout(probability: float) -> tuple[int, float, int]:
