@@ -219,11 +219,17 @@ def test_packing():
     for outputs, inputs, group, dtype in (
         (32, 2, 2, torch.bfloat16),
         (70, 34, 2, torch.bfloat16),
+        (32, 2, 2, torch.float32),
+        (70, 34, 2, torch.float32),
+        (161, 96, 2, torch.float64),
         (33, 44, 4, torch.int8),
     ):
         rows = torch.randint(-9, 9, (outputs, inputs)).to(dtype)
+        if dtype.is_floating_point:
+            rows.mul_(1.37)
         packed = native_layer._packed(rows, group).view(-1, inputs // group, library.PANEL, group)
-        padded = nn.functional.pad(rows.float(), (0, 0, 0, -outputs % library.PANEL))
+        rounded = rows.to(packed.dtype).float()
+        padded = nn.functional.pad(rounded, (0, 0, 0, -outputs % library.PANEL))
         expected = padded.view(-1, library.PANEL, inputs // group, group).transpose(1, 2)
         assert torch.equal(packed.float(), expected)
 

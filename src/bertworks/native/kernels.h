@@ -136,16 +136,27 @@ INLINE void transpose(__m512i r[16]) {
     for (int i = 0; i < 16; i++) r[i] = t[i];
 }
 
-/* Pack `[outputs, groups]` numbers of 32 bits; outputs up to a whole panel are zeros. */
-static inline void pack(const void *from, int64_t outputs, int64_t groups, int64_t stride, void *to) {
+/* 16 groups of a row from `at` on, or as many as there are: as they are, or of float32 numbers the
+   pairs in bfloat16. */
+INLINE __m512i groups_at(const char *row, int64_t at, int64_t groups, int are_floats) {
+    if (!are_floats) return _mm512_maskz_loadu_epi32(before(at, groups), row + at * 4);
+    const float *from = (const float *)row + 2 * at;
+    __m512 low = _mm512_maskz_loadu_ps(before(2 * at, 2 * groups), from);
+    __m512 high = _mm512_maskz_loadu_ps(before(2 * at + 16, 2 * groups), from + 16);
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+/* Pack `[outputs, groups]` numbers of 32 bits, or twice as many float32 ones; outputs up to a whole
+   panel are zeros. */
+INLINE void pack_rows(const void *from, int64_t outputs, int64_t groups, int64_t stride, void *to,
+                      int are_floats) {
     for (int64_t first = 0; first < outputs; first += 16) {
         char *panel = (char *)to + first / PANEL * groups * 2 * LINE + first % PANEL * 4;
         for (int64_t at = 0; at < groups; at += 16) {
-            __mmask16 some = groups - at < 16 ? (1u << (groups - at)) - 1 : 0xffff;
             __m512i r[16];
             for (int i = 0; i < 16; i++) {
-                const char *row = (const char *)from + (first + i) * stride + at * 4;
-                r[i] = first + i < outputs ? _mm512_maskz_loadu_epi32(some, row)
+                const char *row = (const char *)from + (first + i) * stride;
+                r[i] = first + i < outputs ? groups_at(row, at, groups, are_floats)
                                            : _mm512_setzero_si512();
             }
             transpose(r);
@@ -158,6 +169,10 @@ static inline void pack(const void *from, int64_t outputs, int64_t groups, int64
         for (int64_t at = 0; at < groups; at++)
             _mm512_storeu_si512(panel + at * 2 * LINE, _mm512_setzero_si512());
     }
+}
+
+static inline void pack(const void *from, int64_t outputs, int64_t groups, int64_t stride, void *to) {
+    pack_rows(from, outputs, groups, stride, to, 0);
 }
 
 /* Pack values `[keys, size]`, whose sums are over keys: pairs of keys side by side. */

@@ -329,7 +329,36 @@ int bertworks_layer(const layer *net, const bf16 *hidden, bf16 *result, const in
     return 0;
 }
 
-/* Pack `[outputs, groups]` numbers of 32 bits, the rows `stride` bytes apart. */
-void bertworks_pack(const void *from, int64_t outputs, int64_t groups, int64_t stride, void *to) {
-    pack(from, outputs, groups, stride, to);
+/* Numbers to pack, by panels. */
+typedef struct {
+    team all;
+    const char *from;
+    char *to;
+    int64_t outputs, groups, stride, are_floats;
+} packing;
+
+static void pack_panel(const void *given, int64_t item, char *scratch) {
+    const packing *all = given;
+    int64_t first = item * PANEL, rest = all->outputs - first, rows = rest < PANEL ? rest : PANEL;
+    const char *from = all->from + first * all->stride;
+    char *to = all->to + item * all->groups * 2 * LINE;
+    (void)scratch;
+    if (all->are_floats)
+        pack_rows(from, rows, all->groups, all->stride, to, 1);
+    else
+        pack(from, rows, all->groups, all->stride, to);
+}
+
+static void pack_work(void *given) {
+    packing *all = given;
+    together(&all->all, 0, (all->outputs + PANEL - 1) / PANEL, pack_panel, all, NULL);
+}
+
+/* Pack `[outputs, groups]` numbers of 32 bits, or bfloat16 of twice as many float32 ones; the rows
+   are `stride` bytes apart. */
+void bertworks_pack(const void *from, int64_t outputs, int64_t groups, int64_t stride,
+                    int64_t are_floats, void *to, int64_t threads, parallel_fn parallel) {
+    packing all = {.from = from, .to = to, .outputs = outputs, .groups = groups, .stride = stride};
+    all.are_floats = are_floats;
+    run_team(&all.all, pack_work, &all, threads, parallel);
 }

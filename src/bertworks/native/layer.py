@@ -34,8 +34,7 @@ class NativeMap:
         weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, " outputs"]
     ) -> NativeMap:
         """A map of bfloat16 products."""
-        packed = _packed(weight.detach().to(torch.bfloat16), group=2)
-        return NativeMap(packed, _floats(bias), weight.shape[1])
+        return NativeMap(_packed(weight.detach(), group=2), _floats(bias), weight.shape[1])
 
     @staticmethod
     def of_codes(
@@ -133,12 +132,21 @@ class NativeLayer:
 
 
 def _packed(rows: Tensor, group: int) -> Tensor:
-    """Rows of 2- or 1-byte numbers in panels, `group` of which are one operand of 32 bits."""
+    """Rows of 8-bit numbers, or of others as bfloat16, in panels; see kernels.h.
+
+    Args:
+        group: how many of a row are one operand of 32 bits.
+    """
     outputs, inputs = rows.shape
-    rows = rows.contiguous()
-    packed = torch.empty(-(-outputs // PANEL) * PANEL * inputs, dtype=rows.dtype, device="cpu")
+    packed_dtype = rows.dtype if rows.dtype is torch.int8 else torch.bfloat16
+    are_floats = rows.dtype is torch.float32
+    rows = rows.contiguous() if are_floats else rows.to(packed_dtype).contiguous()
+    packed = torch.empty(-(-outputs // PANEL) * PANEL * inputs, dtype=packed_dtype, device="cpu")
     library().bertworks_pack(
-        rows.data_ptr(), outputs, inputs // group, inputs * rows.itemsize, packed.data_ptr()
+        *(rows.data_ptr(), outputs, inputs // group, inputs * rows.itemsize, are_floats),
+        packed.data_ptr(),
+        torch.get_num_threads(),
+        parallel(),
     )
     return packed
 

@@ -124,7 +124,10 @@ def library() -> Any:
         warnings.warn(f"{what}. Run: python build_native.py", RuntimeWarning, stacklevel=2)
         return None
     found.bertworks_kernels.restype = c_int
-    found.bertworks_pack.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p)
+    found.bertworks_pack.argtypes = (
+        *(c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p),
+        *(c_int64, c_void_p),
+    )
     found.bertworks_pack.restype = None
     found.bertworks_layer.argtypes = (
         *(POINTER(Layer), c_void_p, c_void_p, c_void_p, c_int64),
