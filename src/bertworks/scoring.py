@@ -149,7 +149,7 @@ def _score_answers(
             margin=margins.get(identity),
             mark=(0, 0) if answer is None or start < 0 else (start, start + len(answer)),
         )
-    return Evaluation(scores.result(), len(questions), scores.remarks(), scores.breakdown())
+    return Evaluation.of(scores, len(questions))
 
 
 def _by_id(
@@ -265,7 +265,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     scores = TaggingScores(labels, spans=mark_spans(labels))
     for sentence in sentences:
         scores.add(*sentence)
-    return Evaluation(scores.result(), len(sentences), scores.remarks(), scores.breakdown())
+    return Evaluation.of(scores, len(sentences))
 
 
 def _check_two(rows: Rows, gold: str, predicted: str) -> None:

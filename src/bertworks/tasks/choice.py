@@ -32,6 +32,7 @@ from .example import LabelledExample, Tokens, by_length, pack
 from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from .labels import label_name
 from .metrics import OneOfSeveralEvaluator
+from .scores import OneOfSeveralScores
 from .task import Evaluator, Prediction
 
 CHOICE_PREFIXES = ("ending", "choice", "option", "answer")
@@ -318,4 +319,4 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return {str(number + first): counts[number] for number in range(most)}
 
     def evaluator(self) -> Evaluator:
-        return ChoiceEvaluator()
+        return ChoiceEvaluator(OneOfSeveralScores())

@@ -16,9 +16,9 @@ from .breakdown import (
     Breakdown,
     CalibrationCounter,
     Confusion,
+    Measure,
     Placed,
     ScoreTable,
-    Tally,
     Worst,
 )
 
@@ -91,7 +91,7 @@ def indicators(labels: np.ndarray) -> np.ndarray:
     return np.pad(labels, ((0, 0), (0, 1)))
 
 
-class OneOfSeveralScores(Tally):
+class OneOfSeveralScores(Measure):
     """Rows of which one of several is right: a class, or a choice.
 
     `majority`, the accuracy of always predicting the commonest; `accuracy`.
@@ -135,19 +135,13 @@ class OneOfSeveralScores(Tally):
         return np.concatenate(self._gold), np.concatenate(self._predicted)
 
     def result(self) -> dict[str, float]:
-        """The metrics."""
         gold, predicted = self.answers()
         return {
             "majority": float(np.bincount(gold).max() / len(gold)),
             "accuracy": float(np.mean(gold == predicted)),
         }
 
-    def remarks(self) -> list[str]:
-        """What people should know beside the metrics."""
-        return []
-
     def breakdown(self) -> Breakdown:
-        """Calibration and mistakes."""
         return Breakdown(
             calibration=self._calibration.result("rows"), mistakes=self._worst.result()
         )
@@ -189,7 +183,7 @@ class ClassificationScores(OneOfSeveralScores):
         return super().breakdown().model_copy(update=parts)
 
 
-class RegressionScores(Tally):
+class RegressionScores(Measure):
     """The `pearson` and `spearman` correlations, and the mean squared error.
 
     Where all values are the same, on either side, there is no correlation: it is 0.
@@ -221,7 +215,6 @@ class RegressionScores(Tally):
         return float(np.square(gold - predicted).mean())
 
     def result(self) -> dict[str, float]:
-        """The correlations."""
         gold, predicted = self._values()
         if np.ptp(gold) == 0 or np.ptp(predicted) == 0:
             return {"pearson": 0.0, "spearman": 0.0}
@@ -231,7 +224,6 @@ class RegressionScores(Tally):
         }
 
     def remarks(self) -> list[str]:
-        """Whether nothing has been learned."""
         gold, predicted = self._values()
         if np.ptp(predicted) == 0 and np.ptp(gold) > 0:
             value = predicted[0]
@@ -239,7 +231,6 @@ class RegressionScores(Tally):
         return []
 
     def breakdown(self) -> Breakdown:
-        """Values and the largest errors."""
         gold, predicted = self._values()
         gold, predicted = gold[np.isfinite(predicted)], predicted[np.isfinite(predicted)]
         some = np.linspace(0, len(gold) - 1, min(len(gold), MOST_POINTS)).astype(int)

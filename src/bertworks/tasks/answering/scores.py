@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ..breakdown import Breakdown, Placed, Tally, Worst, excerpt, means_by
+from ..breakdown import Breakdown, Measure, Placed, Worst, excerpt, means_by
 
 NO_ANSWER = "no answer"
 LENGTHS = (NO_ANSWER, "1 word", "2 words", "3 to 5 words", "6 to 10 words", "more words")
@@ -36,7 +36,7 @@ class _Row(NamedTuple):
         return exact_match(predicted, self.answers, version), f1(predicted, self.answers, version)
 
 
-class AnsweringScores(Tally):
+class AnsweringScores(Measure):
     """`exact_match` and `f1` of answers, as the official scorers count them.
 
     The rules are those of SQuAD 2.0 if a question without an answer is possible or occurs, else
@@ -116,7 +116,6 @@ class AnsweringScores(Tally):
         return [exact for exact, _ in pairs], [overlap for _, overlap in pairs]
 
     def result(self) -> dict[str, float]:
-        """The metrics."""
         exact, overlaps = self._scores()
         result = {"exact_match": float(np.mean(exact)), "f1": float(np.mean(overlaps))}
         if not self._unanswerable:
@@ -137,7 +136,6 @@ class AnsweringScores(Tally):
         return result
 
     def remarks(self) -> list[str]:
-        """How many questions were left out."""
         missing = sum(row.predicted is None for row in self._rows)
         if not missing:
             return []

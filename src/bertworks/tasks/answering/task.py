@@ -86,18 +86,13 @@ class AnsweringSettings(_Shared, TaskSettings):
     )
 
 
-class AnsweringEvaluator(ScoredEvaluator):
+class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
     """`loss` a window, and the scores of `AnsweringScores`."""
 
-    gathered = ("_scores", "_loss", "_windows")
-    _scores: AnsweringScores
-
     def __init__(self, task: AnsweringTask) -> None:
-        self._task = task
-        self._loss, self._windows = 0.0, 0
-        settings = task.settings
-        self._scores = AnsweringScores(
-            unanswerable=settings.unanswerable, threshold=settings.null_threshold
+        self._task, settings = task, task.settings
+        super().__init__(
+            AnsweringScores(unanswerable=settings.unanswerable, threshold=settings.null_threshold)
         )
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
@@ -105,7 +100,7 @@ class AnsweringEvaluator(ScoredEvaluator):
         share = 0.5 if settings.span_loss == "mean" else 1.0
         loss = answering_loss_sum(outputs["logits"], batch, settings.softmax) * share
         self._loss += loss.item()
-        self._windows += batch.packed.num_sequences
+        self._counted += batch.packed.num_sequences
         for example, spans, null in self._task.spans(outputs, batch):
             assert example.answers is not None, "answers are known where they are measured"
             answer = self._task.answer(example, spans, null)
@@ -122,9 +117,6 @@ class AnsweringEvaluator(ScoredEvaluator):
                 probability=answer["probability"],
                 mark=(answer["start"], answer["end"]),
             )
-
-    def result(self) -> dict[str, float]:
-        return {"loss": self._loss / self._windows, **self._scores.result()}
 
 
 class AnsweringTask(LabelledTask[AnsweringExample]):

@@ -10,11 +10,19 @@ from itertools import chain
 import numpy as np
 
 from ...errors import DataError
-from ..breakdown import Breakdown, CalibrationCounter, Confusion, Placed, ScoreTable, Tally, Worst
+from ..breakdown import (
+    Breakdown,
+    CalibrationCounter,
+    Confusion,
+    Measure,
+    Placed,
+    ScoreTable,
+    Worst,
+)
 from .tags import Span, parts_of, spans_of
 
 
-class TaggingScores(Tally):
+class TaggingScores(Measure):
     """`majority` and `accuracy` of words; and of spans `precision`, `recall` and `f1`, or else the
     tags' `macro_f1`.
 

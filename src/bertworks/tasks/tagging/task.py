@@ -106,21 +106,17 @@ class TaggingSettings(TaskSettings):
         return "bioes" if any(parts_of(label)[0] in "ES" for label in self.labels) else "bio"
 
 
-class TaggingEvaluator(ScoredEvaluator):
+class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
     """`loss` a piece, and the scores of `TaggingScores`."""
 
-    gathered = ("_scores", "_loss", "_pieces")
-    _scores: TaggingScores
-
     def __init__(self, task: TaggingTask) -> None:
+        super().__init__(TaggingScores(task.settings.labels, spans=task.settings.spans))
         self._task = task
-        self._loss, self._pieces = 0.0, 0
-        self._scores = TaggingScores(task.settings.labels, spans=task.settings.spans)
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         labels = batch.targets["labels"]
         self._loss += cross_entropy_sum(outputs["logits"], labels).item()
-        self._pieces += len(labels)
+        self._counted += len(labels)
         names = self._task.settings.labels
         for example, path, chances in self._task.paths(outputs, batch):
             assert example.target is not None, "tags are known where they are measured"
@@ -131,10 +127,6 @@ class TaggingEvaluator(ScoredEvaluator):
                 [names[number] for number in path],
                 chances[np.arange(len(path)), np.array(path, np.int64)],
             )
-
-    def result(self) -> dict[str, float]:
-        scores = self._scores.result()
-        return {"loss": self._loss / self._pieces, **scores}
 
 
 class TaggingNetwork(ClassifyingNetwork):
