@@ -128,15 +128,8 @@ class ReplacedTokensTask(Task[PretrainingExample]):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
-        """The task that `to_dict` described."""
-        described = _Description.parse(values)
-        return cls(
-            tokenizer,
-            described.instances,
-            described.masking,
-            described.replaced_tokens,
-            max_length=described.max_length,
-        )
+        described = dict(_Description.parse(values))
+        return cls(tokenizer, settings=described.pop("replaced_tokens"), **described)
 
     def to_dict(self) -> dict[str, Any]:
         masked = self.masked_lm.to_dict()
