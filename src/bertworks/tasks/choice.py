@@ -29,7 +29,7 @@ from ..tables.schema import Column, Role, RoleColumns, Schema
 from ..text.encoding import Truncation
 from .classifying import ClassifyingNetwork
 from .example import LabelledExample, Tokens, by_length, pack
-from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
 from .labels import label_name
 from .metrics import OneOfSeveralEvaluator
 from .scores import OneOfSeveralScores
@@ -238,7 +238,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             choices_of(row, settings.choices, at) for row, at in zip(rows, where, strict=True)
         ]
         owner = [at for at, texts in enumerate(choices) for _ in texts]
-        prompts = [text_of(row, settings.prompt, at) for row, at in zip(rows, where, strict=True)]
+        prompts = texts_of(rows, settings.prompt, where)
         encodings = self.tokenizer.encode_batch(
             [prompts[at] for at in owner],
             [text for texts in choices for text in texts],

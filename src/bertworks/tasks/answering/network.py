@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
-from ...model.heads import TokenHead
+from ...model.heads import TokenHead, wide
 from ...packed import Batch, Padded
 from ..task import Network, by_row
 
@@ -66,15 +66,14 @@ def answering_loss_sum(
     logits: Float[Tensor, "tokens 2"], batch: Batch, softmax: Softmax = "sequence"
 ) -> Float[Tensor, ""]:
     """The sum over windows of the two cross-entropies, of the beginning and of the end."""
-    sums = torch.promote_types(logits.dtype, torch.float32)
-    packed = batch.packed
+    logits, packed = wide(logits), batch.packed
     lengths = packed.cu_seqlens.diff().long()
     sequence = torch.repeat_interleave(
         torch.arange(packed.num_sequences, device=logits.device), lengths
     )
-    padded = logits.new_full(
-        (packed.num_sequences, packed.max_seqlen, 2), -torch.inf, dtype=sums
-    ).index_put((sequence, packed.position_ids), logits.to(sums))
+    padded = logits.new_full((packed.num_sequences, packed.max_seqlen, 2), -torch.inf).index_put(
+        (sequence, packed.position_ids), logits
+    )
     if softmax == "passage":
         outside = padded.new_ones(padded.shape[:2], dtype=torch.bool).index_put(
             (sequence, packed.position_ids), ~batch.targets["may_answer"]

@@ -23,12 +23,12 @@ from ...model.config import EncoderConfig
 from ...packed import Batch
 from ...settings import Settings
 from ...tables.formats import TITLE
-from ...tables.rows import Row, Rows, text_of
+from ...tables.rows import Row, Rows
 from ...tables.schema import RoleColumns
 from ...text.encoding import Segment, with_marks
 from ...text.windows import segment_windows
 from ..example import by_length, pack
-from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
 from ..metrics import ScoredEvaluator
 from ..task import Evaluator, Prediction, Shown
 from .network import AnsweringNetwork, Softmax, SpanLoss, answering_loss_sum
@@ -171,12 +171,8 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             DataError: a column is missing, or holds no text, or no answers as SQuAD writes them.
         """
         settings = self.settings
-        questions = [
-            text_of(row, settings.question, at) for row, at in zip(rows, where, strict=True)
-        ]
-        contexts = {
-            text_of(row, settings.context, at): at for row, at in zip(rows, where, strict=True)
-        }
+        questions = texts_of(rows, settings.question, where)
+        contexts = dict(zip(texts_of(rows, settings.context, where), where, strict=True))
         parts = self.tokenizer.segments(list(contexts), where=list(contexts.values()))
         passages = {
             text: replace(part, offsets=with_marks(part.offsets, text))

@@ -27,7 +27,7 @@ from ...checkpoints.heads import RTD, Published
 from ...errors import DataError, SettingsError
 from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
-from ...model.heads import MLMHead, ReplacedTokenHead
+from ...model.heads import MLMHead, ReplacedTokenHead, wide
 from ...packed import Batch, Padded
 from ...settings import Settings
 from ...tables.rows import Row
@@ -282,8 +282,8 @@ class ReplacedTokensEvaluator(Evaluator):
 
 def binary_cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     """The sum of the tokens' cross-entropies, in float32 at least."""
-    sums = torch.promote_types(logits.dtype, torch.float32)
-    return F.binary_cross_entropy_with_logits(logits.to(sums), labels.to(sums), reduction="sum")
+    logits = wide(logits)
+    return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
 
 
 def area_under_curve(scores: np.ndarray, is_positive: np.ndarray) -> float:
@@ -390,8 +390,7 @@ def sample_pieces(logits: Tensor, draws: Tensor) -> Tensor:
         logits: `[rows, vocab_size]`.
         draws: `[rows]` whole numbers below 2 to the `DRAW_BITS`, all equally likely.
     """
-    sums = torch.promote_types(logits.dtype, torch.float32)
-    chances = torch.softmax(logits.to(sums), -1) * 2**DRAW_BITS
+    chances = torch.softmax(wide(logits), -1) * 2**DRAW_BITS
     ends = chances.long().cumsum(-1)
     places = (ends[:, -1:] * draws[:, None]) >> DRAW_BITS
     return torch.searchsorted(ends, places, right=True).squeeze(-1)

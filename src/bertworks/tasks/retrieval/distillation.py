@@ -25,10 +25,10 @@ from torch import Tensor
 
 from ...model.config import EncoderConfig
 from ...packed import Batch
-from ...tables.rows import Row, text_of
+from ...tables.rows import Row
 from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, Tokens, labelled_batch
-from ..labelled import check_length
+from ..labelled import check_length, texts_of
 from .columns import RetrievalSettings
 from .network import RetrievalNetwork
 from .task import RetrievalTask
@@ -125,9 +125,7 @@ class StudentTask(RetrievalTask):
         """
         if self.text_column is None:
             return super().placed_examples(rows, first_index, where, labelled=labelled)
-        texts = [
-            text_of(row, self.text_column, place) for row, place in zip(rows, where, strict=True)
-        ]
+        texts = texts_of(rows, self.text_column, where)
         encodings = self.encoded(texts, where)
         return [
             LabelledExample(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
-from ...model.heads import cross_entropy_sum, pool
+from ...model.heads import cross_entropy_sum, pool, wide
 from ...packed import Batch, Packed
 from ..task import Network
 from ..texts import in_parts
@@ -68,7 +68,7 @@ class RetrievalNetwork(Network):
 
     def _encode(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
         vectors = pool(self.encoder(packed), packed, self._settings.pooling)
-        return F.normalize(vectors.to(torch.promote_types(vectors.dtype, torch.float32)), dim=-1)
+        return F.normalize(wide(vectors), dim=-1)
 
 
 def in_batch_loss_sum(

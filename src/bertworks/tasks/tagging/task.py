@@ -31,6 +31,7 @@ from ...text.tokenizer import Tokenizer
 from ..classifying import ClassifyingNetwork
 from ..example import by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from ..labels import label_entries
 from ..metrics import ScoredEvaluator
 from ..task import Evaluator, Prediction, Shown, by_row
 from .columns import (
@@ -170,7 +171,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     def __init__(self, tokenizer: Tokenizer, settings: TaggingSettings) -> None:
         super().__init__(tokenizer, settings)
-        self._numbers = {name: number for number, name in enumerate(settings.labels)}
         self._legal = None
         if settings.spans and settings.decoding == "constrained":
             self._legal = legal(settings.labels)
@@ -217,10 +217,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return self.settings.labels
 
     def config_entries(self) -> dict[str, Any]:
-        return {
-            "id2label": {str(number): name for name, number in self._numbers.items()},
-            "label2id": dict(self._numbers),
-        }
+        return label_entries(self.labels)
 
     def network(self, config: EncoderConfig) -> TaggingNetwork:
         check_length(self.settings.max_seq_length, config)
@@ -335,13 +332,13 @@ class TaggingTask(LabelledTask[TaggingExample]):
         labels = converted(tags, self.settings.scheme) if self.settings.spans else tags
         for tag, label in zip(tags, labels, strict=True):
             marks_nothing = label == "O" and tag != "O"
-            if label not in self._numbers or marks_nothing:
+            if label not in self.numbers or marks_nothing:
                 raise DataError(
                     f"the tag {brief(tag)} was not seen in training",
                     where=where,
-                    fix=f"{nearest(tag, self._numbers)}.",
+                    fix=f"{nearest(tag, self.numbers)}.",
                 )
-        return np.array([self._numbers[label] for label in labels], np.int64)
+        return np.array([self.numbers[label] for label in labels], np.int64)
 
     def training_examples(self, example: TaggingExample) -> Sequence[TaggingExample]:
         """Each window that labels a word, by itself."""
