@@ -26,7 +26,6 @@ from .corpus.lines import read_head
 from .errors import DataError, SettingsError, nearest, some_of
 from .literals import ScoredTask
 from .remote import is_remote
-from .tables.formats import DOCUMENT
 from .tables.reading import Table, read_rows
 from .tables.rows import PlacedRow, Rows, listing, text_of
 from .tables.schema import LABEL_NAMES, PREDICTION, resolve
@@ -35,7 +34,7 @@ from .tasks.answering.spans import SCHEMA, answers_of
 from .tasks.breakdown import Evaluation, Place
 from .tasks.labels import finite_number, label_name, sort_labels
 from .tasks.scores import ClassificationScores, RegressionScores
-from .tasks.tagging.columns import TAG_NAMES, WORD_NAMES, strings_of
+from .tasks.tagging.columns import TAG_NAMES, WORD_NAMES, numbered, strings_of
 from .tasks.tagging.scores import TaggingScores
 from .tasks.tagging.tags import mark_spans
 
@@ -244,7 +243,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     by_name = {column.strip().lower(): column for column in rows.columns}
     first = rows.columns[0]
     word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
-    if word_column is None and _are_numbered(rows):
+    if word_column is None and numbered(rows):
         if first not in (tag_column, predicted_column):
             word_column = first
         elif label is None and prediction is None:
@@ -262,9 +261,13 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
             )
         sentences.append((Place(len(sentences), where), words, gold, predicted))
     labels = sorted({tag for _, _, gold, predicted in sentences for tag in (*gold, *predicted)})
+    numbers = {label: number for number, label in enumerate(labels)}
     scores = TaggingScores(labels, spans=mark_spans(labels))
-    for sentence in sentences:
-        scores.add(*sentence)
+    for place, words, *tags in sentences:
+        gold_numbers, predicted_numbers = (
+            np.array([numbers[tag] for tag in side], np.int64) for side in tags
+        )
+        scores.add_sentence(place, words, gold_numbers, predicted_numbers)
     return Evaluation.of(scores, len(sentences))
 
 
@@ -351,26 +354,18 @@ def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:
     return Evaluation(metrics, count, scores.remarks(), scores.breakdown())
 
 
-def _are_numbered(rows: Rows) -> bool:
-    """Whether a file names no columns."""
-    names = [column for column in rows.columns if column != DOCUMENT]
-    return names == [str(at + 1) for at in range(len(names))]
-
-
 def _find_columns(
     rows: Rows, label_names: Sequence[str], label: str | None, prediction: str | None
 ) -> tuple[str, str]:
     """The columns of the gold and the predicted labels: of a file without names, the last two."""
-    names = [column for column in rows.columns if column != DOCUMENT]
-    if _are_numbered(rows):
+    if names := numbered(rows):
         guesses = (names[-2:-1], names[-1:])
     else:
-        by_name = {column.strip().lower(): column for column in names}
-        predicted = [name for name in names if name.startswith(f"{PREDICTION}.")]
+        by_name = {column.strip().lower(): column for column in rows.columns}
         keys = {f"{PREDICTION}.{key}" for key in ("label", "value", "tags")}
         guesses = (
             [by_name[name] for name in label_names if name in by_name],
-            [name for name in predicted if name in keys]
+            [name for name in rows.columns if name in keys]
             + [by_name[name] for name in (PREDICTION, *_PREDICTED_NAMES) if name in by_name],
         )
     found = []

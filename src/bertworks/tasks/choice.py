@@ -57,16 +57,6 @@ SCHEMA = Schema(
 )
 
 
-def choice_number(row: Row, column: str, where: str, first: int = 0) -> int:
-    """The right choice, from 0: a table's numbers count from `first`, its letters from A."""
-    name = label_name(row, column, where)
-    if len(name) == 1 and name.isascii() and name.isalpha():
-        return ord(name.upper()) - ord("A")
-    if not name.isdecimal():
-        raise DataError(f"the label {name!r} (column {column!r}) is no number", where=where)
-    return int(name) - first
-
-
 def choices_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
     """A row's choices.
 
@@ -227,12 +217,6 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise the choices of many rows at once.
-
-        Raises:
-            DataError: a column is missing, or holds no text; a row has no choices, or a label that
-                is none of them.
-        """
         settings = self.settings
         choices = [
             choices_of(row, settings.choices, at) for row, at in zip(rows, where, strict=True)
@@ -255,7 +239,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
                 LabelledExample(
                     index=first_index + at,
                     sequences=[Tokens.of(encoding) for encoding in part],
-                    target=self._label(row, len(texts), where[at]) if labelled else None,
+                    target=self.target_of(row, where[at], labelled=labelled),
                     truncated_tokens=sum(encoding.truncated_tokens for encoding in part),
                     texts=(prompts[at], *texts),
                     where=where[at],
@@ -263,11 +247,16 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             )
         return examples
 
-    def _label(self, row: Row, count: int, where: str) -> int:
-        column = self.settings.label
-        if column is None:
-            raise DataError("the task knows no column of labels", where=where)
-        number = choice_number(row, column, where, self.settings.first_number)
+    def label_of(self, row: Row, column: str, where: str) -> int:
+        """The right choice, from 0: numbers count from `first_number`, letters from A."""
+        name = label_name(row, column, where)
+        if len(name) == 1 and name.isascii() and name.isalpha():
+            number = ord(name.upper()) - ord("A")
+        elif name.isdecimal():
+            number = int(name) - self.settings.first_number
+        else:
+            raise DataError(f"the label {name!r} (column {column!r}) is no number", where=where)
+        count = len(choices_of(row, self.settings.choices, where))
         if not 0 <= number < count:
             raise DataError(
                 f"the label {row[column]!r} (column {column!r}) is the number of none of the "

@@ -25,7 +25,8 @@ from ..tables.schema import RoleColumns
 from .example import ExampleT, labelled_batch
 from .labelled import LABEL, ColumnSettings, LabelledTask, TaskOptions, TaskSettings
 from .labels import count_labels, label_entries, label_name, sort_labels
-from .metrics import ClassificationEvaluator
+from .metrics import OneOfSeveralEvaluator
+from .scores import ClassificationScores
 from .task import Evaluator, Network, Prediction
 
 
@@ -137,4 +138,4 @@ class ClassifyingTask(LabelledTask[ExampleT]):
     def evaluator(self) -> Evaluator:
         positive = self.positive if len(self.labels) == 2 else None
         number = None if positive is None else self.numbers[positive]
-        return ClassificationEvaluator(self.labels, number)
+        return OneOfSeveralEvaluator(ClassificationScores(self.labels, number))

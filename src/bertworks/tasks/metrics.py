@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any, ClassVar, Generic, TypeVar
@@ -14,7 +13,6 @@ from ..model.heads import cross_entropy_sum
 from ..packed import Batch
 from .breakdown import Breakdown, Measure, Worst
 from .scores import (
-    ClassificationScores,
     OneOfSeveralScores,
     RegressionScores,
     indicators,
@@ -48,9 +46,9 @@ class ScoredEvaluator(Evaluator, Generic[ScoresT]):
 class OneOfSeveralEvaluator(ScoredEvaluator[OneOfSeveralScores]):
     """`loss`, and the scores of rows of which one of several is right: a class, or a choice."""
 
-    @abstractmethod
     def shown(self, example: Any, gold: int, predicted: int) -> tuple[str, str, str]:
         """A row's text for people, its gold label, and the predicted one."""
+        return example.shown, self._scores.names[gold], self._scores.names[predicted]
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         logits, labels = outputs["logits"], batch.targets["labels"]
@@ -63,21 +61,6 @@ class OneOfSeveralEvaluator(ScoredEvaluator[OneOfSeveralScores]):
             example = batch.examples[at]
             shown = self.shown(example, gold[at], predicted[at])
             self._scores.add_mistake(example, *shown, float(sure[at]))
-
-
-class ClassificationEvaluator(OneOfSeveralEvaluator):
-    """`loss`, and the scores of `ClassificationScores`.
-
-    Raises:
-        BertworksError: scikit-learn is not installed.
-    """
-
-    def __init__(self, labels: Sequence[str], positive: int | None) -> None:
-        super().__init__(ClassificationScores(labels, positive))
-        self._names = labels
-
-    def shown(self, example: Any, gold: int, predicted: int) -> tuple[str, str, str]:
-        return example.shown, self._names[gold], self._names[predicted]
 
 
 class MultiLabelEvaluator(Evaluator):

@@ -6,7 +6,7 @@ scikit-learn and SciPy count them. What a network adds to this (losses) is in `m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -71,9 +71,6 @@ def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray
 
     Args:
         labels: `[rows]` the numbers of the gold ones, or `[rows, labels]` whether each is.
-
-    Raises:
-        BertworksError: scikit-learn is not installed.
     """
     metrics = sklearn_metrics()
     if labels.ndim == 2:
@@ -92,14 +89,19 @@ def indicators(labels: np.ndarray) -> np.ndarray:
 
 
 class OneOfSeveralScores(Measure):
-    """Rows of which one of several is right: a class, or a choice.
+    """Rows, or words, for which one of several is right: a class, a choice, a tag.
 
     `majority`, the accuracy of always predicting the commonest; `accuracy`.
+
+    Args:
+        names: those of the several, where they have names.
     """
 
     gathered = ("_gold", "_predicted", "_calibration", "_worst")
+    counted: ClassVar[str] = "rows"
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.names = names
         self._gold: list[np.ndarray] = []
         self._predicted: list[np.ndarray] = []
         self._calibration, self._worst = CalibrationCounter(), Worst()
@@ -119,15 +121,22 @@ class OneOfSeveralScores(Measure):
             self._calibration.add(confidence, gold == predicted)
 
     def add_mistake(
-        self, row: Placed, text: str, gold: str, predicted: str, confidence: float | None = None
+        self,
+        row: Placed,
+        text: str,
+        gold: str,
+        predicted: str,
+        confidence: float | None = None,
+        mark: tuple[int, int] = (0, 0),
     ) -> None:
         """Keep a mispredicted row, if it is one of the worst.
 
         Args:
             confidence: the probability of what is predicted, if known.
+            mark: the characters `[start, end)` of the text that are mispredicted, if not all.
         """
         unit: Any = None if confidence is None else "probability"
-        self._worst.add(confidence or 0.0, row, text, gold, predicted, unit=unit)
+        self._worst.add(confidence or 0.0, row, text, gold, predicted, mark=mark, unit=unit)
 
     def answers(self) -> tuple[np.ndarray, np.ndarray]:
         """`[rows]` each: what is right, and what was predicted."""
@@ -141,10 +150,16 @@ class OneOfSeveralScores(Measure):
             "accuracy": float(np.mean(gold == predicted)),
         }
 
+    def remarks(self) -> list[str]:
+        gold, predicted = self.answers()
+        if not self.names or len(np.unique(predicted)) > 1 or len(np.unique(gold)) == 1:
+            return []
+        one, name = self.counted.removesuffix("s"), self.names[predicted[0]]
+        return [f"every {one} is predicted to be {name!r}: nothing has been learned yet"]
+
     def breakdown(self) -> Breakdown:
-        return Breakdown(
-            calibration=self._calibration.result("rows"), mistakes=self._worst.result()
-        )
+        calibration = self._calibration.result(self.counted)
+        return Breakdown(calibration=calibration, mistakes=self._worst.result())
 
 
 class ClassificationScores(OneOfSeveralScores):
@@ -160,24 +175,17 @@ class ClassificationScores(OneOfSeveralScores):
 
     def __init__(self, names: Sequence[str], positive: int | None) -> None:
         sklearn_metrics()
-        super().__init__()
-        self.names, self._positive = names, positive
+        super().__init__(names)
+        self._positive = positive
 
     def result(self) -> dict[str, float]:
         metrics = classification_metrics(*self.answers(), len(self.names), self._positive)
         return {**super().result(), **metrics}
 
-    def remarks(self) -> list[str]:
-        labels, predicted = self.answers()
-        if len(np.unique(predicted)) > 1 or len(np.unique(labels)) == 1:
-            return []
-        name = self.names[predicted[0]]
-        return [f"every row is predicted to be {name!r}: nothing has been learned yet"]
-
     def breakdown(self) -> Breakdown:
         labels, predicted = self.answers()
         parts = {
-            "confusion": Confusion.of("rows", self.names, labels, predicted),
+            "confusion": Confusion.of(self.counted, self.names, labels, predicted),
             "tables": (label_scores(self.names, labels, predicted),),
         }
         return super().breakdown().model_copy(update=parts)

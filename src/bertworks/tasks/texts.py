@@ -113,13 +113,9 @@ class TextSettings(_Shared, TaskSettings):
     )
 
     @model_validator(mode="after")
-    def _orders_are_of_pairs(self) -> Self:
+    def _orders_and_windows_fit(self) -> Self:
         if self.both_orders and self.columns.pair is None:
             raise ValueError("both_orders=true is for pairs of texts")
-        return self
-
-    @model_validator(mode="after")
-    def _windows_are_of_one_order(self) -> Self:
         if self.truncation == "windows" and self.both_orders:
             raise ValueError("truncation='windows' and both_orders=true exclude each other")
         if self.truncation != "windows" and self.stride is not None:
@@ -163,12 +159,7 @@ class TextTask(LabelledTask[LabelledExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise many rows at once, on as many threads as the tokenizer takes.
-
-        Raises:
-            DataError: a column is missing; a label is empty or none of the task's; a text is no
-                text, or too long where `truncation` is "error".
-        """
+        """Tokenise many rows at once, on as many threads as the tokenizer takes."""
         columns = self.settings.columns
         pairs = None if columns.pair is None else texts_of(rows, columns.pair, where)
         texts = texts_of(rows, columns.text, where)

@@ -152,11 +152,6 @@ class TranslationTask(LabelledTask[LabelledExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise the texts of many rows at once.
-
-        Raises:
-            DataError: a column is missing, or holds no text.
-        """
         found = []
         for role in ("source", "target")[: 1 + labelled]:
             texts = texts_of(rows, str(self.columns[role]), where)

@@ -80,7 +80,8 @@ class AnsweringScores(Measure):
             probability: of what is predicted at the threshold, if known.
             mark: the characters `[start, end)` of the passage that are predicted at the threshold.
         """
-        counted = _Row(tuple(answers), predicted, margin, _first_word(question))
+        first_word = next(iter(normalized(question).split()), "")
+        counted = _Row(tuple(answers), predicted, margin, first_word)
         self._rows.append(counted)
         final = self._final(counted)
         if final is None:
@@ -154,10 +155,6 @@ class AnsweringScores(Measure):
             ),
             mistakes=self._worst[self._version].result(),
         )
-
-
-def _first_word(question: str) -> str:
-    return next(iter(normalized(question).split()), "")
 
 
 def _length(answers: Sequence[str]) -> str:

@@ -97,9 +97,8 @@ class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         settings = self._task.settings
-        share = 0.5 if settings.span_loss == "mean" else 1.0
-        loss = answering_loss_sum(outputs["logits"], batch, settings.softmax) * share
-        self._loss += loss.item()
+        how = settings.span_loss, settings.softmax
+        self._loss += answering_loss_sum(outputs["logits"], batch, *how).item()
         self._counted += batch.packed.num_sequences
         for example, spans, null in self._task.spans(outputs, batch):
             assert example.answers is not None, "answers are known where they are measured"
@@ -165,11 +164,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[AnsweringExample]:
-        """Tokenise many rows at once; a passage that occurs in several, once.
-
-        Raises:
-            DataError: a column is missing, or holds no text, or no answers as SQuAD writes them.
-        """
+        """Tokenise many rows at once; a passage that occurs in several, once."""
         settings = self.settings
         questions = texts_of(rows, settings.question, where)
         contexts = dict(zip(texts_of(rows, settings.context, where), where, strict=True))

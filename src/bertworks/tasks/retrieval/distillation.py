@@ -118,11 +118,7 @@ class StudentTask(RetrievalTask):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise texts, or pairs where there is no column of texts.
-
-        Raises:
-            DataError: as of `RetrievalTask`.
-        """
+        """Texts, or pairs where there is no column of texts."""
         if self.text_column is None:
             return super().placed_examples(rows, first_index, where, labelled=labelled)
         texts = texts_of(rows, self.text_column, where)

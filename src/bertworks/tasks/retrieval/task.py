@@ -159,12 +159,6 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise the texts of many rows at once.
-
-        Raises:
-            DataError: a column is missing; a text is none, or has no tokens, or is too long where
-                `truncation` is "error"; a score is no number; a triplet has no negative.
-        """
         settings, columns = self.settings, self.settings.columns
         texts: list[list[str]] = []
         scores: list[float | None] = [None] * len(rows)

@@ -118,16 +118,10 @@ class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
         labels = batch.targets["labels"]
         self._loss += cross_entropy_sum(outputs["logits"], labels).item()
         self._counted += len(labels)
-        names = self._task.settings.labels
         for example, path, chances in self._task.paths(outputs, batch):
-            assert example.target is not None, "tags are known where they are measured"
-            self._scores.add(
-                example,
-                example.words,
-                [names[number] for number in example.target.tolist()],
-                [names[number] for number in path],
-                chances[np.arange(len(path)), np.array(path, np.int64)],
-            )
+            predicted = np.array(path, np.int64)
+            sure = chances[np.arange(len(path)), predicted]
+            self._scores.add_sentence(example, example.words, example.target, predicted, sure)
 
 
 class TaggingNetwork(ClassifyingNetwork):
@@ -268,10 +262,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
         A row is a list of words, with a list of tags beside it; without labels it may be a plain
         `text`, whose words are then found. With `document_context` it may have `context_before` and
         `context_behind`, the words of its document around it, which `in_context` finds.
-
-        Raises:
-            DataError: a column is missing, or holds no list of texts; there are not as many tags as
-                words; a tag is none of the task's.
         """
         settings = self.settings
         words: list[Sequence[str]] = []
@@ -444,13 +434,8 @@ def _entity(
 ) -> Prediction:
     probability = sum(sure[first:past]) / (past - first)
     if example.offsets is None:
-        text = " ".join(example.words[first:past])
-        return {"type": kind, "text": text, "start": first, "end": past, "probability": probability}
-    start, end = example.offsets[first][0], example.offsets[past - 1][1]
-    return {
-        "type": kind,
-        "text": example.texts[0][start:end],
-        "start": start,
-        "end": end,
-        "probability": probability,
-    }
+        start, end, text = first, past, " ".join(example.words[first:past])
+    else:
+        start, end = example.offsets[first][0], example.offsets[past - 1][1]
+        text = example.texts[0][start:end]
+    return {"type": kind, "text": text, "start": start, "end": end, "probability": probability}
