@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -150,51 +149,33 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed cross-entropies of the rows: `classification` (and `weighted_lm`)."""
-        packed, lm = batch.packed, None
-        if self.lm_weight:
-            hidden = self.encoder(packed)
-            lm = next_piece_loss_sum(self.encoder, hidden, packed)
-            logits = in_one(self.head(self.encoder, hidden, packed), packed, self.pooling)
-        else:
-            logits = self.logits(batch)
-        labels = batch.targets["labels"]
-        if self._multi_label:
-            loss = multi_label_loss_sum(logits, labels, self._weights_like(logits))
-        elif self._weights is None and not self._smoothing:
-            loss = cross_entropy_sum(logits, labels)
-        else:
-            # Each row by its class's weight, then summed: PyTorch's own weighting of smoothed
-            # targets weighs the classes, not the rows.
-            rows = F.cross_entropy(
-                wide(logits), labels, reduction="none", label_smoothing=self._smoothing
+        packed, labels = batch.packed, batch.targets["labels"]
+        if not self.lm_weight:
+            return {"classification": self._loss_sum(self.logits(batch), labels)}
+        hidden = self.encoder(packed)
+        lm = next_piece_loss_sum(self.encoder, hidden, packed)
+        logits = in_one(self.head(self.encoder, hidden, packed), packed, self.pooling)
+        loss = self._loss_sum(logits, labels)
+        return {"classification": loss, "weighted_lm": self.lm_weight * lm}
+
+    def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
+        weights = None
+        if self._weights is not None:
+            weights = torch.tensor(self._weights, device=logits.device, dtype=torch.float32)
+        if self._multi_label:  # a row's mean over classes; weights are of those that it has
+            logits = wide(logits)
+            each = F.binary_cross_entropy_with_logits(
+                logits, labels.to(logits.dtype), pos_weight=weights, reduction="none"
             )
-            weights = self._weights_like(rows)
-            loss = (rows if weights is None else rows * weights[labels]).sum()
-        losses = {"classification": loss}
-        if lm is not None:
-            losses["weighted_lm"] = self.lm_weight * lm
-        return losses
-
-    def _weights_like(self, values: Tensor) -> Tensor | None:
-        if self._weights is None:
-            return None
-        return torch.tensor(self._weights, device=values.device, dtype=torch.float32)
-
-
-def multi_label_loss_sum(
-    logits: Float[Tensor, "rows classes"],
-    labels: Float[Tensor, "rows classes"],
-    weights: Float[Tensor, " classes"] | None = None,
-) -> Float[Tensor, ""]:
-    """The sum over rows of the mean over classes of the binary cross-entropies.
-
-    `weights` are of a class's positive rows.
-    """
-    logits = wide(logits)
-    each = F.binary_cross_entropy_with_logits(
-        logits, labels.to(logits.dtype), pos_weight=weights, reduction="none"
-    )
-    return each.mean(-1).sum()
+            return each.mean(-1).sum()
+        if weights is None and not self._smoothing:
+            return cross_entropy_sum(logits, labels)
+        # Each row by its class's weight, then summed: PyTorch's own weighting of smoothed targets
+        # weighs the classes, not the rows.
+        rows = F.cross_entropy(
+            wide(logits), labels, reduction="none", label_smoothing=self._smoothing
+        )
+        return (rows if weights is None else rows * weights[labels]).sum()
 
 
 class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):

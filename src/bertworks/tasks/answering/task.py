@@ -298,13 +298,11 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         ]
         nothing: Prediction = {"answer": "", "start": 0, "end": 0, "probability": 0.0}
         best = spans_found[0] if spans_found else nothing
-        if self.settings.unanswerable and self._is_null(spans, null):
+        threshold = self.settings.null_threshold
+        if self.settings.unanswerable and (not spans or null - spans[0].score > threshold):
             best = spans_found[-1]
         spans_found.sort(key=lambda one: one["probability"], reverse=True)
         return {**best, "alternatives": spans_found}
-
-    def _is_null(self, spans: Sequence[Candidate], null: float) -> bool:
-        return not spans or null - spans[0].score > self.settings.null_threshold
 
     def spans(
         self, outputs: Mapping[str, Tensor], batch: Batch

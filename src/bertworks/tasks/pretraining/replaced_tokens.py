@@ -39,7 +39,7 @@ from .masking import MaskingSettings
 from .pairs import InstanceSettings
 from .settings import ReplacedTokensSettings
 from .source import PretrainingExample
-from .task import PretrainingEvaluator, PretrainingNetwork, PretrainingTask, typed_texts
+from .task import PretrainingEvaluator, PretrainingNetwork, PretrainingTask, typed
 
 DRAW_BITS = 31
 """How many random bits a replacement is drawn from."""
@@ -163,8 +163,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
     ) -> TypedText:
         """A text, or a pair, as it was typed; nothing is masked."""
         del labelled  # the original is not known
-        found = self.tokenizer.encode(*typed_texts(row, where), max_length=self.max_length)
-        first = int((found.token_type_ids == 0).sum())
+        found, first = typed(self.tokenizer, row, where, self.max_length, typed_mask=False)
         return TypedText(found.input_ids, first, row=index, encoding=found)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:

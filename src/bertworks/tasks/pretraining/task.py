@@ -26,6 +26,7 @@ from ...model.heads import MLMHead, NSPHead, cross_entropy_sum
 from ...packed import Batch, Packed, Padded
 from ...settings import Settings
 from ...tables.rows import Row, Rows
+from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
 from ..task import Evaluator, Network, Prediction, Task, by_row
 from .masking import Masked, Masker, MaskingSettings
@@ -171,16 +172,25 @@ class PretrainingEvaluator(Evaluator):
         return metrics
 
 
-def typed_texts(row: Row, where: str | None) -> tuple[str, str | None]:
-    """The text of a row that was typed, and the second text of a pair.
+def typed(
+    tokenizer: Tokenizer, row: Row, where: str | None, max_length: int, *, typed_mask: bool
+) -> tuple[Encoding, int]:
+    """The text of a row that was typed, or its pair; and how many tokens are of token type 0.
 
     Raises:
-        DataError: it has none.
+        DataError: it has no text, or too long a one.
     """
     text, pair = row.get("text"), row.get("pair")
     if not isinstance(text, str) or not isinstance(pair, str | None):
         raise DataError("the row has no text", where=where, fix="Give it as 'text'.")
-    return text, pair
+    (encoding,) = tokenizer.encode_batch(
+        [text],
+        None if pair is None else [pair],
+        max_length=max_length,
+        typed_mask=typed_mask,
+        where=[where or "text"],
+    )
+    return encoding, int((encoding.token_type_ids == 0).sum())
 
 
 class _Description(Settings):
@@ -294,16 +304,8 @@ class PretrainingTask(Task[PretrainingExample]):
     ) -> PretrainingExample:
         """A text, or a pair, whose typed `[MASK]`s are to be filled; nothing else is masked."""
         del labelled  # the word behind a typed [MASK] is not known
-        text, pair = typed_texts(row, where)
-        (encoding,) = self.tokenizer.encode_batch(
-            [text],
-            None if pair is None else [pair],
-            max_length=self.max_length,
-            typed_mask=True,
-            where=[where or "text"],
-        )
-        first_segment = int((encoding.token_type_ids == 0).sum())
-        return PretrainingExample(encoding.input_ids, first_segment, row=index)
+        found, first = typed(self.tokenizer, row, where, self.max_length, typed_mask=True)
+        return PretrainingExample(found.input_ids, first, row=index)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Pack examples in order of length, and mask those that have a key.

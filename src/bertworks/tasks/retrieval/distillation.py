@@ -27,7 +27,7 @@ from ...model.config import EncoderConfig
 from ...packed import Batch
 from ...tables.rows import Row
 from ...text.tokenizer import Tokenizer
-from ..example import LabelledExample, Tokens, labelled_batch
+from ..example import LabelledExample, labelled_batch
 from ..labelled import check_length, texts_of
 from .columns import RetrievalSettings
 from .network import RetrievalNetwork
@@ -121,18 +121,8 @@ class StudentTask(RetrievalTask):
         """Texts, or pairs where there is no column of texts."""
         if self.text_column is None:
             return super().placed_examples(rows, first_index, where, labelled=labelled)
-        texts = texts_of(rows, self.text_column, where)
-        encodings = self.encoded(texts, where)
-        return [
-            LabelledExample(
-                index=first_index + at,
-                sequences=[Tokens.of(encoding)],
-                truncated_tokens=encoding.truncated_tokens,
-                texts=[texts[at]],
-                where=where[at],
-            )
-            for at, encoding in enumerate(encodings)
-        ]
+        texts = [[text] for text in texts_of(rows, self.text_column, where)]
+        return self.of_texts(texts, first_index, where, [None] * len(texts))
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack texts in order of length; `targets["labels"]` are the teacher's vectors, `[rows,

@@ -39,7 +39,9 @@ class RetrievalNetwork(Network):
         outputs = self.predict(batch)
         queries, passages = outputs["queries"], outputs["passages"]
         if settings.loss == "cosine":
-            loss = cosine_loss_sum(outputs["values"], targets["labels"])
+            # Reimers and Gurevych (2019), "Sentence-BERT", §3, the regression objective.
+            cosines = outputs["values"]
+            loss = (cosines - targets["labels"].to(cosines.dtype)).square().sum()
         elif settings.loss == "triplet":
             positives, negatives = passages.tensor_split([len(queries)])
             loss = triplet_loss_sum(
@@ -120,13 +122,3 @@ def triplet_loss_sum(
     near = (queries * passages).sum(-1)[negative_row]
     far = (queries[negative_row] * negatives).sum(-1)
     return (far - near + margin).clamp(min=0).sum()
-
-
-def cosine_loss_sum(
-    cosines: Float[Tensor, " rows"], scores: Float[Tensor, " rows"]
-) -> Float[Tensor, ""]:
-    """The sum of the squared errors of cosines.
-
-    Source: Reimers and Gurevych (2019), "Sentence-BERT", §3, the regression objective.
-    """
-    return (cosines - scores.to(cosines.dtype)).square().sum()
