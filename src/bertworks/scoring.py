@@ -124,11 +124,11 @@ def _score_answers(
         identity: answers_of(row.values, columns["answers"], row.where)[0]
         for identity, row in questions.items()
     }
-    predicted = _by_id(predictions, "the predictions", _text, questions, rows.name)
+    predicted = _by_id(predictions, "the predictions", str, questions, rows.name)
     margins: dict[str, float] = {}
     if chances is not None:
         where = "the no-answer probabilities"
-        margins = _by_id(chances, where, _finite, questions, rows.name)
+        margins = _by_id(chances, where, float, questions, rows.name)
         for identity in questions:
             if identity not in margins:
                 where = os.fspath(chances) if isinstance(chances, str | os.PathLike) else where
@@ -154,23 +154,22 @@ def _score_answers(
 def _by_id(
     given: str | os.PathLike[str] | Mapping[str, Any],
     name: str,
-    checked: Callable[[Any], T | None],
+    kind: Callable[[Any], T],
     questions: Mapping[str, PlacedRow],
     data: str,
 ) -> dict[str, T]:
-    """Values by the questions' ids, all of them known."""
+    """Texts (of the kind `str`) or finite numbers by the questions' ids, all of them known."""
     where, items = name, given
     if isinstance(given, str | os.PathLike):
         where, items = os.fspath(given), _json_object(os.fspath(given))
     assert isinstance(items, Mapping)
     found: dict[str, T] = {}
     for identity, value in items.items():
-        right = checked(value)
-        if right is None:
-            kind = "a text" if checked is _text else "a finite number"
+        if not (isinstance(value, str) if kind is str else _is_finite(value)):
+            expected = "a text" if kind is str else "a finite number"
             what = f"{type(value).__name__} {_short(value)} of the question {identity!r}"
-            raise DataError(f"expected {kind}, got {what}", where=where)
-        found[identity] = right
+            raise DataError(f"expected {expected}, got {what}", where=where)
+        found[identity] = kind(value)
     unknown = [identity for identity in found if identity not in questions]
     if unknown:
         more = f", nor {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
@@ -178,17 +177,13 @@ def _by_id(
     return found
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _finite(value: Any) -> float | None:
+def _is_finite(value: Any) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
+        return False
     try:
-        return float(value) if math.isfinite(value) else None
+        return math.isfinite(value)
     except OverflowError:  # a whole number of hundreds of digits
-        return None
+        return False
 
 
 def _short(value: Any) -> str:
