@@ -131,8 +131,7 @@ def attention_head(draw: Draw) -> str:
 
 
 def masks(_: Draw) -> str:
-    from bertworks.tasks.pretraining.masking import MaskingSettings
-    from bertworks.tasks.pretraining.task import make_masker
+    from bertworks.tasks.pretraining.masking import Masker, MaskingSettings
 
     source = (
         "the river rises in the hills north of the town and flows through three lakes before it "
@@ -140,7 +139,7 @@ def masks(_: Draw) -> str:
     )
     tokenizer = mini().tokenizer
     ids = np.asarray(tokenizer.encode(source).input_ids, np.int64)
-    masker = make_masker(MaskingSettings(), tokenizer)
+    masker = Masker(MaskingSettings(), tokenizer)
     for key in range(1000):  # the first draw in which all three fates occur
         made = masker(ids, np.array([0, len(ids)]), np.array([key], np.uint64))
         fate = {

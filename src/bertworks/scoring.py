@@ -26,7 +26,6 @@ from .corpus.lines import read_head
 from .errors import DataError, SettingsError, nearest, some_of
 from .literals import ScoredTask
 from .remote import is_remote
-from .tables.formats import DOCUMENT
 from .tables.reading import Table, read_rows
 from .tables.rows import PlacedRow, Rows, listing, text_of
 from .tables.schema import LABEL_NAMES, PREDICTION, resolve
@@ -35,7 +34,7 @@ from .tasks.answering.spans import SCHEMA, answers_of
 from .tasks.breakdown import Evaluation, Place
 from .tasks.labels import finite_number, label_name, sort_labels
 from .tasks.scores import ClassificationScores, RegressionScores
-from .tasks.tagging.columns import TAG_NAMES, WORD_NAMES, strings_of
+from .tasks.tagging.columns import TAG_NAMES, WORD_NAMES, numbered, strings_of
 from .tasks.tagging.scores import TaggingScores
 from .tasks.tagging.tags import mark_spans
 
@@ -125,11 +124,11 @@ def _score_answers(
         identity: answers_of(row.values, columns["answers"], row.where)[0]
         for identity, row in questions.items()
     }
-    predicted = _by_id(predictions, "the predictions", _text, questions, rows.name)
+    predicted = _by_id(predictions, "the predictions", str, questions, rows.name)
     margins: dict[str, float] = {}
     if chances is not None:
         where = "the no-answer probabilities"
-        margins = _by_id(chances, where, _finite, questions, rows.name)
+        margins = _by_id(chances, where, float, questions, rows.name)
         for identity in questions:
             if identity not in margins:
                 where = os.fspath(chances) if isinstance(chances, str | os.PathLike) else where
@@ -149,29 +148,28 @@ def _score_answers(
             margin=margins.get(identity),
             mark=(0, 0) if answer is None or start < 0 else (start, start + len(answer)),
         )
-    return Evaluation(scores.result(), len(questions), scores.remarks(), scores.breakdown())
+    return Evaluation.of(scores, len(questions))
 
 
 def _by_id(
     given: str | os.PathLike[str] | Mapping[str, Any],
     name: str,
-    checked: Callable[[Any], T | None],
+    kind: Callable[[Any], T],
     questions: Mapping[str, PlacedRow],
     data: str,
 ) -> dict[str, T]:
-    """Values by the questions' ids, all of them known."""
+    """Texts (of the kind `str`) or finite numbers by the questions' ids, all of them known."""
     where, items = name, given
     if isinstance(given, str | os.PathLike):
         where, items = os.fspath(given), _json_object(os.fspath(given))
     assert isinstance(items, Mapping)
     found: dict[str, T] = {}
     for identity, value in items.items():
-        right = checked(value)
-        if right is None:
-            kind = "a text" if checked is _text else "a finite number"
+        if not (isinstance(value, str) if kind is str else _is_finite(value)):
+            expected = "a text" if kind is str else "a finite number"
             what = f"{type(value).__name__} {_short(value)} of the question {identity!r}"
-            raise DataError(f"expected {kind}, got {what}", where=where)
-        found[identity] = right
+            raise DataError(f"expected {expected}, got {what}", where=where)
+        found[identity] = kind(value)
     unknown = [identity for identity in found if identity not in questions]
     if unknown:
         more = f", nor {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
@@ -179,17 +177,13 @@ def _by_id(
     return found
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _finite(value: Any) -> float | None:
+def _is_finite(value: Any) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
+        return False
     try:
-        return float(value) if math.isfinite(value) else None
+        return math.isfinite(value)
     except OverflowError:  # a whole number of hundreds of digits
-        return None
+        return False
 
 
 def _short(value: Any) -> str:
@@ -244,7 +238,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     by_name = {column.strip().lower(): column for column in rows.columns}
     first = rows.columns[0]
     word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
-    if word_column is None and _are_numbered(rows):
+    if word_column is None and numbered(rows):
         if first not in (tag_column, predicted_column):
             word_column = first
         elif label is None and prediction is None:
@@ -262,10 +256,14 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
             )
         sentences.append((Place(len(sentences), where), words, gold, predicted))
     labels = sorted({tag for _, _, gold, predicted in sentences for tag in (*gold, *predicted)})
+    numbers = {label: number for number, label in enumerate(labels)}
     scores = TaggingScores(labels, spans=mark_spans(labels))
-    for sentence in sentences:
-        scores.add(*sentence)
-    return Evaluation(scores.result(), len(sentences), scores.remarks(), scores.breakdown())
+    for place, words, *tags in sentences:
+        gold_numbers, predicted_numbers = (
+            np.array([numbers[tag] for tag in side], np.int64) for side in tags
+        )
+        scores.add_sentence(place, words, gold_numbers, predicted_numbers)
+    return Evaluation.of(scores, len(sentences))
 
 
 def _check_two(rows: Rows, gold: str, predicted: str) -> None:
@@ -351,26 +349,18 @@ def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:
     return Evaluation(metrics, count, scores.remarks(), scores.breakdown())
 
 
-def _are_numbered(rows: Rows) -> bool:
-    """Whether a file names no columns."""
-    names = [column for column in rows.columns if column != DOCUMENT]
-    return names == [str(at + 1) for at in range(len(names))]
-
-
 def _find_columns(
     rows: Rows, label_names: Sequence[str], label: str | None, prediction: str | None
 ) -> tuple[str, str]:
     """The columns of the gold and the predicted labels: of a file without names, the last two."""
-    names = [column for column in rows.columns if column != DOCUMENT]
-    if _are_numbered(rows):
+    if names := numbered(rows):
         guesses = (names[-2:-1], names[-1:])
     else:
-        by_name = {column.strip().lower(): column for column in names}
-        predicted = [name for name in names if name.startswith(f"{PREDICTION}.")]
+        by_name = {column.strip().lower(): column for column in rows.columns}
         keys = {f"{PREDICTION}.{key}" for key in ("label", "value", "tags")}
         guesses = (
             [by_name[name] for name in label_names if name in by_name],
-            [name for name in predicted if name in keys]
+            [name for name in rows.columns if name in keys]
             + [by_name[name] for name in (PREDICTION, *_PREDICTED_NAMES) if name in by_name],
         )
     found = []

@@ -15,8 +15,7 @@ from ..model.device import without_weights
 from ..packed import Packed
 from ..tables.reading import read_rows
 from ..tasks.classification import ClassificationOptions, ClassificationTask
-from ..tasks.pretraining.masking import MaskingSettings
-from ..tasks.pretraining.task import make_masker
+from ..tasks.pretraining.masking import Masker, MaskingSettings
 from ..text.normalization import Normalization
 from ..text.tokenizer import Tokenizer
 from ..text.vocabulary import train_vocabulary
@@ -80,7 +79,7 @@ def masking_split(lab: Lab, seed: int) -> Mapping[str, Arms]:
     tokenizer = lab.model.tokenizer
     flat = np.concatenate(tokenizer.piece_ids(lab.paragraphs[:3000]))
     ids = np.resize(flat, 400 * 500).astype(np.int64)
-    mask = make_masker(MaskingSettings(), tokenizer)
+    mask = Masker(MaskingSettings(), tokenizer)
     keys = np.array([random.Random(f"{seed} {n}").getrandbits(64) for n in range(400)], np.uint64)
     found = mask(ids, np.arange(401) * 500, keys)
     seen = found.input_ids[found.positions]

@@ -346,12 +346,16 @@ class TokenHead(nn.Module):
         return result
 
 
+def wide(values: Tensor) -> Tensor:
+    """The same in float32 at least, for what is summed."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def cross_entropy_sum(
     logits: Float[Tensor, "rows classes"], labels: Int[Tensor, " rows"]
 ) -> Float[Tensor, ""]:
     """The summed cross-entropy of the rows, in float32 at least."""
-    sums = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(sums), labels, reduction="sum")
+    return F.cross_entropy(wide(logits), labels, reduction="sum")
 
 
 def _weighted_mean(hidden: Tensor) -> Tensor:

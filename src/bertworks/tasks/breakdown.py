@@ -7,6 +7,7 @@ run and its report can be made again without the model. The counters take rows i
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -211,6 +212,22 @@ class Tally:
             setattr(self, name, _sum(getattr(self, name), other))
 
 
+class Measure(Tally, ABC):
+    """What is measured over all rows, and what people should know of it."""
+
+    @abstractmethod
+    def result(self) -> dict[str, float]:
+        """The metrics by name, over everything added."""
+
+    def remarks(self) -> list[str]:
+        """What people should know beside the metrics, such as that one class is never predicted."""
+        return []
+
+    def breakdown(self) -> Breakdown:
+        """What the metrics are made of: confusions, calibration, mistakes; empty if not kept."""
+        return Breakdown()
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
@@ -394,6 +411,11 @@ class Evaluation:
     rows: int
     remarks: list[str] = field(default_factory=list)
     breakdown: Breakdown = field(default_factory=Breakdown)
+
+    @classmethod
+    def of(cls, measure: Measure, rows: int) -> Self:
+        """What was measured over so many rows."""
+        return cls(measure.result(), rows, measure.remarks(), measure.breakdown())
 
     def __repr__(self) -> str:
         return f"<Evaluation of {self.rows:,} rows: {measured(self.metrics, self.remarks)}>"

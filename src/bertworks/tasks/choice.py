@@ -29,9 +29,10 @@ from ..tables.schema import Column, Role, RoleColumns, Schema
 from ..text.encoding import Truncation
 from .classifying import ClassifyingNetwork
 from .example import LabelledExample, Tokens, by_length, pack
-from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
 from .labels import label_name
 from .metrics import OneOfSeveralEvaluator
+from .scores import OneOfSeveralScores
 from .task import Evaluator, Prediction
 
 CHOICE_PREFIXES = ("ending", "choice", "option", "answer")
@@ -54,16 +55,6 @@ SCHEMA = Schema(
     Role("prompt", ("prompt", "startphrase", "context", "premise", "question", "sent1")),
     Role("label", ("label", "answer", "gold", "correct"), of_label=True),
 )
-
-
-def choice_number(row: Row, column: str, where: str, first: int = 0) -> int:
-    """The right choice, from 0: a table's numbers count from `first`, its letters from A."""
-    name = label_name(row, column, where)
-    if len(name) == 1 and name.isascii() and name.isalpha():
-        return ord(name.upper()) - ord("A")
-    if not name.isdecimal():
-        raise DataError(f"the label {name!r} (column {column!r}) is no number", where=where)
-    return int(name) - first
 
 
 def choices_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
@@ -226,18 +217,12 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise the choices of many rows at once.
-
-        Raises:
-            DataError: a column is missing, or holds no text; a row has no choices, or a label that
-                is none of them.
-        """
         settings = self.settings
         choices = [
             choices_of(row, settings.choices, at) for row, at in zip(rows, where, strict=True)
         ]
         owner = [at for at, texts in enumerate(choices) for _ in texts]
-        prompts = [text_of(row, settings.prompt, at) for row, at in zip(rows, where, strict=True)]
+        prompts = texts_of(rows, settings.prompt, where)
         encodings = self.tokenizer.encode_batch(
             [prompts[at] for at in owner],
             [text for texts in choices for text in texts],
@@ -254,7 +239,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
                 LabelledExample(
                     index=first_index + at,
                     sequences=[Tokens.of(encoding) for encoding in part],
-                    target=self._label(row, len(texts), where[at]) if labelled else None,
+                    target=self.target_of(row, where[at], labelled=labelled),
                     truncated_tokens=sum(encoding.truncated_tokens for encoding in part),
                     texts=(prompts[at], *texts),
                     where=where[at],
@@ -262,11 +247,16 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             )
         return examples
 
-    def _label(self, row: Row, count: int, where: str) -> int:
-        column = self.settings.label
-        if column is None:
-            raise DataError("the task knows no column of labels", where=where)
-        number = choice_number(row, column, where, self.settings.first_number)
+    def label_of(self, row: Row, column: str, where: str) -> int:
+        """The right choice, from 0: numbers count from `first_number`, letters from A."""
+        name = label_name(row, column, where)
+        if len(name) == 1 and name.isascii() and name.isalpha():
+            number = ord(name.upper()) - ord("A")
+        elif name.isdecimal():
+            number = int(name) - self.settings.first_number
+        else:
+            raise DataError(f"the label {name!r} (column {column!r}) is no number", where=where)
+        count = len(choices_of(row, self.settings.choices, where))
         if not 0 <= number < count:
             raise DataError(
                 f"the label {row[column]!r} (column {column!r}) is the number of none of the "
@@ -318,4 +308,4 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return {str(number + first): counts[number] for number in range(most)}
 
     def evaluator(self) -> Evaluator:
-        return ChoiceEvaluator()
+        return ChoiceEvaluator(OneOfSeveralScores())

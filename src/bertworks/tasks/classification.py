@@ -17,16 +17,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from ..checkpoints.heads import CLASSIFIER, Published
 from ..errors import SettingsError
 from ..model.config import EncoderConfig
-from ..model.encoder import Encoder
-from ..model.heads import ClassificationHead, cross_entropy_sum, next_piece_loss_sum
-from ..packed import Batch, Padded
+from ..model.heads import cross_entropy_sum, next_piece_loss_sum, wide
+from ..packed import Batch
 from ..settings import Settings
 from ..tables.rows import Row, Rows
 from ..tables.schema import RoleColumns
@@ -39,12 +37,12 @@ from .metrics import MultiLabelEvaluator
 from .task import Evaluator, Prediction, Shown, Task
 from .texts import (
     Pooling,
+    TextNetwork,
     TextOptions,
     TextSettings,
     TextTask,
     in_one,
     is_single_value,
-    row_logits,
     shared_settings,
 )
 
@@ -122,16 +120,14 @@ class ClassificationSettings(_Shared, TextSettings):
         return self
 
 
-class ClassificationNetwork(ClassifyingNetwork):
-    """An encoder with a classification head on its pooler.
+class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
+    """An encoder with a classification head.
 
     Args:
-        dropout: before the output layer; `config.classifier_dropout`, if left out.
         multi_label: whether a row may have any number of classes.
         class_weights: what a row of each class counts in the loss; 1, if left out.
         label_smoothing: share of the target that is spread over all classes.
         lm_weight: of the auxiliary loss of guessing each next piece (Radford et al. 2018, §3.2).
-        pooling: of the logits of a row's sequences, where it has several.
     """
 
     def __init__(
@@ -146,70 +142,40 @@ class ClassificationNetwork(ClassifyingNetwork):
         lm_weight: float = 0.0,
         pooling: Pooling = "mean",
     ) -> None:
-        super().__init__()
-        self.lm_weight, self.pooling = lm_weight, pooling
-        self.encoder = Encoder(config, pooler=config.has_pooler)
-        self.head = ClassificationHead(config, num_labels, dropout)
+        super().__init__(config, num_labels, dropout, pooling)
+        self.lm_weight = lm_weight
         self._multi_label, self._smoothing = multi_label, label_smoothing
         self._weights = class_weights
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed cross-entropies of the rows: `classification` (and `weighted_lm`)."""
-        packed, lm = batch.packed, None
-        if self.lm_weight:
-            hidden = self.encoder(packed)
-            lm = next_piece_loss_sum(self.encoder, hidden, packed)
-            logits = in_one(self.head(self.encoder, hidden, packed), packed, self.pooling)
-        else:
-            logits = self.logits(batch)
-        labels = batch.targets["labels"]
-        if self._multi_label:
-            loss = multi_label_loss_sum(logits, labels, self._weights_like(logits))
-        elif self._weights is None and not self._smoothing:
-            loss = cross_entropy_sum(logits, labels)
-        else:
-            # Each row by its class's weight, then summed: PyTorch's own weighting of smoothed
-            # targets weighs the classes, not the rows.
-            rows = F.cross_entropy(
-                logits.float() if logits.dtype == torch.bfloat16 else logits,
-                labels,
-                reduction="none",
-                label_smoothing=self._smoothing,
+        packed, labels = batch.packed, batch.targets["labels"]
+        if not self.lm_weight:
+            return {"classification": self._loss_sum(self.logits(batch), labels)}
+        hidden = self.encoder(packed)
+        lm = next_piece_loss_sum(self.encoder, hidden, packed)
+        logits = in_one(self.head(self.encoder, hidden, packed), packed, self.pooling)
+        loss = self._loss_sum(logits, labels)
+        return {"classification": loss, "weighted_lm": self.lm_weight * lm}
+
+    def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
+        weights = None
+        if self._weights is not None:
+            weights = torch.tensor(self._weights, device=logits.device, dtype=torch.float32)
+        if self._multi_label:  # a row's mean over classes; weights are of those that it has
+            logits = wide(logits)
+            each = F.binary_cross_entropy_with_logits(
+                logits, labels.to(logits.dtype), pos_weight=weights, reduction="none"
             )
-            weights = self._weights_like(rows)
-            loss = (rows if weights is None else rows * weights[labels]).sum()
-        losses = {"classification": loss}
-        if lm is not None:
-            losses["weighted_lm"] = self.lm_weight * lm
-        return losses
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`logits` `[rows, num_labels]`."""
-        return {"logits": self.head(self.encoder, self.encoder(padded), padded)}
-
-    def _weights_like(self, values: Tensor) -> Tensor | None:
-        if self._weights is None:
-            return None
-        return torch.tensor(self._weights, device=values.device, dtype=torch.float32)
-
-    def logits(self, batch: Batch) -> Float[Tensor, "rows num_labels"]:
-        return row_logits(self.encoder, self.head, batch.packed, self.pooling)
-
-
-def multi_label_loss_sum(
-    logits: Float[Tensor, "rows classes"],
-    labels: Float[Tensor, "rows classes"],
-    weights: Float[Tensor, " classes"] | None = None,
-) -> Float[Tensor, ""]:
-    """The sum over rows of the mean over classes of the binary cross-entropies.
-
-    `weights` are of a class's positive rows.
-    """
-    sums = torch.promote_types(logits.dtype, torch.float32)
-    each = F.binary_cross_entropy_with_logits(
-        logits.to(sums), labels.to(sums), pos_weight=weights, reduction="none"
-    )
-    return each.mean(-1).sum()
+            return each.mean(-1).sum()
+        if weights is None and not self._smoothing:
+            return cross_entropy_sum(logits, labels)
+        # Each row by its class's weight, then summed: PyTorch's own weighting of smoothed targets
+        # weighs the classes, not the rows.
+        rows = F.cross_entropy(
+            wide(logits), labels, reduction="none", label_smoothing=self._smoothing
+        )
+        return (rows if weights is None else rows * weights[labels]).sum()
 
 
 class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
@@ -379,8 +345,7 @@ class DistilledNetwork(ClassificationNetwork):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed divergences of the rows: `classification`."""
-        logits = self.logits(batch)
-        logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+        logits = wide(self.logits(batch))
         probabilities = batch.targets["labels"].to(logits.dtype)
         # Logarithms of probabilities are logits up to a constant.
         teacher = (probabilities.clamp_min(1e-12).log() / self._temperature).log_softmax(-1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -22,11 +21,12 @@ from ..errors import DataError, brief, nearest
 from ..model.heads import cross_entropy_sum
 from ..packed import Batch
 from ..tables.rows import Row, Rows
-from ..tables.schema import Column, RoleColumns
+from ..tables.schema import RoleColumns
 from .example import ExampleT, labelled_batch
-from .labelled import LABEL, LabelledTask, TaskOptions, TaskSettings
-from .labels import count_labels, label_name, sort_labels
-from .metrics import ClassificationEvaluator
+from .labelled import LABEL, ColumnSettings, LabelledTask, TaskOptions, TaskSettings
+from .labels import count_labels, label_entries, label_name, sort_labels
+from .metrics import OneOfSeveralEvaluator
+from .scores import ClassificationScores
 from .task import Evaluator, Network, Prediction
 
 
@@ -48,10 +48,9 @@ class ClassifyingNetwork(Network):
         return {"logits": self.logits(batch)}
 
 
-class ClassifyingSettings(TaskSettings):
+class ClassifyingSettings(ColumnSettings):
     """What such a task is, beside its weights."""
 
-    columns: dict[str, Column] = Field(description="the column of each role")
     labels: tuple[str, ...] = Field(min_length=2, description="the classes' names, in order")
 
 
@@ -80,17 +79,8 @@ class ClassifyingTask(LabelledTask[ExampleT]):
     def labels(self) -> tuple[str, ...]:
         return cast(ClassifyingSettings, self.settings).labels
 
-    @cached_property
-    def numbers(self) -> dict[str, int]:
-        """The numbers of the classes, by their names."""
-        return {name: number for number, name in enumerate(self.labels)}
-
     def config_entries(self) -> dict[str, Any]:
-        return {
-            "id2label": {str(number): name for name, number in self.numbers.items()},
-            "label2id": self.numbers,
-            "problem_type": "single_label_classification",
-        }
+        return {**label_entries(self.labels), "problem_type": "single_label_classification"}
 
     def label_of(self, row: Row, column: str, where: str) -> Any:
         """The number of a row's class.
@@ -147,5 +137,5 @@ class ClassifyingTask(LabelledTask[ExampleT]):
 
     def evaluator(self) -> Evaluator:
         positive = self.positive if len(self.labels) == 2 else None
-        number = None if positive is None else self.labels.index(positive)
-        return ClassificationEvaluator(self.labels, number)
+        number = None if positive is None else self.numbers[positive]
+        return OneOfSeveralEvaluator(ClassificationScores(self.labels, number))

@@ -86,12 +86,14 @@ Place = tuple[int, int]
 """A sequence: the place of its example among the examples, and its number there."""
 
 
+def places_of(examples: Sequence[LabelledExample]) -> list[Place]:
+    """All sequences, those of an example together."""
+    return [(at, number) for at, one in enumerate(examples) for number in range(len(one.sequences))]
+
+
 def by_length(examples: Sequence[LabelledExample]) -> list[Place]:
     """All sequences in order of length."""
-    places = [
-        (at, number) for at, one in enumerate(examples) for number in range(len(one.sequences))
-    ]
-    return sorted(places, key=lambda place: len(_at(examples, place).input_ids))
+    return sorted(places_of(examples), key=lambda place: len(_at(examples, place).input_ids))
 
 
 def pack(examples: Sequence[LabelledExample], places: Sequence[Place]) -> Packed:
@@ -114,8 +116,7 @@ def labelled_batch(
     `targets["labels"]`, and the rows are counted for the loss.
     """
     order = sorted(examples, key=lambda example: example.num_tokens)
-    places = [(at, number) for at, one in enumerate(order) for number in range(len(one.sequences))]
-    packed = pack(order, places)
+    packed = pack(order, places_of(order))
     labels = [example.target for example in order]
     if any(label is None for label in labels):
         return Batch(packed, examples=order)

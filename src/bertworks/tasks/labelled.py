@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -17,8 +18,8 @@ from ..errors import DataError, SettingsError
 from ..model.config import EncoderConfig
 from ..settings import Settings
 from ..tables.reading import TableOptions
-from ..tables.rows import Row, Rows
-from ..tables.schema import RoleColumns, Schema, names_of
+from ..tables.rows import Row, Rows, text_of
+from ..tables.schema import Column, RoleColumns, Schema, names_of
 from ..text.tokenizer import Tokenizer
 from .example import ExampleT
 from .task import Task
@@ -66,6 +67,12 @@ class TaskSettings(Settings):
     )
 
 
+class ColumnSettings(TaskSettings):
+    """What a task is that has no settings of its own, beside its weights."""
+
+    columns: dict[str, Column] = Field(description="the column of each role")
+
+
 class LabelledTask(Task[ExampleT]):
     """A task that is learned from labelled rows.
 
@@ -80,7 +87,7 @@ class LabelledTask(Task[ExampleT]):
     Attributes:
         schema: the columns that are read; by default its settings hold them as `columns`.
         options: what a user may say of it; if left out, the columns and what all tasks have.
-        settings_class: what it is, beside its weights.
+        settings_class: what it is, beside its weights; by default, which columns it reads.
         teacher_gives: what it can learn from another model in place of labels, if anything.
         is_guessable: whether always predicting the commonest target is a useful baseline.
         is_stratified: whether each target has the same share of the rows that are split off.
@@ -88,7 +95,7 @@ class LabelledTask(Task[ExampleT]):
 
     schema: ClassVar[Schema]
     options: ClassVar[type[TaskOptions]]
-    settings_class: ClassVar[type[TaskSettings]]
+    settings_class: ClassVar[type[TaskSettings]] = ColumnSettings
     teacher_gives: ClassVar[Literal["probabilities", "vectors"] | None] = None
     is_guessable: bool = True
     is_stratified: ClassVar[bool] = False
@@ -108,6 +115,11 @@ class LabelledTask(Task[ExampleT]):
 
     def to_dict(self) -> dict[str, Any]:
         return self.settings.model_dump(mode="json")
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of the classes or tags, by their names."""
+        return {name: number for number, name in enumerate(self.labels)}
 
     @property
     def head_dropout(self) -> float | None:
@@ -277,6 +289,15 @@ class LabelledTask(Task[ExampleT]):
     def tuned(self, metrics: Mapping[str, float]) -> Self:  # noqa: ARG002
         """The same task with what the metrics of dev say should be set, such as a threshold."""
         return self
+
+
+def texts_of(rows: Sequence[Row], column: str, where: Sequence[str]) -> list[str]:
+    """The texts of rows in a column.
+
+    Raises:
+        DataError: a row has no such column, or no text in it.
+    """
+    return [text_of(row, column, place) for row, place in zip(rows, where, strict=True)]
 
 
 def check_length(limit: int, config: EncoderConfig) -> None:

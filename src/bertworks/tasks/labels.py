@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -90,6 +91,15 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
     if isinstance(value, list):
         return list(dict.fromkeys(label_name({column: part}, column, where) for part in value))
     return [label_name(row, column, where)]
+
+
+def label_entries(labels: Sequence[str]) -> dict[str, Any]:
+    """How other tools' `config.json` names the outputs of a head."""
+    numbered = list(enumerate(labels))
+    return {
+        "id2label": {str(number): name for number, name in numbered},
+        "label2id": {name: number for number, name in numbered},
+    }
 
 
 def finite_number(row: Row, column: str, where: str | None) -> float:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import compress
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from ..model.heads import cross_entropy_sum
 from ..packed import Batch
-from .breakdown import Breakdown, Worst
+from .breakdown import Breakdown, Measure, Worst
 from .scores import (
-    ClassificationScores,
     OneOfSeveralScores,
     RegressionScores,
     indicators,
@@ -23,20 +21,20 @@ from .scores import (
 )
 from .task import Evaluator
 
-
-class Scores(Protocol):
-    """Scores of predictions, whatever system they are from."""
-
-    def remarks(self) -> list[str]: ...
-
-    def breakdown(self) -> Breakdown: ...
+ScoresT = TypeVar("ScoresT", bound=Measure)
 
 
-class ScoredEvaluator(Evaluator):
-    """An evaluator with the remarks and the breakdown of its scores."""
+class ScoredEvaluator(Evaluator, Generic[ScoresT]):
+    """`loss`, a mean of what is counted, and scores that predictions of any system can have."""
 
-    gathered: ClassVar[tuple[str, ...]] = ("_scores",)
-    _scores: Scores
+    gathered = ("_scores", "_loss", "_counted")
+
+    def __init__(self, scores: ScoresT) -> None:
+        self._scores, self._loss, self._counted = scores, 0.0, 0
+
+    def result(self) -> dict[str, float]:
+        scores = self._scores.result()
+        return {"loss": self._loss / self._counted, **scores}
 
     def remarks(self) -> list[str]:
         return self._scores.remarks()
@@ -45,50 +43,24 @@ class ScoredEvaluator(Evaluator):
         return self._scores.breakdown()
 
 
-class OneOfSeveralEvaluator(ScoredEvaluator):
+class OneOfSeveralEvaluator(ScoredEvaluator[OneOfSeveralScores]):
     """`loss`, and the scores of rows of which one of several is right: a class, or a choice."""
 
-    gathered = ("_scores", "_loss", "_rows")
-    _scores: OneOfSeveralScores
-
-    def __init__(self, scores: OneOfSeveralScores | None = None) -> None:
-        self._scores = scores or OneOfSeveralScores()
-        self._loss, self._rows = 0.0, 0
-
-    @abstractmethod
     def shown(self, example: Any, gold: int, predicted: int) -> tuple[str, str, str]:
         """A row's text for people, its gold label, and the predicted one."""
+        return example.shown, self._scores.names[gold], self._scores.names[predicted]
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         logits, labels = outputs["logits"], batch.targets["labels"]
         self._loss += cross_entropy_sum(logits, labels).item()
         gold, predicted = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
-        self._rows += len(gold)
+        self._counted += len(gold)
         sure = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
         self._scores.add(gold, predicted, sure)
         for at in np.flatnonzero(gold != predicted).tolist():
             example = batch.examples[at]
             shown = self.shown(example, gold[at], predicted[at])
             self._scores.add_mistake(example, *shown, float(sure[at]))
-
-    def result(self) -> dict[str, float]:
-        assert self._rows, "nothing was evaluated"
-        return {"loss": self._loss / self._rows, **self._scores.result()}
-
-
-class ClassificationEvaluator(OneOfSeveralEvaluator):
-    """`loss`, and the scores of `ClassificationScores`.
-
-    Raises:
-        BertworksError: scikit-learn is not installed.
-    """
-
-    def __init__(self, labels: Sequence[str], positive: int | None) -> None:
-        super().__init__(ClassificationScores(labels, positive))
-        self._names = labels
-
-    def shown(self, example: Any, gold: int, predicted: int) -> tuple[str, str, str]:
-        return example.shown, self._names[gold], self._names[predicted]
 
 
 class MultiLabelEvaluator(Evaluator):
@@ -151,7 +123,7 @@ class MultiLabelEvaluator(Evaluator):
         )
 
 
-class RegressionEvaluator(ScoredEvaluator):
+class RegressionEvaluator(ScoredEvaluator[RegressionScores]):
     """`loss` (the mean squared error), and the correlations of `RegressionScores`.
 
     Raises:
@@ -159,10 +131,9 @@ class RegressionEvaluator(ScoredEvaluator):
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("loss", "pearson", "spearman")
-    _scores: RegressionScores
 
     def __init__(self) -> None:
-        self._scores = RegressionScores()
+        super().__init__(RegressionScores())
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         labels, values = batch.targets["labels"].double(), outputs["values"].double()

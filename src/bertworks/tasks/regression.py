@@ -11,59 +11,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..checkpoints.heads import CLASSIFIER, Published
 from ..model.config import EncoderConfig
-from ..model.encoder import Encoder
-from ..model.heads import ClassificationHead
-from ..packed import Batch, Padded
+from ..model.heads import wide
+from ..packed import Batch
 from ..tables.rows import Row
 from .example import LabelledExample, labelled_batch
-from .labels import finite_number
+from .labels import finite_number, label_entries
 from .metrics import RegressionEvaluator
-from .task import Evaluator, Network, Prediction, Shown
-from .texts import (
-    Pooling,
-    TextSettings,
-    TextTask,
-    is_single_value,
-    row_logits,
-    shared_settings,
-)
+from .task import Evaluator, Prediction, Shown
+from .texts import TextNetwork, TextSettings, TextTask, is_single_value, shared_settings
 
 
-class RegressionNetwork(Network):
-    """An encoder with a head of one output.
-
-    Args:
-        dropout: before the output layer; `config.classifier_dropout`, if left out.
-        pooling: of the values of a row's sequences, where it has several.
-    """
-
-    def __init__(
-        self, config: EncoderConfig, dropout: float | None = None, pooling: Pooling = "mean"
-    ) -> None:
-        super().__init__()
-        self.pooling = pooling
-        self.encoder = Encoder(config, pooler=config.has_pooler)
-        self.head = ClassificationHead(config, 1, dropout)
+class RegressionNetwork(TextNetwork):
+    """An encoder with a head of one output."""
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed squared errors of the rows: `regression`."""
-        values = self.predict(batch)["values"]
-        sums = torch.promote_types(values.dtype, torch.float32)
-        return {"regression": (values.to(sums) - batch.targets["labels"].to(sums)).square().sum()}
+        values = wide(self.predict(batch)["values"])
+        errors = values - batch.targets["labels"].to(values.dtype)
+        return {"regression": errors.square().sum()}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """`values` `[rows]`."""
-        found = row_logits(self.encoder, self.head, batch.packed, self.pooling)
-        return {"values": found.squeeze(-1)}
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`logits` `[rows, 1]`."""
-        return {"logits": self.head(self.encoder, self.encoder(padded), padded)}
+        return {"values": self.logits(batch).squeeze(-1)}
 
 
 class RegressionTask(TextTask):
@@ -81,11 +54,7 @@ class RegressionTask(TextTask):
         return cls(of.tokenizer, TextSettings.parse(shared_settings(of))) if is_regression else None
 
     def config_entries(self) -> dict[str, Any]:
-        entries: dict[str, Any] = {
-            "id2label": {"0": "value"},
-            "label2id": {"value": 0},
-            "problem_type": "regression",
-        }
+        entries = {**label_entries(("value",)), "problem_type": "regression"}
         if self.settings.columns.pair is not None:
             # Else sentence-transformers applies a sigmoid to a cross-encoder's only value.
             entries["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
@@ -93,14 +62,9 @@ class RegressionTask(TextTask):
 
     def network(self, config: EncoderConfig) -> RegressionNetwork:
         settings = self.settings
-        return RegressionNetwork(settings.geometry(config), settings.dropout, settings.pooling)
+        return RegressionNetwork(settings.geometry(config), 1, settings.dropout, settings.pooling)
 
     def label_of(self, row: Row, column: str, where: str) -> float:
-        """The row's number.
-
-        Raises:
-            DataError: there is none, or it is not finite.
-        """
         return finite_number(row, column, where)
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:

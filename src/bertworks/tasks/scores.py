@@ -6,7 +6,7 @@ scikit-learn and SciPy count them. What a network adds to this (losses) is in `m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from .breakdown import (
     Breakdown,
     CalibrationCounter,
     Confusion,
+    Measure,
     Placed,
     ScoreTable,
-    Tally,
     Worst,
 )
 
@@ -71,9 +71,6 @@ def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray
 
     Args:
         labels: `[rows]` the numbers of the gold ones, or `[rows, labels]` whether each is.
-
-    Raises:
-        BertworksError: scikit-learn is not installed.
     """
     metrics = sklearn_metrics()
     if labels.ndim == 2:
@@ -91,15 +88,20 @@ def indicators(labels: np.ndarray) -> np.ndarray:
     return np.pad(labels, ((0, 0), (0, 1)))
 
 
-class OneOfSeveralScores(Tally):
-    """Rows of which one of several is right: a class, or a choice.
+class OneOfSeveralScores(Measure):
+    """Rows, or words, for which one of several is right: a class, a choice, a tag.
 
     `majority`, the accuracy of always predicting the commonest; `accuracy`.
+
+    Args:
+        names: those of the several, where they have names.
     """
 
     gathered = ("_gold", "_predicted", "_calibration", "_worst")
+    counted: ClassVar[str] = "rows"
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.names = names
         self._gold: list[np.ndarray] = []
         self._predicted: list[np.ndarray] = []
         self._calibration, self._worst = CalibrationCounter(), Worst()
@@ -119,15 +121,22 @@ class OneOfSeveralScores(Tally):
             self._calibration.add(confidence, gold == predicted)
 
     def add_mistake(
-        self, row: Placed, text: str, gold: str, predicted: str, confidence: float | None = None
+        self,
+        row: Placed,
+        text: str,
+        gold: str,
+        predicted: str,
+        confidence: float | None = None,
+        mark: tuple[int, int] = (0, 0),
     ) -> None:
         """Keep a mispredicted row, if it is one of the worst.
 
         Args:
             confidence: the probability of what is predicted, if known.
+            mark: the characters `[start, end)` of the text that are mispredicted, if not all.
         """
         unit: Any = None if confidence is None else "probability"
-        self._worst.add(confidence or 0.0, row, text, gold, predicted, unit=unit)
+        self._worst.add(confidence or 0.0, row, text, gold, predicted, mark=mark, unit=unit)
 
     def answers(self) -> tuple[np.ndarray, np.ndarray]:
         """`[rows]` each: what is right, and what was predicted."""
@@ -135,7 +144,6 @@ class OneOfSeveralScores(Tally):
         return np.concatenate(self._gold), np.concatenate(self._predicted)
 
     def result(self) -> dict[str, float]:
-        """The metrics."""
         gold, predicted = self.answers()
         return {
             "majority": float(np.bincount(gold).max() / len(gold)),
@@ -143,14 +151,15 @@ class OneOfSeveralScores(Tally):
         }
 
     def remarks(self) -> list[str]:
-        """What people should know beside the metrics."""
-        return []
+        gold, predicted = self.answers()
+        if not self.names or len(np.unique(predicted)) > 1 or len(np.unique(gold)) == 1:
+            return []
+        one, name = self.counted.removesuffix("s"), self.names[predicted[0]]
+        return [f"every {one} is predicted to be {name!r}: nothing has been learned yet"]
 
     def breakdown(self) -> Breakdown:
-        """Calibration and mistakes."""
-        return Breakdown(
-            calibration=self._calibration.result("rows"), mistakes=self._worst.result()
-        )
+        calibration = self._calibration.result(self.counted)
+        return Breakdown(calibration=calibration, mistakes=self._worst.result())
 
 
 class ClassificationScores(OneOfSeveralScores):
@@ -166,30 +175,23 @@ class ClassificationScores(OneOfSeveralScores):
 
     def __init__(self, names: Sequence[str], positive: int | None) -> None:
         sklearn_metrics()
-        super().__init__()
-        self.names, self._positive = names, positive
+        super().__init__(names)
+        self._positive = positive
 
     def result(self) -> dict[str, float]:
         metrics = classification_metrics(*self.answers(), len(self.names), self._positive)
         return {**super().result(), **metrics}
 
-    def remarks(self) -> list[str]:
-        labels, predicted = self.answers()
-        if len(np.unique(predicted)) > 1 or len(np.unique(labels)) == 1:
-            return []
-        name = self.names[predicted[0]]
-        return [f"every row is predicted to be {name!r}: nothing has been learned yet"]
-
     def breakdown(self) -> Breakdown:
         labels, predicted = self.answers()
         parts = {
-            "confusion": Confusion.of("rows", self.names, labels, predicted),
+            "confusion": Confusion.of(self.counted, self.names, labels, predicted),
             "tables": (label_scores(self.names, labels, predicted),),
         }
         return super().breakdown().model_copy(update=parts)
 
 
-class RegressionScores(Tally):
+class RegressionScores(Measure):
     """The `pearson` and `spearman` correlations, and the mean squared error.
 
     Where all values are the same, on either side, there is no correlation: it is 0.
@@ -221,7 +223,6 @@ class RegressionScores(Tally):
         return float(np.square(gold - predicted).mean())
 
     def result(self) -> dict[str, float]:
-        """The correlations."""
         gold, predicted = self._values()
         if np.ptp(gold) == 0 or np.ptp(predicted) == 0:
             return {"pearson": 0.0, "spearman": 0.0}
@@ -231,7 +232,6 @@ class RegressionScores(Tally):
         }
 
     def remarks(self) -> list[str]:
-        """Whether nothing has been learned."""
         gold, predicted = self._values()
         if np.ptp(predicted) == 0 and np.ptp(gold) > 0:
             value = predicted[0]
@@ -239,7 +239,6 @@ class RegressionScores(Tally):
         return []
 
     def breakdown(self) -> Breakdown:
-        """Values and the largest errors."""
         gold, predicted = self._values()
         gold, predicted = gold[np.isfinite(predicted)], predicted[np.isfinite(predicted)]
         some = np.linspace(0, len(gold) - 1, min(len(gold), MOST_POINTS)).astype(int)

@@ -24,7 +24,7 @@ from ..model.encoder import Encoder, HasEncoder
 from ..packed import Batch, Padded
 from ..tables.rows import PlacedRow, Row, Rows
 from ..text.tokenizer import Tokenizer
-from .breakdown import Breakdown, Tally
+from .breakdown import Measure
 
 Prediction = dict[str, Any]
 """What is predicted for one row; plain Python values that JSON can hold."""
@@ -113,7 +113,7 @@ def by_row(values: Tensor, padded: Padded) -> Tensor:
     return values.reshape(*padded.mask.shape, *values.shape[1:])
 
 
-class Evaluator(Tally, ABC):
+class Evaluator(Measure):
     """Gathers what a network says batch by batch, and measures it at the end.
 
     Processes that train together share the batches of an evaluator that names what it has
@@ -123,18 +123,6 @@ class Evaluator(Tally, ABC):
     @abstractmethod
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         """Take note of a batch's outputs (those of `Network.predict`) and targets."""
-
-    @abstractmethod
-    def result(self) -> dict[str, float]:
-        """The metrics by name, over everything added."""
-
-    def remarks(self) -> list[str]:
-        """What people should know beside the metrics, such as that one class is never predicted."""
-        return []
-
-    def breakdown(self) -> Breakdown:
-        """What the metrics are made of: confusions, calibration, mistakes; empty if not kept."""
-        return Breakdown()
 
 
 class Task(ABC, Generic[ExampleT]):

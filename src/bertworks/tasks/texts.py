@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -26,15 +27,16 @@ from ..checkpoints.heads import CLASSIFIER, Published
 from ..errors import CheckpointError, DataError
 from ..model.config import ClassifierPooling, EncoderConfig
 from ..model.encoder import Encoder
-from ..model.heads import ClassificationHead
-from ..packed import Packed
+from ..model.heads import ClassificationHead, wide
+from ..packed import Batch, Packed, Padded, Sequences
 from ..settings import Settings
-from ..tables.rows import Row, Rows, text_of
+from ..tables.rows import Row, Rows
 from ..tables.schema import Columns, Role, RoleColumns, Schema, find_columns
 from ..text.encoding import Encoding
 from ..text.windows import segment_windows
 from .example import LabelledExample, Tokens
-from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
+from .task import Network
 
 WindowPooling = Literal["mean", "max"]
 Pooling = Literal["sum", "mean", "max"]
@@ -111,13 +113,9 @@ class TextSettings(_Shared, TaskSettings):
     )
 
     @model_validator(mode="after")
-    def _orders_are_of_pairs(self) -> Self:
+    def _orders_and_windows_fit(self) -> Self:
         if self.both_orders and self.columns.pair is None:
             raise ValueError("both_orders=true is for pairs of texts")
-        return self
-
-    @model_validator(mode="after")
-    def _windows_are_of_one_order(self) -> Self:
         if self.truncation == "windows" and self.both_orders:
             raise ValueError("truncation='windows' and both_orders=true exclude each other")
         if self.truncation != "windows" and self.stride is not None:
@@ -156,26 +154,15 @@ class TextTask(LabelledTask[LabelledExample]):
         if (pair is None) != (columns.pair is None):
             takes = "single texts" if columns.pair is None else "pairs of texts"
             raise DataError(f"the model takes {takes}", where=repr(text))
-        return (
-            {columns.text: text}
-            if columns.pair is None
-            else {columns.text: text, columns.pair: pair}
-        )
+        return {columns.text: text} | ({} if columns.pair is None else {columns.pair: pair})
 
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise many rows at once, on as many threads as the tokenizer takes.
-
-        Raises:
-            DataError: a column is missing; a label is empty or none of the task's; a text is no
-                text, or too long where `truncation` is "error".
-        """
+        """Tokenise many rows at once, on as many threads as the tokenizer takes."""
         columns = self.settings.columns
-        pairs = None
-        if columns.pair is not None:
-            pairs = [text_of(row, columns.pair, at) for row, at in zip(rows, where, strict=True)]
-        texts = [text_of(row, columns.text, at) for row, at in zip(rows, where, strict=True)]
+        pairs = None if columns.pair is None else texts_of(rows, columns.pair, where)
+        texts = texts_of(rows, columns.text, where)
         truncation = self.settings.truncation
         encodings = self._encode(texts, pairs, truncation, where)
         if self.settings.both_orders and pairs is not None:
@@ -285,25 +272,44 @@ def shared_settings(of: Published) -> dict[str, Any]:
     }
 
 
-def row_logits(
-    encoder: Encoder, head: ClassificationHead, packed: Packed, pooling: Pooling
-) -> Tensor:
-    """`[rows, outputs]`: what a head says of each row.
+class TextNetwork(Network):
+    """An encoder with a classification head, and its outputs for each row.
 
-    Memory does not grow with the windows of a row, but for their logits; where gradients are taken,
-    each part is computed a second time for them.
+    Args:
+        outputs: how many the head has.
+        dropout: before the output layer; `config.classifier_dropout`, if left out.
+        pooling: of the outputs of a row's sequences, where it has several.
     """
 
-    def part_logits(part: Packed) -> Tensor:
-        logits: Tensor = head(encoder, encoder(part), part)
+    def __init__(
+        self,
+        config: EncoderConfig,
+        outputs: int,
+        dropout: float | None = None,
+        pooling: Pooling = "mean",
+    ) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.encoder = Encoder(config, pooler=config.has_pooler)
+        self.head = ClassificationHead(config, outputs, dropout)
+
+    def logits(self, batch: Batch) -> Float[Tensor, "rows outputs"]:
+        """What the head says of each row.
+
+        Memory does not grow with the windows of a row, but for their logits; where gradients are
+        taken, each part is computed a second time for them.
+        """
+        packed = batch.packed
+        tokens = AT_ONCE if packed.sequence_number.any() else packed.num_tokens
+        return in_one(in_parts(self._of_sequences, packed, tokens), packed, self.pooling)
+
+    def _of_sequences(self, packed: Sequences) -> Float[Tensor, "sequences outputs"]:
+        logits: Tensor = self.head(self.encoder, self.encoder(packed), packed)
         return logits
 
-    made = (
-        in_parts(part_logits, packed, AT_ONCE)
-        if packed.sequence_number.any()
-        else part_logits(packed)
-    )
-    return in_one(made, packed, pooling)
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """`logits` `[rows, outputs]`."""
+        return {"logits": self._of_sequences(padded)}
 
 
 def in_one(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
@@ -316,8 +322,7 @@ def in_one(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
     if len(firsts) == len(logits):
         return logits
     counts = torch.diff(firsts, append=firsts.new_tensor([len(logits)]))
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return torch.segment_reduce(wide, pooling, lengths=counts, axis=0)
+    return torch.segment_reduce(wide(logits), pooling, lengths=counts, axis=0)
 
 
 def in_parts(function: Callable[[Packed], Tensor], packed: Packed, tokens: int) -> Tensor:

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 
 from ..checkpoints.heads import Head
@@ -33,17 +32,11 @@ from ..model.heads import linear_cross_entropy
 from ..model.layers import Dropout
 from ..model.memory import Memory
 from ..packed import Batch, Packed
-from ..tables.rows import Row, text_of
-from ..tables.schema import Column, Role, Schema
+from ..tables.rows import Row
+from ..tables.schema import Role, Schema
 from .example import LabelledExample, Tokens, by_length, pack
-from .labelled import LabelledTask, TaskSettings, check_length
+from .labelled import LabelledTask, check_length, texts_of
 from .task import Evaluator, Network, Prediction, Shown
-
-
-class TranslationSettings(TaskSettings):
-    """What such a task is, beside its weights."""
-
-    columns: dict[str, Column] = Field(description="the column of each role")
 
 
 class TranslationNetwork(Network):
@@ -128,7 +121,6 @@ class TranslationTask(LabelledTask[LabelledExample]):
         Role("source", ("source", "src", "text")),
         Role("target", ("target", "tgt", "translation"), of_label=True),
     )
-    settings_class: ClassVar[type[TaskSettings]] = TranslationSettings
     is_guessable = False
     best_metric = "bleu"
     metrics: ClassVar[tuple[str, ...]] = ("loss", "bleu")
@@ -160,18 +152,15 @@ class TranslationTask(LabelledTask[LabelledExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise the texts of many rows at once.
-
-        Raises:
-            DataError: a column is missing, or holds no text.
-        """
         found = []
         for role in ("source", "target")[: 1 + labelled]:
-            column = str(self.columns[role])
-            texts = [text_of(row, column, place) for row, place in zip(rows, where, strict=True)]
-            how: dict[str, Any] = {"truncation": "longest_first", "where": where}
-            limit = self.settings.max_seq_length
-            encodings = self.tokenizer.encode_batch(texts, max_length=limit, **how)
+            texts = texts_of(rows, str(self.columns[role]), where)
+            encodings = self.tokenizer.encode_batch(
+                texts,
+                max_length=self.settings.max_seq_length,
+                truncation="longest_first",
+                where=where,
+            )
             found.append(list(zip(texts, encodings, strict=True)))
         return [
             LabelledExample(

@@ -212,8 +212,8 @@ class PretrainingData:
                 "unknown_rate": manifest.unknown_rate,
                 "vocabulary": manifest.vocabulary_size,
             },
-            **{phase.name: describe(_source(phase), blocks=1) for phase in self.phases},
-            "held out": describe(self.held_out, blocks=1),
+            **{phase.name: describe(_source(phase)) for phase in self.phases},
+            "held out": describe(self.held_out),
             "checksum": checksum.hexdigest(),
         }
         files.write_json(file, counts, indent=1)

@@ -52,8 +52,7 @@ def tokenizer() -> Any:
         sep_id=SEP,
         mask_id=MASK,
         has=lambda role: True,
-        word_end=np.zeros(VOCAB_SIZE, np.bool_),
-        continuation=np.arange(VOCAB_SIZE) >= FIRST_CONTINUATION,
+        goes_on=lambda ids: ids >= FIRST_CONTINUATION,
     )
 
 

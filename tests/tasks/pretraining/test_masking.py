@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,19 +17,27 @@ from hypothesis import strategies as st
 from bertworks.errors import SettingsError
 from bertworks.tasks.pretraining import hashing
 from bertworks.tasks.pretraining.masking import Masked, Masker, MaskingSettings
+from bertworks.text.tokenizer import Tokenizer
 
 VOCAB_SIZE, CLS, SEP, MASK = 1000, 101, 102, 103
 CONTINUATION = np.arange(VOCAB_SIZE) >= 700
 
 
-def masker(**values: Any) -> Masker:
-    return Masker(
-        MaskingSettings(**values),
+def _goes_on(ids: np.ndarray) -> np.ndarray:
+    found: np.ndarray = CONTINUATION[ids]
+    return found
+
+
+def masker(goes_on: Callable[[np.ndarray], np.ndarray] = _goes_on, **values: Any) -> Masker:
+    tokenizer: Any = SimpleNamespace(
         vocab_size=VOCAB_SIZE,
         mask_id=MASK,
-        frame_ids=(CLS, SEP),
-        continuation=CONTINUATION,
+        cls_id=CLS,
+        sep_id=SEP,
+        has=lambda role: True,
+        goes_on=goes_on,
     )
+    return Masker(MaskingSettings(**values), tokenizer)
 
 
 def sequences(count: int, length: int, seed: int = 0, words: bool = False) -> list[np.ndarray]:
@@ -366,14 +377,9 @@ def test_units_without_spans_are_words() -> None:
 def test_words_whose_end_is_marked() -> None:
     """As the first GPT's: a piece goes on a word unless the one before ended it."""
     ends = np.arange(VOCAB_SIZE) >= 700
-    one = Masker(
-        MaskingSettings(unit="whole-word", mlm_probability=3 / 9),
-        vocab_size=VOCAB_SIZE,
-        mask_id=MASK,
-        frame_ids=(CLS, SEP),
-        continuation=np.ones(VOCAB_SIZE, np.bool_),
-        word_end=ends,
-    )
+    marked: Any = SimpleNamespace(continuation=np.ones(VOCAB_SIZE, np.bool_), word_end=ends)
+    goes_on = partial(Tokenizer.goes_on, marked)
+    one = masker(goes_on, unit="whole-word", mlm_probability=3 / 9)
     row = np.array([CLS, 300, 301, 800, 801, SEP, 302, 802, SEP])
     chosen = {tuple(mask(one, [row], np.array([key], np.uint64)).positions) for key in range(200)}
     assert chosen == {(1, 2, 3), (4, 6, 7)}

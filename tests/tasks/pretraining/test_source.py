@@ -60,7 +60,7 @@ def test_layout(make_corpus: MakeCorpus, tokenizer: Any, format_: str) -> None:
         assert ids[-1] == SEP
         assert CLS not in ids[1:]
         separators = [at for at, token in enumerate(ids) if token == SEP]
-        ones = example.token_type_ids.tolist()
+        ones = [int(at >= example.first_segment) for at in range(len(ids))]
         if source.instances.next_sentence:
             first, last = separators
             assert 1 < first < last - 1 == len(ids) - 2
@@ -285,18 +285,20 @@ def test_empty_documents_are_left_out(tokenizer: Any) -> None:
 
 def test_describe(make_corpus: MakeCorpus, tokenizer: Any) -> None:
     corpus = make_corpus(60)
-    source = source_of(corpus, tokenizer, block_tokens=5000)
-    told_of = describe(source, blocks=1000)
+    source = source_of(corpus, tokenizer)
+    told_of = describe(source)
     every = list(source.examples())
     assert told_of["documents"] == 60
     assert told_of["tokens"] == corpus.document_lengths.sum()
-    assert told_of["blocks"] == source.num_blocks(0)
+    assert told_of["blocks"] == source.num_blocks(0) == 1
     assert told_of["instances_per_epoch"] == len(every)
     assert told_of["mean_length"] == pytest.approx(np.mean([x.num_tokens for x in every]))
     assert told_of["not_next_share"] == pytest.approx(
         np.mean([x.next_sentence_label for x in every])
     )
-    sampled = describe(source, blocks=4)
+    parted = source_of(corpus, tokenizer, block_tokens=5000)
+    sampled = describe(parted)
+    assert sampled["blocks"] == parted.num_blocks(0) > 1
     assert abs(sampled["instances_per_epoch"] / len(every) - 1) < 0.2
     assert "not_next_share" not in describe(source_of(corpus, tokenizer, format="doc-sentences"))
 

@@ -83,7 +83,8 @@ def test_collate_packs_in_order_of_length_and_masks(
         own = slice(edges[at], edges[at + 1])
         example = examples[row]
         np.testing.assert_array_equal(restored[own], example.input_ids)
-        np.testing.assert_array_equal(packed.token_type_ids[own], example.token_type_ids)
+        is_second = np.arange(example.num_tokens) >= example.first_segment
+        np.testing.assert_array_equal(packed.token_type_ids[own], is_second)
         assert batch.targets["next_sentence_labels"][at] == example.next_sentence_label
         inside = (positions >= edges[at]) & (positions < edges[at + 1])
         assert inside.sum() == max(1, round(example.num_tokens * 0.15))

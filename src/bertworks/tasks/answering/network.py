@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
-from ...model.heads import TokenHead
+from ...model.heads import TokenHead, wide
 from ...packed import Batch, Padded
 from ..task import Network, by_row
 
@@ -40,13 +40,12 @@ class AnsweringNetwork(Network):
         self.encoder = Encoder(config, pooler=False)
         dropout = config.head_dropout("answering_dropout") if dropout is None else dropout
         self.span_head = TokenHead(config, 2, dropout)
-        self._share = 0.5 if span_loss == "mean" else 1.0
-        self._softmax = softmax
+        self._span_loss, self._softmax = span_loss, softmax
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed losses of the windows: `answering`."""
-        loss = answering_loss_sum(self._logits(batch), batch, self._softmax) * self._share
-        return {"answering": loss}
+        logits = self._logits(batch)
+        return {"answering": answering_loss_sum(logits, batch, self._span_loss, self._softmax)}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """`logits` `[tokens, 2]`: of an answer's beginning and end at each token."""
@@ -63,18 +62,17 @@ class AnsweringNetwork(Network):
 
 
 def answering_loss_sum(
-    logits: Float[Tensor, "tokens 2"], batch: Batch, softmax: Softmax = "sequence"
+    logits: Float[Tensor, "tokens 2"], batch: Batch, span_loss: SpanLoss, softmax: Softmax
 ) -> Float[Tensor, ""]:
-    """The sum over windows of the two cross-entropies, of the beginning and of the end."""
-    sums = torch.promote_types(logits.dtype, torch.float32)
-    packed = batch.packed
+    """The sum over windows of the cross-entropies of the beginning and the end: mean or sum."""
+    logits, packed = wide(logits), batch.packed
     lengths = packed.cu_seqlens.diff().long()
     sequence = torch.repeat_interleave(
         torch.arange(packed.num_sequences, device=logits.device), lengths
     )
-    padded = logits.new_full(
-        (packed.num_sequences, packed.max_seqlen, 2), -torch.inf, dtype=sums
-    ).index_put((sequence, packed.position_ids), logits.to(sums))
+    padded = logits.new_full((packed.num_sequences, packed.max_seqlen, 2), -torch.inf).index_put(
+        (sequence, packed.position_ids), logits
+    )
     if softmax == "passage":
         outside = padded.new_ones(padded.shape[:2], dtype=torch.bool).index_put(
             (sequence, packed.position_ids), ~batch.targets["may_answer"]
@@ -82,4 +80,5 @@ def answering_loss_sum(
         padded = padded.masked_fill(outside[..., None], -torch.inf)
     targets = batch.targets["spans"]
     start = F.cross_entropy(padded[..., 0], targets[:, 0], reduction="sum")
-    return start + F.cross_entropy(padded[..., 1], targets[:, 1], reduction="sum")
+    end = F.cross_entropy(padded[..., 1], targets[:, 1], reduction="sum")
+    return (start + end) * (0.5 if span_loss == "mean" else 1.0)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ..breakdown import Breakdown, Placed, Tally, Worst, excerpt, means_by
+from ..breakdown import Breakdown, Measure, Placed, Worst, excerpt, means_by
 
 NO_ANSWER = "no answer"
 LENGTHS = (NO_ANSWER, "1 word", "2 words", "3 to 5 words", "6 to 10 words", "more words")
@@ -36,7 +36,7 @@ class _Row(NamedTuple):
         return exact_match(predicted, self.answers, version), f1(predicted, self.answers, version)
 
 
-class AnsweringScores(Tally):
+class AnsweringScores(Measure):
     """`exact_match` and `f1` of answers, as the official scorers count them.
 
     The rules are those of SQuAD 2.0 if a question without an answer is possible or occurs, else
@@ -80,7 +80,8 @@ class AnsweringScores(Tally):
             probability: of what is predicted at the threshold, if known.
             mark: the characters `[start, end)` of the passage that are predicted at the threshold.
         """
-        counted = _Row(tuple(answers), predicted, margin, _first_word(question))
+        first_word = next(iter(normalized(question).split()), "")
+        counted = _Row(tuple(answers), predicted, margin, first_word)
         self._rows.append(counted)
         final = self._final(counted)
         if final is None:
@@ -116,7 +117,6 @@ class AnsweringScores(Tally):
         return [exact for exact, _ in pairs], [overlap for _, overlap in pairs]
 
     def result(self) -> dict[str, float]:
-        """The metrics."""
         exact, overlaps = self._scores()
         result = {"exact_match": float(np.mean(exact)), "f1": float(np.mean(overlaps))}
         if not self._unanswerable:
@@ -137,7 +137,6 @@ class AnsweringScores(Tally):
         return result
 
     def remarks(self) -> list[str]:
-        """How many questions were left out."""
         missing = sum(row.predicted is None for row in self._rows)
         if not missing:
             return []
@@ -156,10 +155,6 @@ class AnsweringScores(Tally):
             ),
             mistakes=self._worst[self._version].result(),
         )
-
-
-def _first_word(question: str) -> str:
-    return next(iter(normalized(question).split()), "")
 
 
 def _length(answers: Sequence[str]) -> str:

@@ -23,12 +23,12 @@ from ...model.config import EncoderConfig
 from ...packed import Batch
 from ...settings import Settings
 from ...tables.formats import TITLE
-from ...tables.rows import Row, Rows, text_of
+from ...tables.rows import Row, Rows
 from ...tables.schema import RoleColumns
 from ...text.encoding import Segment, with_marks
 from ...text.windows import segment_windows
 from ..example import by_length, pack
-from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
 from ..metrics import ScoredEvaluator
 from ..task import Evaluator, Prediction, Shown
 from .network import AnsweringNetwork, Softmax, SpanLoss, answering_loss_sum
@@ -86,26 +86,20 @@ class AnsweringSettings(_Shared, TaskSettings):
     )
 
 
-class AnsweringEvaluator(ScoredEvaluator):
+class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
     """`loss` a window, and the scores of `AnsweringScores`."""
 
-    gathered = ("_scores", "_loss", "_windows")
-    _scores: AnsweringScores
-
     def __init__(self, task: AnsweringTask) -> None:
-        self._task = task
-        self._loss, self._windows = 0.0, 0
-        settings = task.settings
-        self._scores = AnsweringScores(
-            unanswerable=settings.unanswerable, threshold=settings.null_threshold
+        self._task, settings = task, task.settings
+        super().__init__(
+            AnsweringScores(unanswerable=settings.unanswerable, threshold=settings.null_threshold)
         )
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         settings = self._task.settings
-        share = 0.5 if settings.span_loss == "mean" else 1.0
-        loss = answering_loss_sum(outputs["logits"], batch, settings.softmax) * share
-        self._loss += loss.item()
-        self._windows += batch.packed.num_sequences
+        how = settings.span_loss, settings.softmax
+        self._loss += answering_loss_sum(outputs["logits"], batch, *how).item()
+        self._counted += batch.packed.num_sequences
         for example, spans, null in self._task.spans(outputs, batch):
             assert example.answers is not None, "answers are known where they are measured"
             answer = self._task.answer(example, spans, null)
@@ -122,9 +116,6 @@ class AnsweringEvaluator(ScoredEvaluator):
                 probability=answer["probability"],
                 mark=(answer["start"], answer["end"]),
             )
-
-    def result(self) -> dict[str, float]:
-        return {"loss": self._loss / self._windows, **self._scores.result()}
 
 
 class AnsweringTask(LabelledTask[AnsweringExample]):
@@ -173,18 +164,10 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[AnsweringExample]:
-        """Tokenise many rows at once; a passage that occurs in several, once.
-
-        Raises:
-            DataError: a column is missing, or holds no text, or no answers as SQuAD writes them.
-        """
+        """Tokenise many rows at once; a passage that occurs in several, once."""
         settings = self.settings
-        questions = [
-            text_of(row, settings.question, at) for row, at in zip(rows, where, strict=True)
-        ]
-        contexts = {
-            text_of(row, settings.context, at): at for row, at in zip(rows, where, strict=True)
-        }
+        questions = texts_of(rows, settings.question, where)
+        contexts = dict(zip(texts_of(rows, settings.context, where), where, strict=True))
         parts = self.tokenizer.segments(list(contexts), where=list(contexts.values()))
         passages = {
             text: replace(part, offsets=with_marks(part.offsets, text))
@@ -315,13 +298,11 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         ]
         nothing: Prediction = {"answer": "", "start": 0, "end": 0, "probability": 0.0}
         best = spans_found[0] if spans_found else nothing
-        if self.settings.unanswerable and self._is_null(spans, null):
+        threshold = self.settings.null_threshold
+        if self.settings.unanswerable and (not spans or null - spans[0].score > threshold):
             best = spans_found[-1]
         spans_found.sort(key=lambda one: one["probability"], reverse=True)
         return {**best, "alternatives": spans_found}
-
-    def _is_null(self, spans: Sequence[Candidate], null: float) -> bool:
-        return not spans or null - spans[0].score > self.settings.null_threshold
 
     def spans(
         self, outputs: Mapping[str, Tensor], batch: Batch

@@ -15,7 +15,9 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from ...errors import DataError
 from ...settings import Settings
+from ...text.tokenizer import Tokenizer
 from . import hashing
 
 # Mixed into a token's bits, so that its replacement, its random piece and its span are drawn apart.
@@ -108,32 +110,22 @@ class Masked(NamedTuple):
 
 
 class Masker:
-    """Masks batches of sequences.
+    """Masks batches of a tokenizer's sequences.
 
-    Args:
-        vocab_size: random pieces are drawn from all ids below this.
-        mask_id: the id of `[MASK]`.
-        frame_ids: the ids of `[CLS]` and `[SEP]`, which are never chosen.
-        continuation: `[vocab_size]` bool: the pieces that continue a word (`##…`).
-        word_end: `[vocab_size]` bool: the pieces that end a word, where that is marked (`…</w>`).
+    Raises:
+        DataError: the tokenizer lacks a special piece that is needed.
     """
 
-    def __init__(
-        self,
-        settings: MaskingSettings,
-        *,
-        vocab_size: int,
-        mask_id: int,
-        frame_ids: tuple[int, int],
-        continuation: np.ndarray,
-        word_end: np.ndarray | None = None,
-    ) -> None:
-        self.settings = settings
-        self.vocab_size = vocab_size
-        self.mask_id = mask_id
-        self.frame_ids = frame_ids
-        self.continuation = continuation
-        self.word_end = word_end if word_end is not None and word_end.any() else None
+    def __init__(self, settings: MaskingSettings, tokenizer: Tokenizer) -> None:
+        for role in ("mask", "cls", "sep"):
+            if not tokenizer.has(role):
+                raise DataError(
+                    f"the tokenizer has no {role} token, and masked pieces cannot be learned "
+                    "without",
+                    fix="Train a causal family (model.family=openai-gpt), or prepare with another "
+                    "one.",
+                )
+        self.settings, self.tokenizer = settings, tokenizer
         words = np.arange(1, settings.max_span_words + 1)
         harmonic = settings.span_lengths == "harmonic"
         odds = 1 / words if harmonic else (1 - settings.span_geometric_p) ** words
@@ -159,7 +151,7 @@ class Masker:
         sequence = np.repeat(np.arange(len(lengths)), lengths)
         place = np.arange(len(input_ids)) - np.repeat(cu_seqlens[:-1], lengths)
         bits = hashing.draw(keys[sequence], place)
-        free = (input_ids != self.frame_ids[0]) & (input_ids != self.frame_ids[1])
+        free = (input_ids != self.tokenizer.cls_id) & (input_ids != self.tokenizer.sep_id)
         budget = self.settings.num_predictions(lengths)
         if self.settings.unit == "token":
             positions = _first_of_each(np.flatnonzero(free), sequence, bits, budget)
@@ -169,18 +161,11 @@ class Masker:
                 assert goes_on is not None, "the examples come with their units"
                 follows = goes_on & free
             else:
-                follows = self._same_word(input_ids) & free
+                follows = self.tokenizer.goes_on(input_ids) & free
             follows[1:] &= free[:-1]
             follows[0] = False
             positions, decided_by = self._choose_words(free, follows, sequence, bits, budget)
         return self._replace(input_ids, positions, bits[positions], bits[decided_by])
-
-    def _same_word(self, input_ids: np.ndarray) -> np.ndarray:
-        """Which tokens are of the same word as the token before, specials aside."""
-        goes_on: np.ndarray = self.continuation[input_ids]
-        if self.word_end is not None:
-            goes_on[1:] &= ~self.word_end[input_ids[:-1]]
-        return goes_on
 
     def _replace(
         self, input_ids: np.ndarray, positions: np.ndarray, bits: np.ndarray, decided: np.ndarray
@@ -197,8 +182,9 @@ class Masker:
         masked = share < self.settings.mask_ratio
         random = ~masked & (share < self.settings.mask_ratio + self.settings.random_ratio)
         replaced = labels.copy()
-        replaced[masked] = self.mask_id
-        replaced[random] = hashing.below(hashing.mix(bits[random] ^ _PIECE), self.vocab_size)
+        replaced[masked] = self.tokenizer.mask_id
+        pieces = hashing.below(hashing.mix(bits[random] ^ _PIECE), self.tokenizer.vocab_size)
+        replaced[random] = pieces
         result = input_ids.copy()
         result[positions] = replaced
         return Masked(result, positions, labels)

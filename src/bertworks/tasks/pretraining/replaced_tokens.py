@@ -27,7 +27,7 @@ from ...checkpoints.heads import RTD, Published
 from ...errors import DataError, SettingsError
 from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
-from ...model.heads import MLMHead, ReplacedTokenHead
+from ...model.heads import MLMHead, ReplacedTokenHead, wide
 from ...packed import Batch, Padded
 from ...settings import Settings
 from ...tables.rows import Row
@@ -39,7 +39,7 @@ from .masking import MaskingSettings
 from .pairs import InstanceSettings
 from .settings import ReplacedTokensSettings
 from .source import PretrainingExample
-from .task import PretrainingEvaluator, PretrainingNetwork, PretrainingTask, typed_texts
+from .task import PretrainingEvaluator, PretrainingNetwork, PretrainingTask, typed
 
 DRAW_BITS = 31
 """How many random bits a replacement is drawn from."""
@@ -128,15 +128,8 @@ class ReplacedTokensTask(Task[PretrainingExample]):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
-        """The task that `to_dict` described."""
-        described = _Description.parse(values)
-        return cls(
-            tokenizer,
-            described.instances,
-            described.masking,
-            described.replaced_tokens,
-            max_length=described.max_length,
-        )
+        described = dict(_Description.parse(values))
+        return cls(tokenizer, settings=described.pop("replaced_tokens"), **described)
 
     def to_dict(self) -> dict[str, Any]:
         masked = self.masked_lm.to_dict()
@@ -170,8 +163,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
     ) -> TypedText:
         """A text, or a pair, as it was typed; nothing is masked."""
         del labelled  # the original is not known
-        found = self.tokenizer.encode(*typed_texts(row, where), max_length=self.max_length)
-        first = int((found.token_type_ids == 0).sum())
+        found, first = typed(self.tokenizer, row, where, self.max_length, typed_mask=False)
         return TypedText(found.input_ids, first, row=index, encoding=found)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
@@ -289,8 +281,8 @@ class ReplacedTokensEvaluator(Evaluator):
 
 def binary_cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     """The sum of the tokens' cross-entropies, in float32 at least."""
-    sums = torch.promote_types(logits.dtype, torch.float32)
-    return F.binary_cross_entropy_with_logits(logits.to(sums), labels.to(sums), reduction="sum")
+    logits = wide(logits)
+    return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
 
 
 def area_under_curve(scores: np.ndarray, is_positive: np.ndarray) -> float:
@@ -397,8 +389,7 @@ def sample_pieces(logits: Tensor, draws: Tensor) -> Tensor:
         logits: `[rows, vocab_size]`.
         draws: `[rows]` whole numbers below 2 to the `DRAW_BITS`, all equally likely.
     """
-    sums = torch.promote_types(logits.dtype, torch.float32)
-    chances = torch.softmax(logits.to(sums), -1) * 2**DRAW_BITS
+    chances = torch.softmax(wide(logits), -1) * 2**DRAW_BITS
     ends = chances.long().cumsum(-1)
     places = (ends[:, -1:] * draws[:, None]) >> DRAW_BITS
     return torch.searchsorted(ends, places, right=True).squeeze(-1)

@@ -13,12 +13,13 @@ Nothing but the documents lies on disk, and a stream of instances is resumed fro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Literal, NamedTuple, Protocol, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
+from ...corpus.shards import Corpus
 from ...errors import DataError
 from ...text.tokenizer import Tokenizer
 from . import hashing
@@ -26,36 +27,6 @@ from .pairs import InstanceSettings, make_instances
 
 BLOCK_TOKENS = 512 * 1024
 _ORDER, _PAIRS, _SHUFFLE, _KEYS, _HELD_OUT = range(5)  # so that no two uses share their draws
-
-
-class Documents(Protocol):
-    """Tokenised documents, as `corpus.shards.Corpus` has them."""
-
-    @property
-    def num_documents(self) -> int: ...
-
-    @property
-    def document_lengths(self) -> np.ndarray:
-        """`[documents]` int64: the tokens of each."""
-        ...
-
-    @property
-    def originals(self) -> np.ndarray:
-        """`[documents]` int64: the first of each document's copies; itself, if it has none."""
-        ...
-
-    def document(self, number: int, /) -> tuple[np.ndarray, np.ndarray]:
-        """Ids `[tokens]`, and `[sentences + 1]` offsets of the sentences in them."""
-        ...
-
-    @property
-    def has_units(self) -> bool:
-        """Whether it is known which tokens are masked together."""
-        ...
-
-    def goes_on(self, number: int, /) -> np.ndarray:
-        """`[tokens]` bool: which of a document's tokens continue the unit of the token before."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,11 +53,6 @@ class PretrainingExample:
     def truncated_tokens(self) -> int:
         """None: whatever is too long becomes several sequences, or is an error."""
         return 0
-
-    @property
-    def token_type_ids(self) -> np.ndarray:
-        """`[num_tokens]` int8."""
-        return (np.arange(len(self.input_ids)) >= self.first_segment).astype(np.int8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +120,7 @@ class PretrainingSource:
 
     def __init__(
         self,
-        corpus: Documents,
+        corpus: Corpus,
         documents: np.ndarray,
         tokenizer: Tokenizer,
         instances: InstanceSettings,
@@ -215,25 +181,24 @@ class PretrainingSource:
             hashing.key_of(self.seed, _SHUFFLE, epoch, block), len(made.starts)
         )
         labels = made.next_sentence_labels
-        return InstanceBlock(
-            tokens=made.tokens,
+        return replace(
+            made,
             starts=made.starts[shuffle],
             lengths=made.lengths[shuffle],
             first_segments=made.first_segments[shuffle],
             next_sentence_labels=None if labels is None else labels[shuffle],
             keys=keys[shuffle],
-            goes_on=made.goes_on,
         )
 
-    def examples(self, epoch: int = 0, limit: int | None = None) -> Iterator[PretrainingExample]:
-        """The first `limit` examples of an epoch: the same ones each time, to measure by.
+    def examples(self, limit: int | None = None) -> Iterator[PretrainingExample]:
+        """The first `limit` examples of the first epoch: the same each time, to measure by.
 
         Raises:
             DataError: there is none.
         """
         left, found = limit, False
-        for block in range(self.num_blocks(epoch)):
-            made = self.block(epoch, block)
+        for block in range(self.num_blocks(0)):
+            made = self.block(0, block)
             found = found or len(made) > 0
             yield from made[:left]
             if left is not None:
@@ -334,7 +299,7 @@ class PretrainingSource:
 
 
 def split_held_out(
-    corpus: Documents, held_out: float | int = 0.01, *, seed: int
+    corpus: Corpus, held_out: float | int = 0.01, *, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Set documents aside that are never trained on.
 
@@ -363,27 +328,25 @@ def split_held_out(
     return np.flatnonzero(~np.isin(originals, held)), held
 
 
-def describe(source: PretrainingSource, *, epoch: int = 0, blocks: int = 4) -> dict[str, float]:
-    """What instances a source gives, from the first blocks of an epoch.
+def describe(source: PretrainingSource) -> dict[str, float]:
+    """What instances a source gives, from its first block.
 
     Returns:
-        The epoch's `documents`, `tokens` and `blocks`; `instances_per_epoch`, estimated unless all
-        blocks were looked at; `mean_length` and `full_length_share` of the sequences; and, where
-        it is asked, `not_next_share`.
+        An epoch's `documents`, `tokens` and `blocks`; `instances_per_epoch`, estimated if there are
+        more blocks than one; `mean_length` and `full_length_share` of the sequences; and, where it
+        is asked, `not_next_share`.
     """
-    total_blocks = source.num_blocks(epoch)
-    sample = [source.block(epoch, block) for block in range(min(blocks, total_blocks))]
-    lengths = np.concatenate([made.lengths for made in sample])
+    blocks, first = source.num_blocks(0), source.block(0, 0)
+    lengths = first.lengths
     found: dict[str, float] = {
         "documents": len(source.documents),
         "tokens": int(source.lengths.sum()),
-        "blocks": total_blocks,
-        "instances_per_epoch": round(len(lengths) * total_blocks / len(sample)),
+        "blocks": blocks,
+        "instances_per_epoch": len(lengths) * blocks,
     }
     if len(lengths):
         found["mean_length"] = float(lengths.mean())
         found["full_length_share"] = float(np.mean(lengths == source.instances.max_seq_length))
-        labels = [x.next_sentence_labels for x in sample if x.next_sentence_labels is not None]
-        if labels:
-            found["not_next_share"] = float(np.concatenate(labels).mean())
+        if first.next_sentence_labels is not None:
+            found["not_next_share"] = float(first.next_sentence_labels.mean())
     return found

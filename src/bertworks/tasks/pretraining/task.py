@@ -26,9 +26,10 @@ from ...model.heads import MLMHead, NSPHead, cross_entropy_sum
 from ...packed import Batch, Packed, Padded
 from ...settings import Settings
 from ...tables.rows import Row, Rows
+from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
 from ..task import Evaluator, Network, Prediction, Task, by_row
-from .masking import Masker, MaskingSettings
+from .masking import Masked, Masker, MaskingSettings
 from .pairs import Format, InstanceSettings
 from .source import PretrainingExample
 
@@ -171,43 +172,25 @@ class PretrainingEvaluator(Evaluator):
         return metrics
 
 
-def make_masker(settings: MaskingSettings, tokenizer: Tokenizer) -> Masker:
-    """What masks sequences of a tokenizer.
+def typed(
+    tokenizer: Tokenizer, row: Row, where: str | None, max_length: int, *, typed_mask: bool
+) -> tuple[Encoding, int]:
+    """The text of a row that was typed, or its pair; and how many tokens are of token type 0.
 
     Raises:
-        DataError: the tokenizer lacks a special piece that is needed.
-    """
-    for role in ("mask", "cls", "sep"):
-        if not tokenizer.has(role):
-            raise DataError(
-                f"the tokenizer has no {role} token, and masked pieces cannot be learned without",
-                fix="Train a causal family (model.family=openai-gpt), or prepare with another one.",
-            )
-    return Masker(
-        settings,
-        vocab_size=tokenizer.vocab_size,
-        mask_id=tokenizer.mask_id,
-        frame_ids=(tokenizer.cls_id, tokenizer.sep_id),
-        continuation=tokenizer.continuation,
-        word_end=tokenizer.word_end,
-    )
-
-
-def typed_texts(row: Row, where: str | None) -> tuple[str, str | None]:
-    """The text of a row that was typed, and the second text of a pair.
-
-    Raises:
-        DataError: it has none.
+        DataError: it has no text, or too long a one.
     """
     text, pair = row.get("text"), row.get("pair")
     if not isinstance(text, str) or not isinstance(pair, str | None):
         raise DataError("the row has no text", where=where, fix="Give it as 'text'.")
-    return text, pair
-
-
-def _units(example: PretrainingExample) -> np.ndarray:
-    assert example.goes_on is not None, "the source was asked for units"
-    return example.goes_on
+    (encoding,) = tokenizer.encode_batch(
+        [text],
+        None if pair is None else [pair],
+        max_length=max_length,
+        typed_mask=typed_mask,
+        where=[where or "text"],
+    )
+    return encoding, int((encoding.token_type_ids == 0).sum())
 
 
 class _Description(Settings):
@@ -254,19 +237,11 @@ class PretrainingTask(Task[PretrainingExample]):
         self.masking = masking or MaskingSettings()
         self.max_length = max_length
         self.top_k = top_k
-        self._masker = None if causal else make_masker(self.masking, tokenizer)
+        self._masker = None if causal else Masker(self.masking, tokenizer)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
-        """The task that `to_dict` described."""
-        described = _Description.parse(values)
-        return cls(
-            tokenizer,
-            described.instances,
-            described.masking,
-            causal=described.causal,
-            max_length=described.max_length,
-        )
+        return cls(tokenizer, **dict(_Description.parse(values)))
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -329,18 +304,8 @@ class PretrainingTask(Task[PretrainingExample]):
     ) -> PretrainingExample:
         """A text, or a pair, whose typed `[MASK]`s are to be filled; nothing else is masked."""
         del labelled  # the word behind a typed [MASK] is not known
-        text, pair = typed_texts(row, where)
-        (encoding,) = self.tokenizer.encode_batch(
-            [text],
-            None if pair is None else [pair],
-            max_length=self.max_length,
-            typed_mask=True,
-            where=[where or "text"],
-        )
-        types = encoding.token_type_ids
-        return PretrainingExample(
-            encoding.input_ids, first_segment=int((types == 0).sum()), row=index
-        )
+        found, first = typed(self.tokenizer, row, where, self.max_length, typed_mask=True)
+        return PretrainingExample(found.input_ids, first, row=index)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Pack examples in order of length, and mask those that have a key.
@@ -359,48 +324,30 @@ class PretrainingTask(Task[PretrainingExample]):
             rows=[at if (row := examples[at].row) is None else row for at in order],
         )
         keys = [key for at in order if (key := examples[at].key) is not None]
-        if self.causal:
-            return self._next_pieces(packed, examples, order)
-        if not keys:
+        if self._masker is None:  # every token but a sequence's last is asked for the next one
+            asked = np.ones(packed.num_tokens, np.bool_)
+            asked[packed.last_tokens] = False
+            positions = np.flatnonzero(asked)
+            masked = Masked(packed.input_ids, positions, packed.input_ids[positions + 1])
+        elif not keys:
             positions = np.flatnonzero(packed.input_ids == self.tokenizer.mask_id)
             return Batch(packed, {"masked_positions": positions})
-        assert self._masker is not None
-        assert len(keys) == len(order), "instances and typed rows are not mixed in a batch"
-        units = None
-        if self.masking.unit == "knowledge":
-            units = np.concatenate([_units(examples[at]) for at in order])
-        masked = self._masker(packed.input_ids, packed.cu_seqlens, np.array(keys, np.uint64), units)
+        else:
+            assert len(keys) == len(order), "instances and typed rows are not mixed in a batch"
+            units = None
+            if self.masking.unit == "knowledge":
+                of_each = [examples[at].goes_on for at in order]
+                units = np.concatenate([one for one in of_each if one is not None])
+            masked = self._masker(
+                packed.input_ids, packed.cu_seqlens, np.array(keys, np.uint64), units
+            )
         targets = {"masked_positions": masked.positions, "masked_labels": masked.labels}
-        counts = {"mlm": len(masked.positions)}
-        self._ask_next_sentence(targets, counts, examples, order)
-        return Batch(replace(packed, input_ids=masked.input_ids), targets, counts)
-
-    def _next_pieces(
-        self, packed: Packed, examples: Sequence[PretrainingExample], order: Sequence[int]
-    ) -> Batch:
-        """Every token but a sequence's last is asked for the next one."""
-        asked = np.ones(packed.num_tokens, np.bool_)
-        asked[packed.last_tokens] = False
-        positions = np.flatnonzero(asked)
-        targets: dict[str, Any] = {
-            "masked_positions": positions,
-            "masked_labels": packed.input_ids[positions + 1],
-        }
-        counts = {"lm": len(positions)}
-        self._ask_next_sentence(targets, counts, examples, order)
-        return Batch(packed, targets, counts)
-
-    def _ask_next_sentence(
-        self,
-        targets: dict[str, Any],
-        counts: dict[str, int],
-        examples: Sequence[PretrainingExample],
-        order: Sequence[int],
-    ) -> None:
+        counts = {"lm" if self.causal else "mlm": len(masked.positions)}
         if self.instances.next_sentence:
             labels = [examples[at].next_sentence_label for at in order]
             targets["next_sentence_labels"] = np.array(labels, np.int64)
             counts["nsp"] = len(order)
+        return Batch(replace(packed, input_ids=masked.input_ids), targets, counts)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row: the likeliest pieces for each `[MASK]`, and whether B follows A.

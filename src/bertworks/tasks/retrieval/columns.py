@@ -17,7 +17,7 @@ from ...packed import Packed
 from ...settings import Settings
 from ...tables.rows import Row, Rows, listing, unpacked, value_of
 from ...tables.schema import PAIR_NAMES, QUERY_NAMES, Role, Schema, resolve
-from ..example import LabelledExample, pack
+from ..example import LabelledExample, pack, places_of
 from ..labelled import TaskOptions, TaskSettings
 from ..labels import finite_number
 
@@ -232,13 +232,8 @@ def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, n
         `negative_row` `[negatives]` int64: whose each negative is;
         `excluded` `[rows, rows + negatives]` bool: the passages that are no negatives of a query.
     """
-    roles = [
-        (at, number)
-        for at, example in enumerate(examples)
-        for number in range(len(example.sequences))
-    ]
     # Queries, then their passages, then the negatives, each in the order of the rows.
-    roles.sort(key=lambda role: min(role[1], 2))
+    roles = sorted(places_of(examples), key=lambda role: min(role[1], 2))
     texts = [examples[at].sequences[number].input_ids for at, number in roles]
     order = sorted(range(len(texts)), key=lambda role: len(texts[role]))
     packed = pack(examples, [roles[role] for role in order])

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from ...model.config import EncoderConfig
 from ...packed import Batch
-from ...tables.rows import Row, text_of
+from ...tables.rows import Row
 from ...text.tokenizer import Tokenizer
-from ..example import LabelledExample, Tokens, labelled_batch
-from ..labelled import check_length
+from ..example import LabelledExample, labelled_batch
+from ..labelled import check_length, texts_of
 from .columns import RetrievalSettings
 from .network import RetrievalNetwork
 from .task import RetrievalTask
@@ -118,27 +118,11 @@ class StudentTask(RetrievalTask):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise texts, or pairs where there is no column of texts.
-
-        Raises:
-            DataError: as of `RetrievalTask`.
-        """
+        """Texts, or pairs where there is no column of texts."""
         if self.text_column is None:
             return super().placed_examples(rows, first_index, where, labelled=labelled)
-        texts = [
-            text_of(row, self.text_column, place) for row, place in zip(rows, where, strict=True)
-        ]
-        encodings = self.encoded(texts, where)
-        return [
-            LabelledExample(
-                index=first_index + at,
-                sequences=[Tokens.of(encoding)],
-                truncated_tokens=encoding.truncated_tokens,
-                texts=[texts[at]],
-                where=where[at],
-            )
-            for at, encoding in enumerate(encodings)
-        ]
+        texts = [[text] for text in texts_of(rows, self.text_column, where)]
+        return self.of_texts(texts, first_index, where, [None] * len(texts))
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack texts in order of length; `targets["labels"]` are the teacher's vectors, `[rows,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,49 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...packed import Batch
-from ..breakdown import Breakdown, Worst, excerpt
+from ..breakdown import Breakdown, Place, Worst, excerpt
 from ..task import Evaluator
 
 DEPTH = 10
-
-
-class _Distinct:
-    """The vectors of texts, each text once."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
-        self._vectors: list[np.ndarray] = []
-
-    def number(self, text: bytes, vector: np.ndarray) -> int:
-        """The number of a text, given as token ids; its vector is kept if the text is new."""
-        number = self._numbers.setdefault(text, len(self._vectors))
-        if number == len(self._vectors):
-            self._vectors.append(vector)
-        return number
-
-    def find(self, text: bytes) -> int | None:
-        """The number of a text, if there is such a one."""
-        return self._numbers.get(text)
-
-    def __iter__(self) -> Iterator[bytes]:
-        """The texts, in order of their numbers."""
-        return iter(self._numbers)
-
-    def items(self) -> list[tuple[bytes, np.ndarray]]:
-        """The texts and their vectors."""
-        return list(zip(self._numbers, self._vectors, strict=True))
-
-    def vectors(self) -> np.ndarray:
-        return np.stack(self._vectors)
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """Where a query comes from, and its text, cut."""
-
-    index: int
-    where: str
-    text: str
 
 
 class RankingEvaluator(Evaluator):
@@ -68,15 +29,17 @@ class RankingEvaluator(Evaluator):
     A passage that is the query's own text, and not what belongs to it, is passed over.
     """
 
-    gathered = ("_relevant", "_rows", "_texts")
+    gathered = ("_queries", "_passages", "_relevant", "_rows", "_texts")
     metrics: ClassVar[tuple[str, ...]] = ("accuracy@1", f"mrr@{DEPTH}", f"recall@{DEPTH}")
 
     def __init__(self) -> None:
-        self._queries, self._passages = _Distinct(), _Distinct()
-        self._relevant: dict[int, set[int]] = defaultdict(set)
-        self._rows: dict[int, _Row] = {}
-        self._texts: dict[int, str] = {}
-        """Of queries, the row that each comes from first; of passages, the text, cut."""
+        # A text is known by its token ids. The vectors of each one:
+        self._queries: dict[bytes, np.ndarray] = {}
+        self._passages: dict[bytes, np.ndarray] = {}
+        self._relevant: dict[bytes, set[bytes]] = defaultdict(set)  # the passages of each query
+        # Of queries, the row that each comes from first, and its text; of passages, the text; cut.
+        self._rows: dict[bytes, tuple[Place, str]] = {}
+        self._texts: dict[bytes, str] = {}
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         queries, passages = (
@@ -84,48 +47,47 @@ class RankingEvaluator(Evaluator):
         )
         others = iter(passages[len(queries) :])
         for example, query, passage in zip(batch.examples, queries, passages, strict=False):
-            first, second, *negatives = (one.input_ids for one in example.sequences)
-            text, *passage_texts = example.texts
-            number = self._queries.number(first.tobytes(), query)
-            self._rows.setdefault(number, _Row(example.index, example.where, excerpt(text)[0]))
-            passages_of = [
-                self._passages.number(second.tobytes(), passage),
-                *(self._passages.number(one.tobytes(), next(others)) for one in negatives),
-            ]
-            self._relevant[number].add(passages_of[0])
-            for passage_number, shown in zip(passages_of, passage_texts, strict=True):
-                self._texts.setdefault(passage_number, excerpt(shown)[0])
-
-    def notes(self) -> dict[str, Any]:
-        texts = {"queries": self._queries.items(), "passages": self._passages.items()}
-        return {**super().notes(), **texts}
+            asked, *found = (one.input_ids.tobytes() for one in example.sequences)
+            text, *texts = example.texts
+            self._queries.setdefault(asked, query)
+            place = Place(example.index, example.where)
+            self._rows.setdefault(asked, (place, excerpt(text)[0]))
+            self._relevant[asked].add(found[0])
+            vectors = [passage, *islice(others, len(found) - 1)]
+            for one, vector, shown in zip(found, vectors, texts, strict=True):
+                self._passages.setdefault(one, vector)
+                self._texts.setdefault(one, excerpt(shown)[0])
 
     def take_in(self, notes: Mapping[str, Any]) -> None:
-        queries = [self._queries.number(*item) for item in notes["queries"]]
-        passages = [self._passages.number(*item) for item in notes["passages"]]
-        for number, relevant in notes["_relevant"].items():
-            self._relevant[queries[number]] |= {passages[one] for one in relevant}
-        for number, row in notes["_rows"].items():
-            self._rows.setdefault(queries[number], row)
-        for number, text in notes["_texts"].items():
-            self._texts.setdefault(passages[number], text)
+        for name in ("_queries", "_passages", "_rows", "_texts"):
+            mine = getattr(self, name)
+            for text, value in notes[name].items():
+                mine.setdefault(text, value)
+        for query, relevant in notes["_relevant"].items():
+            self._relevant[query] |= relevant
 
     @cached_property
-    def _nearest(self) -> list[list[int]]:
-        """Of each query the numbers of the nearest passages, without its own text; asked for when
-        the last row is there."""
-        assert self._relevant, "nothing was evaluated"
-        _, found = top_k(self._queries.vectors(), self._passages.vectors(), DEPTH + 1)
+    def _vectors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Those of all queries and of all passages; asked for when the last row is there."""
+        return np.stack([*self._queries.values()]), np.stack([*self._passages.values()])
+
+    @cached_property
+    def _nearest(self) -> list[list[bytes]]:
+        """The nearest passages of each query, without its own text."""
+        assert self._queries, "nothing was evaluated"
+        _, found = top_k(*self._vectors, DEPTH + 1)
+        passages = list(self._passages)
         ranked = []
-        for number, (query, nearest) in enumerate(zip(self._queries, found.tolist(), strict=True)):
-            itself = {self._passages.find(query)} - self._relevant[number]
+        for query, numbers in zip(self._queries, found.tolist(), strict=True):
+            itself = {query} - self._relevant[query]
+            nearest = [passages[number] for number in numbers]
             ranked.append([passage for passage in nearest if passage not in itself][:DEPTH])
         return ranked
 
     def result(self) -> dict[str, float]:
         first, reciprocal, recalled = [], [], []
-        for number, ranked in enumerate(self._nearest):
-            relevant = self._relevant[number]
+        for query, ranked in zip(self._queries, self._nearest, strict=True):
+            relevant = self._relevant[query]
             ranks = [rank for rank, passage in enumerate(ranked, 1) if passage in relevant]
             first.append(ranks[:1] == [1])
             reciprocal.append(1 / ranks[0] if ranks else 0.0)
@@ -136,20 +98,22 @@ class RankingEvaluator(Evaluator):
     def breakdown(self) -> Breakdown:
         """The queries with a wrong passage nearest, those first where it is nearer by most."""
         worst = Worst()
-        queries, passages = self._queries.vectors(), self._passages.vectors()
-        for number, ranked in enumerate(self._nearest):
-            relevant = sorted(self._relevant[number])
+        numbers = {passage: number for number, passage in enumerate(self._passages)}
+        queries, passages = self._vectors
+        for (query, place), vector, ranked in zip(
+            self._rows.items(), queries, self._nearest, strict=True
+        ):
+            relevant = sorted(self._relevant[query], key=numbers.__getitem__)
             if not ranked or ranked[0] in relevant:
                 continue
-            scores = passages[relevant] @ queries[number]
-            margin = float(passages[ranked[0]] @ queries[number] - scores.max())
-            row, best = self._rows[number], relevant[int(scores.argmax())]
-            texts = self._texts[best], self._texts[ranked[0]]
-            worst.add(margin, row, row.text, *texts, unit="margin")
+            scores = passages[[numbers[passage] for passage in relevant]] @ vector
+            margin = float(passages[numbers[ranked[0]]] @ vector - scores.max())
+            best = relevant[int(scores.argmax())]
+            worst.add(margin, *place, self._texts[best], self._texts[ranked[0]], unit="margin")
         return Breakdown(mistakes=worst.result())
 
     def remarks(self) -> list[str]:
-        count = len(self._passages.vectors())
+        count = len(self._passages)
         if count > DEPTH:
             return []
         return [f"recall@{DEPTH} says nothing: there are {count} passages in all"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
-from ...model.heads import cross_entropy_sum, pool
+from ...model.heads import cross_entropy_sum, pool, wide
 from ...packed import Batch, Packed
 from ..task import Network
 from ..texts import in_parts
@@ -39,7 +39,9 @@ class RetrievalNetwork(Network):
         outputs = self.predict(batch)
         queries, passages = outputs["queries"], outputs["passages"]
         if settings.loss == "cosine":
-            loss = cosine_loss_sum(outputs["values"], targets["labels"])
+            # Reimers and Gurevych (2019), "Sentence-BERT", §3, the regression objective.
+            cosines = outputs["values"]
+            loss = (cosines - targets["labels"].to(cosines.dtype)).square().sum()
         elif settings.loss == "triplet":
             positives, negatives = passages.tensor_split([len(queries)])
             loss = triplet_loss_sum(
@@ -68,7 +70,7 @@ class RetrievalNetwork(Network):
 
     def _encode(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
         vectors = pool(self.encoder(packed), packed, self._settings.pooling)
-        return F.normalize(vectors.to(torch.promote_types(vectors.dtype, torch.float32)), dim=-1)
+        return F.normalize(wide(vectors), dim=-1)
 
 
 def in_batch_loss_sum(
@@ -120,13 +122,3 @@ def triplet_loss_sum(
     near = (queries * passages).sum(-1)[negative_row]
     far = (queries[negative_row] * negatives).sum(-1)
     return (far - near + margin).clamp(min=0).sum()
-
-
-def cosine_loss_sum(
-    cosines: Float[Tensor, " rows"], scores: Float[Tensor, " rows"]
-) -> Float[Tensor, ""]:
-    """The sum of the squared errors of cosines.
-
-    Source: Reimers and Gurevych (2019), "Sentence-BERT", §3, the regression objective.
-    """
-    return (cosines - scores.to(cosines.dtype)).square().sum()

@@ -23,7 +23,6 @@ from ...errors import DataError, SettingsError
 from ...model.config import EncoderConfig
 from ...packed import Batch
 from ...tables.rows import Row, Rows, text_of
-from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
@@ -159,12 +158,6 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise the texts of many rows at once.
-
-        Raises:
-            DataError: a column is missing; a text is none, or has no tokens, or is too long where
-                `truncation` is "error"; a score is no number; a triplet has no negative.
-        """
         settings, columns = self.settings, self.settings.columns
         texts: list[list[str]] = []
         scores: list[float | None] = [None] * len(rows)
@@ -179,40 +172,42 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                     low, high = settings.score_range
                     scores[at] = (finite_number(row, columns.score, place) - low) / (high - low)
             texts.append(parts)
+        return self.of_texts(texts, first_index, where, scores)
+
+    def of_texts(
+        self,
+        texts: Sequence[Sequence[str]],
+        first_index: int,
+        where: Sequence[str],
+        targets: Sequence[float | None],
+    ) -> list[LabelledExample]:
+        """Tokenise the texts of many rows at once.
+
+        Raises:
+            DataError: one has no tokens, or is too long where `truncation` is "error".
+        """
         places = [place for parts, place in zip(texts, where, strict=True) for _ in parts]
-        encodings = self.encoded([text for parts in texts for text in parts], places)
+        encodings = self.tokenizer.encode_batch(
+            [text for parts in texts for text in parts],
+            max_length=self.settings.max_seq_length,
+            truncation="error" if self.settings.truncation == "error" else "longest_first",
+            where=places,
+        )
+        for place, encoding in zip(places, encodings, strict=True):
+            if not encoding.num_tokens:
+                raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
         edges = pairwise(accumulate(map(len, texts), initial=0))
         return [
             LabelledExample(
                 index=first_index + at,
                 sequences=[Tokens.of(encoding) for encoding in encodings[start:end]],
-                target=scores[at],
-                truncated_tokens=sum(
-                    encoding.truncated_tokens for encoding in encodings[start:end]
-                ),
+                target=targets[at],
+                truncated_tokens=sum(one.truncated_tokens for one in encodings[start:end]),
                 texts=texts[at],
                 where=where[at],
             )
             for at, (start, end) in enumerate(edges)
         ]
-
-    def encoded(self, texts: Sequence[str], where: Sequence[str]) -> Sequence[Encoding]:
-        """Tokenise texts, each by itself.
-
-        Raises:
-            DataError: one has no tokens, or is too long where `truncation` is "error".
-        """
-        settings = self.settings
-        encodings = self.tokenizer.encode_batch(
-            texts,
-            max_length=settings.max_seq_length,
-            truncation="error" if settings.truncation == "error" else "longest_first",
-            where=where,
-        )
-        for place, encoding in zip(where, encodings, strict=True):
-            if not encoding.num_tokens:
-                raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
-        return encodings
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack all texts in order of length; see `pack_texts` for what the targets are.

@@ -32,7 +32,7 @@ class WordColumns(Settings):
         return ", ".join(f"{role} = {name!r}" for role, name in parts.items() if name is not None)
 
 
-def _numbered(rows: Rows) -> list[str]:
+def numbered(rows: Rows) -> list[str]:
     """The columns of a table without names (CoNLL): numbers; none of another table."""
     names = [column for column in rows.columns if column != DOCUMENT]
     return names if names == [str(at + 1) for at in range(len(names))] else []
@@ -40,13 +40,13 @@ def _numbered(rows: Rows) -> list[str]:
 
 SCHEMA = Schema(
     # A table without names has the words in its first column and the tags in its last.
-    Role("word", WORD_NAMES, "words", guess=lambda rows, _: next(iter(_numbered(rows)), None)),
+    Role("word", WORD_NAMES, "words", guess=lambda rows, _: next(iter(numbered(rows)), None)),
     Role(
         "tag",
         TAG_NAMES,
         "tags",
         of_label=True,
-        guess=lambda rows, _: next(reversed(_numbered(rows)[1:]), None),
+        guess=lambda rows, _: next(reversed(numbered(rows)[1:]), None),
         fix="; of a file with a word a line, say --format conll (format=conll)",
     ),
 )

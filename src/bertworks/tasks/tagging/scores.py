@@ -5,70 +5,74 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 
 from ...errors import DataError
-from ..breakdown import Breakdown, CalibrationCounter, Confusion, Placed, ScoreTable, Tally, Worst
+from ..breakdown import Breakdown, Confusion, Placed, ScoreTable
+from ..scores import OneOfSeveralScores
 from .tags import Span, parts_of, spans_of
 
 
-class TaggingScores(Tally):
+class TaggingScores(OneOfSeveralScores):
     """`majority` and `accuracy` of words; and of spans `precision`, `recall` and `f1`, or else the
     tags' `macro_f1`.
 
     Args:
-        labels: every tag that may occur.
+        names: every tag that may occur.
         spans: whether they mark spans.
     """
 
-    gathered = ("_gold", "_predicted", "_calibration", "_worst")
+    counted = "words"
 
-    def __init__(self, labels: Sequence[str], *, spans: bool) -> None:
-        self._labels, self._spans = labels, spans
-        self._gold: list[Sequence[str]] = []
-        self._predicted: list[Sequence[str]] = []
-        self._calibration, self._worst = CalibrationCounter(), Worst()
+    def __init__(self, names: Sequence[str], *, spans: bool) -> None:
+        super().__init__(names)
+        self._spans = spans
 
-    def add(
+    def add_sentence(
         self,
         row: Placed,
         words: Sequence[str],
-        gold: Sequence[str],
-        predicted: Sequence[str],
+        gold: np.ndarray,
+        predicted: np.ndarray,
         confidence: np.ndarray | None = None,
     ) -> None:
         """Count a sentence, and keep its most confident mistake.
 
         Args:
-            gold: the right tag of each word.
+            gold: `[words]` the numbers of the right tags.
             confidence: `[words]` the probabilities of the predicted tags, if known.
         """
-        self._gold.append(gold)
-        self._predicted.append(predicted)
-        is_right = np.array([a == b for a, b in zip(gold, predicted, strict=True)], bool)
-        sure = np.zeros(len(words)) if confidence is None else confidence
-        if confidence is not None:
-            self._calibration.add(confidence, is_right)
+        self.add(gold, predicted, confidence)
+        is_right = gold == predicted
         if is_right.all():
             return
+        sure = np.zeros(len(words)) if confidence is None else confidence
         at = int(np.where(is_right, -1.0, sure).argmax())
         start = sum(len(word) + 1 for word in words[:at])
-        self._worst.add(
-            float(sure[at]),
+        self.add_mistake(
             row,
             " ".join(words),
-            gold[at],
-            predicted[at],
+            self.names[gold[at]],
+            self.names[predicted[at]],
+            None if confidence is None else float(confidence[at]),
             mark=(start, start + len(words[at])),
-            unit=None if confidence is None else "probability",
         )
 
     @cached_property
-    def _span_scores(self) -> Mapping[str, Rates]:
-        """Those of all rows; asked for when the last one is there."""
-        return span_scores(self._gold, self._predicted)
+    def _rates(self) -> Mapping[str, Rates]:
+        """Those of spans by type, or of tags, of all rows; asked for when the last one is there."""
+        gold, predicted = (
+            [[self.names[number] for number in numbers] for numbers in rows]
+            for rows in (self._gold, self._predicted)
+        )
+        return span_scores(gold, predicted) if self._spans else tag_scores(gold, predicted)
+
+    @property
+    def _rates_by_type(self) -> Mapping[str, Rates]:
+        """Without those of all spans together."""
+        total = {""} if self._spans else set()
+        return {kind: rates for kind, rates in self._rates.items() if kind not in total}
 
     def result(self) -> dict[str, float]:
         """The metrics.
@@ -76,48 +80,35 @@ class TaggingScores(Tally):
         Raises:
             DataError: there are no words.
         """
-        if not any(self._gold):
+        if not any(map(len, self._gold)):
             raise DataError("there is not a single word to measure on")
-        result = word_scores(self._gold, self._predicted)
+        result = super().result()
         if not self._spans:
-            return {**result, "macro_f1": macro_f1(self._gold, self._predicted)}
-        precision, recall, f1, _ = self._span_scores[""]
+            scores = [f1 for _, _, f1, _ in self._rates.values()]
+            return {**result, "macro_f1": sum(scores) / len(scores)}
+        precision, recall, f1, _ = self._rates[""]
         return {**result, "precision": precision, "recall": recall, "f1": f1}
 
     def remarks(self) -> list[str]:
-        """One line for each type of span, and whether nothing has been learned."""
-        predicted = {tag for tags in self._predicted for tag in tags}
-        if len(predicted) == 1 and len({tag for tags in self._gold for tag in tags}) > 1:
-            return [
-                f"every word is predicted to be {predicted.pop()!r}: nothing has been learned yet"
-            ]
-        if not self._spans:
-            return []
-        return [
+        """One line for each type of span, or that nothing has been learned."""
+        by_type = self._rates_by_type if self._spans else {}
+        return super().remarks() or [
             f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {count:,} spans"
-            for kind, (p, r, f1, count) in self._span_scores.items()
-            if kind
+            for kind, (p, r, f1, count) in by_type.items()
         ]
 
     def breakdown(self) -> Breakdown:
         """Scores by type of span, and which type is predicted for which; or the like of tags."""
-        if self._spans:
-            scores = {kind: counts for kind, counts in self._span_scores.items() if kind}
-            table = ScoreTable.of_rates("type", "spans", scores)
-        else:
-            table = ScoreTable.of_rates("tag", "words", tag_scores(self._gold, self._predicted))
-        kinds = {tag: (parts_of(tag)[1] or "O") if self._spans else tag for tag in self._labels}
-        names = list(dict.fromkeys(kinds.values()))
-        gold, predicted = (
-            np.array([names.index(kinds[tag]) for tags in rows for tag in tags], np.int64)
-            for rows in (self._gold, self._predicted)
-        )
-        return Breakdown(
-            confusion=Confusion.of("words", names, gold, predicted),
-            tables=(table,),
-            calibration=self._calibration.result("words"),
-            mistakes=self._worst.result(),
-        )
+        by = ("type", "spans") if self._spans else ("tag", "words")
+        kinds = [(parts_of(tag)[1] or "O") if self._spans else tag for tag in self.names]
+        names = list(dict.fromkeys(kinds))
+        kind_of = np.array([names.index(kind) for kind in kinds])
+        gold, predicted = (kind_of[numbers] for numbers in self.answers())
+        parts = {
+            "confusion": Confusion.of("words", names, gold, predicted),
+            "tables": (ScoreTable.of_rates(*by, self._rates_by_type),),
+        }
+        return super().breakdown().model_copy(update=parts)
 
 
 Tags = Iterable[Sequence[str]]
@@ -134,12 +125,12 @@ def span_scores(gold: Tags, predicted: Tags) -> dict[str, Rates]:
     """
     right, found, expected = _counts(map(spans_of, gold), map(spans_of, predicted))
     total = _rates(right.total(), found.total(), expected.total())
-    return {"": total, **_rates_by_type(right, found, expected)}
+    return {"": total, **_rates_of_each(right, found, expected)}
 
 
 def tag_scores(gold: Tags, predicted: Tags) -> dict[str, Rates]:
     """The rates of each tag that occurs or is predicted, over words."""
-    return _rates_by_type(*_counts(map(_words, gold), map(_words, predicted)))
+    return _rates_of_each(*_counts(map(_words, gold), map(_words, predicted)))
 
 
 def _words(tags: Sequence[str]) -> list[Span]:
@@ -159,7 +150,7 @@ def _counts(
     return right, found, expected
 
 
-def _rates_by_type(
+def _rates_of_each(
     right: Counter[str], found: Counter[str], expected: Counter[str]
 ) -> dict[str, Rates]:
     kinds = sorted(found | expected)
@@ -171,18 +162,3 @@ def _rates(right: int, found: int, expected: int) -> Rates:
     recall = right / expected if expected else 0.0
     both = found + expected
     return precision, recall, 2 * right / both if both else 0.0, expected
-
-
-def word_scores(gold: Tags, predicted: Tags) -> dict[str, float]:
-    """`accuracy` over all words, and `majority`, that of always predicting the commonest tag."""
-    tags, others = list(chain(*gold)), list(chain(*predicted))
-    return {
-        "majority": Counter(tags).most_common(1)[0][1] / len(tags),
-        "accuracy": float(np.mean([tag == other for tag, other in zip(tags, others, strict=True)])),
-    }
-
-
-def macro_f1(gold: Tags, predicted: Tags) -> float:
-    """The mean of the tags' F1, of those that occur or are predicted."""
-    scores = tag_scores(gold, predicted).values()
-    return sum(f1 for _, _, f1, _ in scores) / len(scores)

@@ -31,6 +31,7 @@ from ...text.tokenizer import Tokenizer
 from ..classifying import ClassifyingNetwork
 from ..example import by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from ..labels import label_entries
 from ..metrics import ScoredEvaluator
 from ..task import Evaluator, Prediction, Shown, by_row
 from .columns import (
@@ -106,35 +107,21 @@ class TaggingSettings(TaskSettings):
         return "bioes" if any(parts_of(label)[0] in "ES" for label in self.labels) else "bio"
 
 
-class TaggingEvaluator(ScoredEvaluator):
+class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
     """`loss` a piece, and the scores of `TaggingScores`."""
 
-    gathered = ("_scores", "_loss", "_pieces")
-    _scores: TaggingScores
-
     def __init__(self, task: TaggingTask) -> None:
+        super().__init__(TaggingScores(task.settings.labels, spans=task.settings.spans))
         self._task = task
-        self._loss, self._pieces = 0.0, 0
-        self._scores = TaggingScores(task.settings.labels, spans=task.settings.spans)
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         labels = batch.targets["labels"]
         self._loss += cross_entropy_sum(outputs["logits"], labels).item()
-        self._pieces += len(labels)
-        names = self._task.settings.labels
+        self._counted += len(labels)
         for example, path, chances in self._task.paths(outputs, batch):
-            assert example.target is not None, "tags are known where they are measured"
-            self._scores.add(
-                example,
-                example.words,
-                [names[number] for number in example.target.tolist()],
-                [names[number] for number in path],
-                chances[np.arange(len(path)), np.array(path, np.int64)],
-            )
-
-    def result(self) -> dict[str, float]:
-        scores = self._scores.result()
-        return {"loss": self._loss / self._pieces, **scores}
+            predicted = np.array(path, np.int64)
+            sure = chances[np.arange(len(path)), predicted]
+            self._scores.add_sentence(example, example.words, example.target, predicted, sure)
 
 
 class TaggingNetwork(ClassifyingNetwork):
@@ -178,7 +165,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     def __init__(self, tokenizer: Tokenizer, settings: TaggingSettings) -> None:
         super().__init__(tokenizer, settings)
-        self._numbers = {name: number for number, name in enumerate(settings.labels)}
         self._legal = None
         if settings.spans and settings.decoding == "constrained":
             self._legal = legal(settings.labels)
@@ -225,10 +211,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return self.settings.labels
 
     def config_entries(self) -> dict[str, Any]:
-        return {
-            "id2label": {str(number): name for name, number in self._numbers.items()},
-            "label2id": dict(self._numbers),
-        }
+        return label_entries(self.labels)
 
     def network(self, config: EncoderConfig) -> TaggingNetwork:
         check_length(self.settings.max_seq_length, config)
@@ -279,10 +262,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
         A row is a list of words, with a list of tags beside it; without labels it may be a plain
         `text`, whose words are then found. With `document_context` it may have `context_before` and
         `context_behind`, the words of its document around it, which `in_context` finds.
-
-        Raises:
-            DataError: a column is missing, or holds no list of texts; there are not as many tags as
-                words; a tag is none of the task's.
         """
         settings = self.settings
         words: list[Sequence[str]] = []
@@ -343,13 +322,13 @@ class TaggingTask(LabelledTask[TaggingExample]):
         labels = converted(tags, self.settings.scheme) if self.settings.spans else tags
         for tag, label in zip(tags, labels, strict=True):
             marks_nothing = label == "O" and tag != "O"
-            if label not in self._numbers or marks_nothing:
+            if label not in self.numbers or marks_nothing:
                 raise DataError(
                     f"the tag {brief(tag)} was not seen in training",
                     where=where,
-                    fix=f"{nearest(tag, self._numbers)}.",
+                    fix=f"{nearest(tag, self.numbers)}.",
                 )
-        return np.array([self._numbers[label] for label in labels], np.int64)
+        return np.array([self.numbers[label] for label in labels], np.int64)
 
     def training_examples(self, example: TaggingExample) -> Sequence[TaggingExample]:
         """Each window that labels a word, by itself."""
@@ -455,13 +434,8 @@ def _entity(
 ) -> Prediction:
     probability = sum(sure[first:past]) / (past - first)
     if example.offsets is None:
-        text = " ".join(example.words[first:past])
-        return {"type": kind, "text": text, "start": first, "end": past, "probability": probability}
-    start, end = example.offsets[first][0], example.offsets[past - 1][1]
-    return {
-        "type": kind,
-        "text": example.texts[0][start:end],
-        "start": start,
-        "end": end,
-        "probability": probability,
-    }
+        start, end, text = first, past, " ".join(example.words[first:past])
+    else:
+        start, end = example.offsets[first][0], example.offsets[past - 1][1]
+        text = example.texts[0][start:end]
+    return {"type": kind, "text": text, "start": start, "end": end, "probability": probability}
