@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..literals import Sentences, SpanSource
+from ..text.encoding import Segment
 from ..text.tokenizer import Tokenizer
 from .lines import ReadCounts
 from .manifest import ShardRecord
@@ -151,13 +152,7 @@ class ShardMaker:
             pieces = [sentence.input_ids for sentence in tokens]
             at = 0
             for text, sentences in zip(texts, documents, strict=True):
-                encodings = tokens[at : at + len(sentences)]
-                goes_on, found = self._mark(
-                    text,
-                    sentences,
-                    [t.input_ids for t in encodings],
-                    [t.offsets for t in encodings],
-                )
+                goes_on, found = self._mark(text, sentences, tokens[at : at + len(sentences)])
                 marks.append(goes_on)
                 spans += found
                 at += len(sentences)
@@ -166,11 +161,7 @@ class ShardMaker:
         return _Made(ids, lengths, np.concatenate(marks), spans)
 
     def _mark(
-        self,
-        text: Text,
-        sentences: Sequence[str],
-        ids: Sequence[np.ndarray],
-        offsets: Sequence[np.ndarray],
+        self, text: Text, sentences: Sequence[str], tokens: Sequence[Segment]
     ) -> tuple[np.ndarray, int]:
         """Which tokens of a document continue a unit, and how many units are spans."""
         if not sentences:
@@ -183,8 +174,8 @@ class ShardMaker:
                 for at, chunks in zip(starts, find_chunks(sentences), strict=True)
                 for start, end in chunks
             )
-        words = [self._tokenizer.goes_on(sentence) for sentence in ids]
-        places = [at + offset for at, offset in zip(starts, offsets, strict=True)]
+        words = [self._tokenizer.goes_on(sentence.input_ids) for sentence in tokens]
+        places = [at + sentence.offsets for at, sentence in zip(starts, tokens, strict=True)]
         return mark_units(np.concatenate(places), np.concatenate(words), spans)
 
     def _shard(

@@ -14,6 +14,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,15 +50,20 @@ class Normalization:
         """White space, and what is always a word: a text cut before it has the same words."""
         return _WORDS_AND_IDEOGRAPHS if self.split_ideographs else _WORDS
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings, as the library names them."""
+        return {
+            "clean_text": self.clean_text,
+            "handle_chinese_chars": self.split_ideographs,
+            "strip_accents": self.strip_accents,
+            "lowercase": self.lowercase,
+        }
+
     @cached_property
     def normalizer(self) -> normalizers.Normalizer:
         """The library's normaliser with these settings."""
-        return normalizers.BertNormalizer(
-            clean_text=self.clean_text,
-            handle_chinese_chars=self.split_ideographs,
-            strip_accents=self.strip_accents,
-            lowercase=self.lowercase,
-        )
+        return normalizers.BertNormalizer(**self.options)
 
     @cached_property
     def word_splitter(self) -> pre_tokenizers.PreTokenizer:
@@ -111,7 +117,7 @@ class Normalization:
         return "".join(corrected)
 
 
-def check_text(text: str, *, where: str) -> None:
+def check_text(text: str, *, where: str | None = None) -> None:
     """See that `text` is something that can be tokenised.
 
     Raises:

@@ -12,7 +12,7 @@ from ..errors import DataError
 class _Normalizer(BaseModel):
     type: Literal["BertNormalizer"]
     clean_text: bool
-    handle_chinese_chars: bool
+    split_ideographs: bool = Field(alias="handle_chinese_chars")
     strip_accents: bool | None
     lowercase: bool
 
@@ -51,9 +51,9 @@ class TokenizerFile(BaseModel):
 class ConfigFile(BaseModel):
     """What we take from a `tokenizer_config.json`, if it is there."""
 
-    do_lower_case: bool = True
+    lowercase: bool = Field(True, alias="do_lower_case")
     strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
+    split_ideographs: bool = Field(True, alias="tokenize_chinese_chars")
 
 
 _File = TypeVar("_File", bound=BaseModel)

@@ -23,6 +23,9 @@ from ..errors import DataError
 from .definition import AddedPiece, Definition, Frame, Roles
 from .normalization import Origin, check_text
 
+NO_LIMITS = {"truncation": None, "padding": None}
+"""What a tree says of truncation and padding, which are not the tokenizer's."""
+
 _SPACE_MARKS = ("▁", "Ġ")  # how a piece that begins a word begins: SentencePiece, byte-level BPE
 
 
@@ -99,16 +102,12 @@ class TreeDefinition(Definition):
         """bool [pieces]: those with the mark that a word ends with, such as `</w>`."""
         mark = self._end_mark
         if not mark:
-            return np.zeros(len(self.pieces), np.bool_)
+            return super().word_end
         return np.array([piece.endswith(mark) or piece in self.special for piece in self.pieces])
 
     @property
     def _end_mark(self) -> str:
         return self.tree["model"].get("end_of_word_suffix") or ""
-
-    @property
-    def context_free(self) -> bool:
-        return False  # a piece may stand for the space before it
 
     @property
     def end(self) -> str | None:
@@ -248,9 +247,8 @@ def _outside(tokens: Sequence[str], special: Sequence[int]) -> tuple[list[str], 
 
 
 def _built(tree: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    whole = {**tree, "truncation": None, "padding": None}
     with _readable():
-        return tokenizers.Tokenizer.from_str(json.dumps(whole))
+        return tokenizers.Tokenizer.from_str(json.dumps({**tree, **NO_LIMITS}))
 
 
 @contextmanager
