@@ -36,6 +36,7 @@ from .manifest import (
     EXCLUDED,
     FORMAT_VERSION,
     MANIFEST,
+    SUMMED,
     TOKENIZER,
     Job,
     Journal,
@@ -282,13 +283,8 @@ class _Run:
             (self._directory / file).unlink(missing_ok=True)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
-            documents=total["documents"],
-            sentences=total["sentences"],
-            tokens=total["tokens"],
-            unknown_tokens=total["unknown_tokens"],
-            spans=total["spans"],
+            **{name: total[name] for name in SUMMED},
             empty_documents=total["empty_documents"] + self._counts.empty,
-            empty_sentences=total["empty_sentences"],
             duplicate_documents=self._counts.duplicates,
             excluded_documents=len(self._counts.excluded),
             left_out_documents=self._counts.left_out,

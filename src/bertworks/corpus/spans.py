@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any, TypeAlias
 
@@ -76,18 +76,6 @@ def of_paragraphs(spans: Spans, text: str) -> Spans:
             if begin < stop:
                 moved.append((begin, stop))
     return tuple(moved)
-
-
-def spans_of(record: Mapping[str, Any], text: str, *, where: str) -> Spans | None:
-    """The spans of a record with this text, in its paragraphs; None if it carries none.
-
-    Raises:
-        DataError: they are bad.
-    """
-    values = record.get(COLUMN)
-    if values is None:
-        return None
-    return of_paragraphs(parse_spans(values, text, where=where), text)
 
 
 def place_sentences(sentences: Sequence[str], text: str) -> list[int]:

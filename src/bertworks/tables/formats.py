@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from ..corpus.lines import MAX_LINE_BYTES
+from ..corpus.lines import ALLOW_MORE
 from ..errors import DataError, brief
 from ..files import parse_json
 from ..literals import TableFormat
@@ -51,9 +51,7 @@ def split_tsv(lines: Iterable[tuple[int, str]]) -> Iterator[Record]:
         yield number, _without_end(line).split("\t")
 
 
-def split_csv(
-    lines: Iterable[tuple[int, str]], name: str, limit: int = MAX_LINE_BYTES
-) -> Iterator[Record]:
+def split_csv(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iterator[Record]:
     """Fields parted by commas, by the rules of RFC 4180.
 
     A field that begins with a quote ends at the next single quote and may hold commas and line
@@ -136,11 +134,8 @@ def _without_end(line: str) -> str:
 
 def too_long(what: str, limit: int, where: str) -> DataError:
     """The error of something that takes several lines, and would take all memory."""
-    return DataError(
-        f"the {what} that begins here is longer than {limit:,} characters",
-        where=where,
-        fix="If it has to be, allow more: --max-line-bytes N (max_line_bytes=N).",
-    )
+    long = f"the {what} that begins here is longer than {limit:,} characters"
+    return DataError(long, where=where, fix=ALLOW_MORE)
 
 
 DOCUMENT = "document"
