@@ -214,11 +214,7 @@ class Corpus:
 
 
 def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify: bool) -> _Shard:
-    """Map a shard of a prepared directory; the arguments are those of `Corpus.open`.
-
-    Raises:
-        CheckpointError: it is missing or damaged.
-    """
+    """Map a shard of a prepared directory, as `Corpus.open` does."""
     path = directory / record.file
     if not path.is_file():
         raise _damaged(path, "missing")

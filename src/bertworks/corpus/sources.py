@@ -127,11 +127,7 @@ Sources: TypeAlias = (
 
 
 def paths_of(sources: Sequence[CorpusSource]) -> list[str]:
-    """The folders of sources, and the files of those that are none.
-
-    Raises:
-        DataError: nothing is there, or nothing matches.
-    """
+    """The folders of sources, and the files of those that are none."""
     return [
         path
         for one in sources

@@ -74,22 +74,14 @@ def listing(columns: Sequence[str]) -> str:
 
 
 def value_of(row: Row, column: str, where: str | None) -> Any:
-    """A row's value in a column.
-
-    Raises:
-        DataError: there is no such column.
-    """
+    """A row's value in a column, or a DataError."""
     if column not in row:
         raise DataError(f"the row has no column {column!r}; {listing(list(row))}", where=where)
     return row[column]
 
 
 def text_of(row: Row, column: str, where: str | None) -> str:
-    """A row's text in a column.
-
-    Raises:
-        DataError: there is no such column, or no text in it.
-    """
+    """A row's text in a column, or a DataError."""
     value = value_of(row, column, where)
     if not isinstance(value, str):
         found = "nothing" if value is None else f"{brief(value)}, which is no text"
@@ -160,11 +152,7 @@ def unframed(table: Any) -> Any:
 
 
 def check_distinct(names: Sequence[str], where: str) -> None:
-    """See that no two columns have the same name.
-
-    Raises:
-        DataError: two have.
-    """
+    """See that no two columns have the same name, or raise a DataError."""
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         what = f"{count} columns are called {brief(name)}"

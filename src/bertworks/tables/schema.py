@@ -83,9 +83,9 @@ def find_columns(
     if text is not None:
         found_text = resolve(columns, text, where)
         found_pair = None if pair is None else resolve(columns, pair, where)
+    elif pair is not None:
+        raise DataError("a second text's column is named, but not the first's", where=where)
     else:
-        if pair is not None:
-            raise DataError("a second text's column is named, but not the first's", where=where)
         found_text, found_pair = _guess_texts(columns, sample, given_label, where)
     found_label = given_label or _guess_label(columns, sample, (found_text, found_pair))
     if labelled and found_label is None:
@@ -98,11 +98,7 @@ def find_columns(
 
 
 def resolve(columns: Sequence[str], name: str, where: str | None = None) -> str:
-    """The column that a user calls `name`: by its name, or by its number counted from 1.
-
-    Raises:
-        DataError: there is no such column.
-    """
+    """The column that a user calls `name`: by its name, or its number from 1; or a DataError."""
     if name in columns:
         return name
     if name.isascii() and name.isdigit() and 1 <= int(name) <= len(columns):
@@ -171,8 +167,7 @@ def check_parted(
 ) -> None:
     """See that a table of one column is not one of several, parted by something else.
 
-    Raises:
-        DataError: it looks like that, or its lines end as they did before Unix.
+    Nor may its lines end as they did before Unix. Else it is a DataError.
     """
     first, *rest = sample
     if not rest and any("\r" in field for field in first):
@@ -351,11 +346,7 @@ class Role:
         )
 
     def find(self, rows: Rows, named: str | tuple[str, ...] | None, found: RoleColumns) -> Column:
-        """The role's column in a table; None if it has none.
-
-        Raises:
-            DataError: a column that is named is not there.
-        """
+        """The role's column in a table, or None; one that is named must be there."""
         if named is not None and not self.many:
             assert isinstance(named, str), "one column"
             return resolve(rows.columns, named, rows.name)

@@ -204,11 +204,7 @@ def _read_bare(directory: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _check_added(added: Sequence[AddedToken], ids: Mapping[str, int], where: str) -> None:
-    """See that each has its id in the vocabulary, or the next one behind it.
-
-    Raises:
-        DataError: one has another id.
-    """
+    """See that each has its id in the vocabulary, or the next one behind it."""
     end = len(ids)
     for token in added:
         due = ids.get(token.content, end)

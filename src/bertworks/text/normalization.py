@@ -71,14 +71,10 @@ class Normalization:
         return pre_tokenizers.BertPreTokenizer()
 
     def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
-        """The text as the library must be given it.
-
-        Returns:
-            the text, and the original place of each of its characters, or None where no
-            character moved.
+        """The text as the library must be given it, and where its characters stood.
 
         Raises:
-            DataError: `text` is no string, or has a lone surrogate; `where` is named.
+            DataError: see `check_text`.
         """
         if isinstance(text, str) and (text.isascii() or _UNUSUAL.search(text) is None):
             return text, None

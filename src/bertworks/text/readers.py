@@ -184,9 +184,6 @@ def read_albert(file: Path, config: Mapping[str, Any], *, lowercase: bool | None
         file: `spiece.model`.
         config: `tokenizer_config.json`, whose `do_lower_case` and `keep_accents` count.
         lowercase: what `do_lower_case` is, whatever `config` says.
-
-    Raises:
-        DataError: the file is no Unigram model.
     """
     model = read_model(file)
     before: list[dict[str, Any]] = [
@@ -210,9 +207,6 @@ def read_fairseq(file: Path, config: Mapping[str, Any], *, camembert: bool) -> T
     """XLM-RoBERTa's tokenizer or CamemBERT's, whose ids are fairseq's rather than the model's own.
 
     CamemBERT has some that are never used.
-
-    Raises:
-        DataError: the file is no Unigram model.
     """
     model = read_model(file)
     if camembert:
