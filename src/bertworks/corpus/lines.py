@@ -86,7 +86,7 @@ class ReadCounts:
 class Reading:
     """How to read, and where to count: what every format's reader is given."""
 
-    counts: ReadCounts  # what is added to
+    counts: ReadCounts = field(default_factory=ReadCounts)  # what is added to
     skip_bad: bool = False  # whether bad things are skipped and counted, rather than errors
     column: str | None = None  # the column of the text, if named
     spans: bool = False  # whether spans are read beside the text, where a format has room for them

@@ -20,7 +20,6 @@ from pydantic import Field, field_validator
 
 from ..corpus.lines import (
     MAX_LINE_BYTES,
-    ReadCounts,
     Reading,
     decode_lines,
     read_head,
@@ -181,7 +180,7 @@ def _check_no_header(path: str, options: TableOptions, format: str | None) -> No
 
 
 def _reading(options: TableOptions) -> Reading:
-    return Reading(ReadCounts(), encoding=options.encoding, max_line_bytes=options.max_line_bytes)
+    return Reading(encoding=options.encoding, max_line_bytes=options.max_line_bytes)
 
 
 def _suffix_of(path: str) -> str:

@@ -86,11 +86,11 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             if isinstance(model, dict) and model.get("type") not in ("WordPiece", None):
                 _keep_case(lowercase, file)
                 return _read_tree(file, tree, config, _find_class(path, config))
+        return _read_wordpiece(file, config, lowercase, beside=path)
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None
     except DataError as error:
         raise DataError(error.what, where=error.where or str(file), fix=error.fix) from None
-    return _read_wordpiece(file, config, lowercase, beside=path)
 
 
 def _find_class(directory: Path, config: dict[str, Any]) -> str | None:
@@ -133,7 +133,7 @@ def _read_tree(
     try:
         missing = {"added_tokens", "normalizer", "pre_tokenizer", "decoder"} - tree.keys()
         if missing:
-            raise DataError(f"{min(missing)} is missing", where=str(file))
+            raise DataError(f"{min(missing)} is missing")
         tree = {**tree, **NO_LIMITS}
         splitter = tree["pre_tokenizer"]
         if opener in _PREFIXING and splitter is not None and splitter["type"] == "ByteLevel":
@@ -149,7 +149,7 @@ def _read_tree(
         files = {name: path.read_bytes() for name, path in others.items() if path.is_file()}
         return TreeDefinition(tree, roles, find_frame(tree), config, files)
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"is no tokenizer ({error!r})", where=str(file)) from None
+        raise DataError(f"is no tokenizer ({error!r})") from None
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _read_wordpiece(
         tree = parse(TokenizerFile, whole, where=str(file))
         taken = _find_class(beside, config_tree) is not None  # BERT's class has BERT's frame
         if not taken:
-            frame = _find_wordpiece_frame(whole, config_tree, where=str(file))
+            frame = _find_wordpiece_frame(whole, config_tree)
         pieces, added = _number_pieces(tree.model.vocab, tree.added_tokens, where=str(file))
         limit = tree.model.max_input_chars_per_word
         normalization = Normalization(**tree.normalizer.model_dump(exclude={"type"}))
@@ -258,13 +258,10 @@ def _read_wordpiece(
         normalization = replace(normalization, **config.model_dump(exclude_unset=True))
     if lowercase is not None:
         normalization = replace(normalization, lowercase=lowercase)
-    try:
-        return WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
-    except DataError as error:
-        raise DataError(error.what, where=str(file)) from None
+    return WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
 
 
-def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any], *, where: str) -> Frame:
+def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any]) -> Frame:
     """The frame of a file that is taken as it is.
 
     Where a file without any has no settings beside it, it is BERT's: what trains a vocabulary
@@ -273,10 +270,7 @@ def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any], *, where
     if tree.get("post_processor") is None:
         return Frame((), (), ()) if config else Frame()
     few = {**tree, "added_tokens": [], "model": {**tree["model"], "vocab": {UNK: 0}}}  # for speed
-    try:
-        return find_frame(few)
-    except DataError as error:
-        raise DataError(error.what, where=where) from None
+    return find_frame(few)
 
 
 def write_definition(
