@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..errors import DataError, brief, some_of
+from ..errors import DataError, brief, closest, some_of
 
 SAMPLE_ROWS = 1000
 """How many rows are looked at to guess what a column is."""
@@ -49,6 +49,23 @@ class Rows:
 
     def __iter__(self) -> Iterator[PlacedRow]:
         return self.read()
+
+    def column(self, name: str) -> str:
+        """The column that a user calls `name`: by its name, or by its number counted from 1.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        if name in self.columns:
+            return name
+        if name.isascii() and name.isdigit() and 1 <= int(name) <= len(self.columns):
+            return self.columns[int(name) - 1]
+        close = closest(name, self.columns)
+        raise DataError(
+            f"there is no column {name!r}; {listing(self.columns)}",
+            where=self.name,
+            fix=None if close is None else f"The nearest name is {close!r}.",
+        )
 
 
 def sample(items: Iterable[T], values: Callable[[T], Iterable[Any]]) -> list[T]:
