@@ -220,7 +220,9 @@ class _Run:
         with closing(parallel.map(make, self._pending(todo), workers=workers, on=on)) as shards:
             for record, content in shards:
                 files.write(self._directory / record.file, content)
-                self._add(record)
+                self._journal.append(record)
+                self._progress.new_tokens += record.tokens
+                self._note(record)
 
     def _pending(self, todo: Iterator[TextBatch]) -> Iterator[TextBatch]:
         for batch in todo:
@@ -246,11 +248,6 @@ class _Run:
             and path.stat().st_size == record.bytes
             and sha256_of(path) == record.sha256
         )
-
-    def _add(self, record: ShardRecord) -> None:
-        self._journal.append(record)
-        self._progress.new_tokens += record.tokens
-        self._note(record)
 
     def _note(self, record: ShardRecord) -> None:
         self.records[record.file] = record

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import DataError
+from ..errors import DataError, brief
 
 COLUMN = "spans"
 
@@ -33,12 +33,10 @@ def parse_spans(values: Any, text: str, *, where: str) -> Spans:
     """
     fix = f'Give "{COLUMN}": [[start, end], …], in characters of the text.'
     if not isinstance(values, list | tuple):
-        raise DataError(f"{COLUMN!r} is no list but {_shown(values)}", where=where, fix=fix)
+        raise DataError(f"{COLUMN!r} is no list but {brief(values)}", where=where, fix=fix)
     for value in values:
         if not (isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_int, value))):
-            raise DataError(
-                f"the span {_shown(value)} is no pair of integers", where=where, fix=fix
-            )
+            raise DataError(f"the span {brief(value)} is no pair of integers", where=where, fix=fix)
         start, end = value
         if end <= start:
             raise DataError(f"the span [{start}, {end}] ends before it begins", where=where)
@@ -120,11 +118,6 @@ def mark_units(
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shown(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 40 else f"{shown[:40]}…"
 
 
 _MAX_QUOTED_WORDS = 5
