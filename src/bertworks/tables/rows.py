@@ -198,10 +198,7 @@ def row_of(item: Any, where: str) -> dict[str, Any]:
     Args:
         item: a mapping, `(text, label)`, `(text, second text, label)`, or `(X, y)` with the pair of
             texts, the words or the mapping that the label belongs to. A list of labels beside a
-            list of words are its tags.
-
-    Raises:
-        DataError: it is none of these.
+            list of words are its tags. Anything else is a DataError.
     """
     if isinstance(item, Mapping):
         return {name: _plain(value) for name, value in item.items()}

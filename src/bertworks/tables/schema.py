@@ -311,7 +311,11 @@ class Role:
         return not_found(rows, self.shown, f"Name it with {self.option}={values}{self.fix}.")
 
     def find(self, rows: Rows, named: str | tuple[str, ...] | None, found: RoleColumns) -> Column:
-        """The role's column in a table, or None; one that is named must be there."""
+        """The role's column in a table; None if it has none.
+
+        Raises:
+            DataError: a column that is named is not there.
+        """
         if named is not None and not self.many:
             assert isinstance(named, str), "one column"
             return rows.column(named)

@@ -146,7 +146,7 @@ class Definition(ABC):
         return hashlib.sha256(json.dumps(self.description()).encode()).hexdigest()
 
     def check(self) -> None:
-        """See that no special piece is missing, and that none occurs twice."""
+        """See that no special piece is missing and none occurs twice; else it is a DataError."""
         if len(self.ids) < len(self.pieces):
             twice = next(p for number, p in enumerate(self.pieces) if self.ids[p] != number)
             raise DataError(f"the vocabulary has {twice!r} more than once")
@@ -159,11 +159,7 @@ class Definition(ABC):
 
 @dataclass(frozen=True)
 class WordPieceDefinition(Definition):
-    """BERT's own: clean-up, words, then the longest known pieces from the left.
-
-    Raises:
-        DataError: a special piece is missing, or a piece occurs twice.
-    """
+    """BERT's own: clean-up, words, then the longest known pieces from the left."""
 
     base_pieces: Sequence[str]  # the vocabulary; a piece's place is its id
     added: Sequence[AddedPiece] = ()  # pieces added later, whose ids follow

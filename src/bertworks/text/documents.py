@@ -35,9 +35,6 @@ def sentence_tokens(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) ->
 
     Args:
         documents: the sentences of each, stripped.
-
-    Raises:
-        DataError: a sentence has a lone surrogate.
     """
     if tokenizer.definition.context_free:
         sentences = [sentence for document in documents for sentence in document]

@@ -71,11 +71,7 @@ class Normalization:
         return pre_tokenizers.BertPreTokenizer()
 
     def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
-        """The text as the library must be given it, and where its characters stood.
-
-        Raises:
-            DataError: see `check_text`.
-        """
+        """As `Definition.corrected`: the text as the library must be given it."""
         if isinstance(text, str) and (text.isascii() or _UNUSUAL.search(text) is None):
             return text, None
         check_text(text, where=where)
@@ -86,11 +82,7 @@ class Normalization:
         return text, None
 
     def words(self, text: str, *, where: str = "text") -> list[str]:
-        """The normalised words of a text, as the pieces are looked up in them.
-
-        Raises:
-            DataError: the text has a lone surrogate.
-        """
+        """The normalised words of a text, as the pieces are looked up in them."""
         text, _ = self.corrected(text, where=where)
         normalized = self.normalizer.normalize_str(text)
         return [word for word, _ in self.word_splitter.pre_tokenize_str(normalized)]

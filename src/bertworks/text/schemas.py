@@ -66,11 +66,7 @@ def parse(
     where: str,
     fix: str | None = "Only WordPiece tokenizers of BERT's kind are read.",
 ) -> _File:
-    """A tree as what it should be.
-
-    Raises:
-        DataError: a part of it is missing, or of another kind; `fix` is said.
-    """
+    """A tree as what it should be; a DataError says which part of it is not, and `fix`."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:

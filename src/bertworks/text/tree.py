@@ -31,12 +31,7 @@ _SPACE_MARKS = ("▁", "Ġ")  # how a piece that begins a word begins: SentenceP
 
 @dataclass(frozen=True)
 class TreeDefinition(Definition):
-    """Any tokenizer that the library can describe.
-
-    Raises:
-        DataError: the library cannot read the tree, a special piece is missing, a piece occurs
-            twice, or an id is missing.
-    """
+    """Any tokenizer that the library can describe; what it cannot read is a DataError."""
 
     tree: Mapping[str, Any]  # the description; its padding and truncation are not ours
     roles: Roles  # which pieces have a part to play
@@ -206,11 +201,7 @@ def find_frame(tree: Mapping[str, Any]) -> Frame:
 
 
 def template(frame: Frame, ids: Mapping[str, int]) -> dict[str, Any]:
-    """A frame as the library describes one.
-
-    Raises:
-        DataError: the vocabulary lacks one of its pieces.
-    """
+    """A frame as the library describes one; it is a DataError if a piece of it has no id."""
     pieces = sorted({*frame.start, *frame.between, *frame.end})
     for piece in pieces:
         if piece not in ids:
