@@ -28,7 +28,7 @@ from .literals import ScoredTask
 from .remote import is_remote
 from .tables.reading import Table, read_rows
 from .tables.rows import PlacedRow, Rows, listing, text_of
-from .tables.schema import LABEL_NAMES, PREDICTION, resolve
+from .tables.schema import LABEL_NAMES, PREDICTION
 from .tasks.answering.scores import AnsweringScores
 from .tasks.answering.spans import SCHEMA, answers_of
 from .tasks.breakdown import Evaluation, Place
@@ -373,7 +373,7 @@ def _find_columns(
                 where=rows.name,
                 fix=f"Name it with {role}_column (--{role}-column NAME).",
             )
-        found.append(guessed[0] if named is None else resolve(rows.columns, named, rows.name))
+        found.append(guessed[0] if named is None else rows.column(named))
     if found[0] == found[1]:
         raise DataError(
             f"the column {found[0]!r} cannot be both the label and the prediction", where=rows.name

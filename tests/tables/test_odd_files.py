@@ -48,7 +48,7 @@ def test_conll_is_seen(tmp_path: Path, name: str, blank: str, end: str) -> None:
     assert rows.sample[0]["1"] == ["EU", "rejects", "German", "calls"]
     assert WORDS.find(rows, labelled=True)["tag"] == "2"
     with pytest.raises(DataError, match=r"lists of words: \['EU', .*Tagging reads these"):
-        find_columns(rows.columns, rows.sample)
+        find_columns(rows)
 
 
 def test_conll_by_its_marks_or_tags(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_real_files_under_other_names(data_dir: Path, tmp_path: Path) -> None:
         read_rows(trec, encoding="latin-1")
     rows = read_rows(trec, encoding="latin-1", format="label-text")
     assert sum(1 for _ in rows) == 5452
-    assert find_columns(rows.columns, rows.sample).label == "label"
+    assert find_columns(rows).label == "label"
 
 
 def test_json_documents(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_messages_lead_on(tmp_path: Path, name: str, content: str, message: str)
 
     def open_columns() -> None:
         rows = read_rows(file)
-        find_columns(rows.columns, rows.sample, where=rows.name)
+        find_columns(rows)
 
     with pytest.raises(DataError, match=message) as caught:
         open_columns()
@@ -184,7 +184,7 @@ def test_what_takes_several_lines_is_bounded_too(tmp_path: Path) -> None:
 def test_columns_that_are_not_there(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", json.dumps({f"c{i}": "x" for i in range(20_000)}))
     with pytest.raises(DataError, match=r"'c11' and 19,988 more") as caught:
-        find_columns(read_rows(file).columns, read_rows(file).sample)
+        find_columns(read_rows(file))
     assert len(str(caught.value)) < 400
     with pytest.raises(DataError, match=r"no column 'titel'; .* The nearest name is 'title'"):
         read_texts([{"title": "a", "label": "x"}], column="titel")

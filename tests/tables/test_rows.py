@@ -27,7 +27,7 @@ from bertworks.tables.texts import read_texts
 
 def columns_of(path: Path, **given_columns: str) -> Columns:
     rows = read_rows(path)
-    return find_columns(rows.columns, rows.sample, **given_columns)
+    return find_columns(rows, **given_columns)
 
 
 def write(path: Path, content: str | bytes) -> Path:

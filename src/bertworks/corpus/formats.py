@@ -1,9 +1,9 @@
 """How files hold documents: plain text, WikiExtractor, JSON Lines.
 
 Each reader streams what it finds: where a document begins (`file:line`), its lines of text,
-stripped, none of them empty, and its spans, where they are asked for. What is skipped when bad
-things are skipped is the smallest whole: a line of text, a record, an unclosed `<doc>`, the rest of
-a damaged file.
+stripped, none of them empty, and its spans, where they are asked for. What is bad is a DataError,
+or skipped and counted (`Reading.bad`): the smallest whole, which is a line of text, a record, an
+unclosed `<doc>`, the rest of a damaged file.
 """
 
 from __future__ import annotations
@@ -11,21 +11,30 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ..errors import DataError, closest, some_of
 from ..literals import CorpusFormat
 from .lines import Reading, read_head, read_lines
-from .spans import Spans, spans_of
+from .spans import COLUMN as SPANS
+from .spans import Spans, of_paragraphs, parse_spans
 
 
-class Found(NamedTuple):
-    """A document as a file holds it; its spans are of its paragraphs, joined by line feeds."""
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document."""
 
-    where: str
-    paragraphs: list[str]
-    spans: Spans | None = None
+    paragraphs: tuple[str, ...]  # its lines of text, stripped, none of them empty
+    where: str  # where it begins: `file:line`, or `file, row 12` in a table
+    # 0, or 1, 2, … for further copies that its source's weight asks for; they follow it at once
+    copy: int = 0
+    spans: Spans | None = None  # of `text`, rising, if it carries any and they were asked for
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.paragraphs)
 
 
 _DOC = re.compile(r"<doc\s[^\n]*>\s*")
@@ -63,18 +72,14 @@ def detect_format(path: str) -> CorpusFormat:
     return "text"
 
 
-def read_text(path: str, reading: Reading) -> Iterator[Found]:
-    """Plain text: a sentence or paragraph a line, a blank line between documents.
-
-    Raises:
-        DataError: a line is bad, and not to be skipped.
-    """
+def read_text(path: str, reading: Reading) -> Iterator[Document]:
+    """Plain text: a sentence or paragraph a line, a blank line between documents."""
     paragraphs: list[str] = []
     start = characters = 0
     for number, line in read_lines(path, reading):
         text = line.strip()
         if paragraphs and (not text or characters >= reading.max_document_characters):
-            yield Found(f"{path}:{start}", paragraphs)
+            yield Document(tuple(paragraphs), f"{path}:{start}")
             reading.counts.cut += bool(text)
             paragraphs, characters = [], 0
         if text:
@@ -82,18 +87,14 @@ def read_text(path: str, reading: Reading) -> Iterator[Found]:
             paragraphs.append(text)
             characters += len(text)
     if paragraphs:
-        yield Found(f"{path}:{start}", paragraphs)
+        yield Document(tuple(paragraphs), f"{path}:{start}")
 
 
-def read_wiki(path: str, reading: Reading) -> Iterator[Found]:
+def read_wiki(path: str, reading: Reading) -> Iterator[Document]:
     """WikiExtractor's output: `<doc id= url= title=>`, the title, paragraphs, `</doc>`.
 
     The title that WikiExtractor repeats as the first line is no prose, and is left out (the
     paper's section 3.1 takes text passages only, no headers).
-
-    Raises:
-        DataError: a line is bad, is outside any `<doc>`, or a `<doc>` is not closed; and bad
-            things are not to be skipped.
     """
     paragraphs: list[str] | None = None
     start, characters, titles = 0, 0, set[str]()
@@ -110,15 +111,16 @@ def read_wiki(path: str, reading: Reading) -> Iterator[Found]:
             what = "</doc> without a <doc>" if text == "</doc>" else "text outside of any <doc>"
             reading.bad("text outside <doc>", what, where=f"{path}:{number}")
         elif text.endswith("</doc>"):
-            last = text.removesuffix("</doc>").rstrip()
-            yield Found(f"{path}:{start}", [*paragraphs, last] if last else paragraphs)
+            if last := text.removesuffix("</doc>").rstrip():
+                paragraphs.append(last)
+            yield Document(tuple(paragraphs), f"{path}:{start}")
             paragraphs = None
         elif text in titles:
             titles = set()
         else:
             titles = set()
             if characters >= reading.max_document_characters:
-                yield Found(f"{path}:{start}", paragraphs)
+                yield Document(tuple(paragraphs), f"{path}:{start}")
                 reading.counts.cut += 1
                 paragraphs, start, characters = [], number, 0
             paragraphs.append(text)
@@ -127,14 +129,12 @@ def read_wiki(path: str, reading: Reading) -> Iterator[Found]:
         _report_unclosed(path, start, "the file ends", reading)
 
 
-def read_json_lines(path: str, reading: Reading) -> Iterator[Found]:
-    """JSON Lines: an object a line, each a document; line feeds in it part paragraphs.
+def read_json_lines(path: str, reading: Reading) -> Iterator[Document]:
+    """JSON Lines: an object a line, each a document; line feeds in it part paragraphs."""
+    return documents_of(_json_objects(path, reading), reading)
 
-    Raises:
-        DataError: a line is no JSON object, or holds no text in the column, or bad spans; and bad
-            things are not to be skipped.
-    """
-    column = reading.column
+
+def _json_objects(path: str, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in read_lines(path, reading):
         if not line.strip():
             continue
@@ -145,55 +145,53 @@ def read_json_lines(path: str, reading: Reading) -> Iterator[Found]:
             fix = _ONE_A_LINE if line.strip() in ("[", "{") else None
             reading.bad("bad JSON", f"not valid JSON ({error})", where=where, fix=fix)
             continue
-        if not isinstance(record, dict):
+        if isinstance(record, dict):
+            yield where, record
+        else:
             reading.bad("bad JSON", "not a JSON object", where=where, fix=_ONE_A_LINE)
+
+
+def documents_of(
+    records: Iterable[tuple[str, Mapping[str, Any]]], reading: Reading
+) -> Iterator[Document]:
+    """The documents that records are, each with its place.
+
+    Where the column of the text is not named, the first record that shows it chooses it.
+    """
+    column = reading.column
+    for where, record in records:
+        if column is None:
+            strings = [name for name, value in record.items() if isinstance(value, str)]
+            column = choose_column(record, strings)
+        if column is None or column not in record:
+            report_missing_column(column, list(record), where, reading)
             continue
-        column, text = text_of(record, column, where, reading)
-        if text is not None and (found := found_in(record, text, where, reading)):
-            yield found
+        text = record[column]
+        if not isinstance(text, str):
+            what = f"the value of {column!r} is not a string but {type(text).__name__}"
+            reading.bad("value is no string", what, where=where)
+        elif has_lone_surrogate(text):
+            what = f"half a character (lone surrogate) in {column!r}"
+            reading.bad("lone surrogate", what, where=where)
+        elif document := document_of(text, record.get(SPANS), where, reading):
+            yield document
 
 
-def text_of(
-    record: Mapping[str, Any], column: str | None, where: str, reading: Reading
-) -> tuple[str | None, str | None]:
-    """The column of the text (chosen by this record, if not yet known) and the record's text.
-
-    Raises:
-        DataError: there is no such column, or no string in it; and bad things are not skipped.
-    """
-    if column is None:
-        strings = [name for name, value in record.items() if isinstance(value, str)]
-        column = "text" if "text" in record else strings[0] if len(strings) == 1 else None
-    if column is None or column not in record:
-        report_missing_column(column, list(record), where, reading)
-        return column, None
-    text = record[column]
-    if not isinstance(text, str):
-        what = f"the value of {column!r} is not a string but {type(text).__name__}"
-        reading.bad("value is no string", what, where=where)
-        return column, None
-    if has_lone_surrogate(text):
-        reading.bad(
-            "lone surrogate", f"half a character (lone surrogate) in {column!r}", where=where
-        )
-        return column, None
-    return column, text
-
-
-def found_in(record: Mapping[str, Any], text: str, where: str, reading: Reading) -> Found | None:
-    """The document that a record with this text is; None if its spans are bad, and skipped.
-
-    Raises:
-        DataError: its spans are bad, and bad things are not skipped.
-    """
-    spans = None
-    if reading.spans:
+def document_of(text: str, spans: Any, where: str, reading: Reading) -> Document | None:
+    """The document of a text and its spans, if it has any; None if they are bad, and skipped."""
+    found = None
+    if reading.spans and spans is not None:
         try:
-            spans = spans_of(record, text, where=where)
+            found = of_paragraphs(parse_spans(spans, text, where=where), text)
         except DataError as error:
             reading.bad("bad spans", error.what, where=where, fix=error.fix)
             return None
-    return Found(where, split_paragraphs(text), spans)
+    return Document(split_paragraphs(text), where, spans=found)
+
+
+def choose_column(names: Collection[str], strings: Sequence[str]) -> str | None:
+    """The column of the text where none is named: `text`, else the only one with strings."""
+    return "text" if "text" in names else strings[0] if len(strings) == 1 else None
 
 
 def report_missing_column(
@@ -210,9 +208,9 @@ def report_missing_column(
     )
 
 
-def split_paragraphs(text: str) -> list[str]:
+def split_paragraphs(text: str) -> tuple[str, ...]:
     """A text's lines, stripped, without the blank ones."""
-    return [line for line in map(str.strip, text.split("\n")) if line]
+    return tuple(line for line in map(str.strip, text.split("\n")) if line)
 
 
 def _is_json_object(line: str) -> bool:

@@ -27,6 +27,7 @@ else:
 
 MAX_LINE_BYTES = 1 << 26
 """The length of the longest line that is read unless the user allows more."""
+ALLOW_MORE = "If it has to be, allow more: --max-line-bytes N (max_line_bytes=N)."
 
 _BUFFER = 1 << 20
 _Codec: TypeAlias = Literal["gzip", "zstd"]
@@ -85,7 +86,7 @@ class ReadCounts:
 class Reading:
     """How to read, and where to count: what every format's reader is given."""
 
-    counts: ReadCounts  # what is added to
+    counts: ReadCounts = field(default_factory=ReadCounts)  # what is added to
     skip_bad: bool = False  # whether bad things are skipped and counted, rather than errors
     column: str | None = None  # the column of the text, if named
     spans: bool = False  # whether spans are read beside the text, where a format has room for them
@@ -121,11 +122,7 @@ def read_head(path: str) -> bytes:
 
 
 def read_lines(path: str, reading: Reading) -> Iterator[tuple[int, str]]:
-    """The lines of a file, plain or compressed; see `decode_lines`.
-
-    Raises:
-        DataError: something is bad and not to be skipped.
-    """
+    """The lines of a file, plain or compressed; see `decode_lines`."""
     try:
         with open_stream(path, reading.counts) as stream:
             _check_text(stream.peek(_TAR_AT + len(_TAR)))
@@ -158,12 +155,8 @@ def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tup
         while raw := stream.readline(limit + 1):
             number += 1
             if len(raw) > limit and not raw.endswith(b"\n"):
-                reading.bad(
-                    "long line",
-                    f"the line is longer than {limit:,} bytes",
-                    where=f"{name}:{number}",
-                    fix="If it has to be, allow more: --max-line-bytes N (max_line_bytes=N).",
-                )
+                what = f"the line is longer than {limit:,} bytes"
+                reading.bad("long line", what, where=f"{name}:{number}", fix=ALLOW_MORE)
                 while raw and not raw.endswith(b"\n"):
                     raw = stream.readline(_BUFFER)
                 continue

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..literals import Sentences, SpanSource
+from ..text.encoding import Segment
 from ..text.tokenizer import Tokenizer
 from .lines import ReadCounts
 from .manifest import ShardRecord
@@ -74,6 +75,7 @@ class _Made(NamedTuple):
 
     ids: np.ndarray  # `[tokens]`
     lengths: np.ndarray  # `[sentences]`, tokens of each
+    per_document: np.ndarray  # `[documents]`, sentences of each
     goes_on: np.ndarray  # `[tokens]` bool, which go on a unit; empty where units are not marked
     spans: int  # how many units are spans
 
@@ -105,28 +107,54 @@ class ShardMaker:
         Raises:
             DataError: the batch is too large for one shard.
         """
-        made: list[_Made] = []
-        per_document: list[int] = []
-        texts: list[Text] = []
-        waiting: list[list[str]] = []
+        *arrays, spans = zip(*map(self._tokenise, self._parts(batch.documents)), strict=True)
+        ids, lengths, per_document, goes_on = map(np.concatenate, arrays)
+        if len(ids) >= 2**31:
+            raise DataError(
+                f"one document gives {len(ids):,} tokens, more than a shard can count",
+                fix="Part it into documents.",
+            )
+        copies = np.array([text.copy for text in batch.documents])
+        document = np.repeat(np.arange(len(per_document)), per_document)
+        kept = lengths > 0
+        per_document = np.bincount(document[kept], minlength=len(per_document))
+        filled = per_document > 0
+        content = shard_content(
+            ids,
+            lengths[kept],
+            per_document[filled],
+            copies[filled],
+            None if self._spans == "none" else goes_on,
+        )
+        unknown = self._tokenizer.id_of("unk")
+        record = ShardRecord(
+            file=batch.file,
+            documents=int(filled.sum()),
+            sentences=int(kept.sum()),
+            tokens=len(ids),
+            unknown_tokens=0 if unknown is None else int(np.count_nonzero(ids == unknown)),
+            spans=sum(spans),
+            empty_sentences=int((~kept).sum()),
+            empty_documents=int((~filled).sum()),
+            bytes=content.size,
+            sha256=hashlib.sha256(content).hexdigest(),
+            text=batch.digest,
+        )
+        return record, content
+
+    def _parts(self, texts: Iterable[Text]) -> Iterator[list[tuple[Text, list[str]]]]:
+        """Documents with their sentences, as many together as are tokenised at once."""
+        part: list[tuple[Text, list[str]]] = []
         size = 0
-        for text in batch.documents:
-            texts.append(text)
-            waiting.append(self._split(text.content.decode()))
-            size += len(waiting[-1])
-            if size >= _SENTENCES_AT_ONCE or len(per_document) + len(texts) == len(batch.documents):
-                made.append(self._tokenise(texts, waiting))
-                per_document += map(len, waiting)
-                texts, waiting, size = [], [], 0
-        whole = _Made(
-            np.concatenate([part.ids for part in made]),
-            np.concatenate([part.lengths for part in made]),
-            np.concatenate([part.goes_on for part in made]),
-            sum(part.spans for part in made),
-        )
-        return self._shard(
-            batch, whole, np.array(per_document), np.array([text.copy for text in batch.documents])
-        )
+        for text in texts:
+            sentences = self._split(text.content.decode())
+            part.append((text, sentences))
+            size += len(sentences)
+            if size >= _SENTENCES_AT_ONCE:
+                yield part
+                part, size = [], 0
+        if part:
+            yield part
 
     def _split(self, text: str) -> list[str]:
         paragraphs = text.split("\n")
@@ -140,37 +168,28 @@ class ShardMaker:
             for sentence in split_sentences(paragraph, self._language)
         ]
 
-    def _tokenise(self, texts: Sequence[Text], documents: Sequence[Sequence[str]]) -> _Made:
+    def _tokenise(self, part: Sequence[tuple[Text, list[str]]]) -> _Made:
         from ..text.documents import sentence_ids, sentence_tokens
 
+        documents = [sentences for _, sentences in part]
         marks, spans = [np.empty(0, np.bool_)], 0
         if self._spans == "none":
             pieces = sentence_ids(self._tokenizer, documents)
         else:
             tokens = sentence_tokens(self._tokenizer, documents)
             pieces = [sentence.input_ids for sentence in tokens]
-            at = 0
-            for text, sentences in zip(texts, documents, strict=True):
-                encodings = tokens[at : at + len(sentences)]
-                goes_on, found = self._mark(
-                    text,
-                    sentences,
-                    [t.input_ids for t in encodings],
-                    [t.offsets for t in encodings],
-                )
+            following = iter(tokens)
+            for text, sentences in part:
+                own = [next(following) for _ in sentences]
+                goes_on, found = self._mark(text, sentences, own)
                 marks.append(goes_on)
                 spans += found
-                at += len(sentences)
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         ids = np.concatenate([*pieces, np.empty(0, np.int32)]).astype(self._type)
-        return _Made(ids, lengths, np.concatenate(marks), spans)
+        return _Made(ids, lengths, np.array([*map(len, documents)]), np.concatenate(marks), spans)
 
     def _mark(
-        self,
-        text: Text,
-        sentences: Sequence[str],
-        ids: Sequence[np.ndarray],
-        offsets: Sequence[np.ndarray],
+        self, text: Text, sentences: Sequence[str], tokens: Sequence[Segment]
     ) -> tuple[np.ndarray, int]:
         """Which tokens of a document continue a unit, and how many units are spans."""
         if not sentences:
@@ -183,42 +202,6 @@ class ShardMaker:
                 for at, chunks in zip(starts, find_chunks(sentences), strict=True)
                 for start, end in chunks
             )
-        words = [self._tokenizer.goes_on(sentence) for sentence in ids]
-        places = [at + offset for at, offset in zip(starts, offsets, strict=True)]
+        words = [self._tokenizer.goes_on(sentence.input_ids) for sentence in tokens]
+        places = [at + sentence.offsets for at, sentence in zip(starts, tokens, strict=True)]
         return mark_units(np.concatenate(places), np.concatenate(words), spans)
-
-    def _shard(
-        self, batch: TextBatch, made: _Made, per_document: np.ndarray, copies: np.ndarray
-    ) -> tuple[ShardRecord, Any]:
-        ids, lengths = made.ids, made.lengths
-        if len(ids) >= 2**31:
-            raise DataError(
-                f"one document gives {len(ids):,} tokens, more than a shard can count",
-                fix="Part it into documents.",
-            )
-        document = np.repeat(np.arange(len(per_document)), per_document)
-        kept = lengths > 0
-        per_document = np.bincount(document[kept], minlength=len(per_document))
-        filled = per_document > 0
-        content = shard_content(
-            ids,
-            lengths[kept],
-            per_document[filled],
-            copies[filled],
-            None if self._spans == "none" else made.goes_on,
-        )
-        unknown = self._tokenizer.id_of("unk")
-        record = ShardRecord(
-            file=batch.file,
-            documents=int(filled.sum()),
-            sentences=int(kept.sum()),
-            tokens=len(ids),
-            unknown_tokens=0 if unknown is None else int(np.count_nonzero(ids == unknown)),
-            spans=made.spans,
-            empty_sentences=int((~kept).sum()),
-            empty_documents=int((~filled).sum()),
-            bytes=content.size,
-            sha256=hashlib.sha256(content).hexdigest(),
-            text=batch.digest,
-        )
-        return record, content

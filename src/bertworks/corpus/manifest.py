@@ -18,6 +18,9 @@ from ..errors import CheckpointError, DataError
 from ..files import parse_json
 from ..literals import Sentences, SpanSource
 
+SUMMED = ("documents", "sentences", "tokens", "unknown_tokens", "spans", "empty_sentences")
+"""The counts of a manifest that are sums of those of its shards."""
+
 FORMAT_VERSION = 2
 _READ_VERSIONS = (1, 2)  # the first has neither spans nor sentences in context
 MANIFEST = "manifest.json"
@@ -26,6 +29,13 @@ TOKENIZER = "tokenizer"
 
 _ADDED = {"encoding": "utf-8", "exclude": None, "part": None}
 """Settings of a job that earlier releases did not have, and what they did."""
+_OTHERWISE = {
+    "sources": "the corpus differs (its parts, their weights or their sizes)",
+    "vocabulary_hash": "the tokenizer differs",
+    "exclude": "the text of the files to exclude differs",
+    "in_context": "its sentences were tokenised apart, by an earlier release",
+}
+"""What is said of settings that differ, where the values themselves say nothing."""
 
 
 class _Record(BaseModel):
@@ -77,15 +87,7 @@ class Job(_Record):
         mine, others = self.model_dump(), later.model_dump()
         for key, value in mine.items():
             if value != others[key]:
-                if key == "sources":
-                    return "the corpus differs (its parts, their weights or their sizes)"
-                if key == "vocabulary_hash":
-                    return "the tokenizer differs"
-                if key == "exclude":
-                    return "the text of the files to exclude differs"
-                if key == "in_context":
-                    return "its sentences were tokenised apart, by an earlier release"
-                return f"{key} was {value!r} and is now {others[key]!r}"
+                return _OTHERWISE.get(key, f"{key} was {value!r} and is now {others[key]!r}")
         return None
 
 

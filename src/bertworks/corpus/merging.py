@@ -12,10 +12,9 @@ from ..errors import DataError
 from ..locks import claim
 from ..parts import in_order
 from ..text.files import write_definition
-from .manifest import EXCLUDED, MANIFEST, TOKENIZER, Manifest
+from .manifest import EXCLUDED, MANIFEST, SUMMED, TOKENIZER, Manifest
 from .shards import Corpus, open_shard
 
-_SUMMED = ("documents", "sentences", "tokens", "unknown_tokens", "spans", "empty_sentences")
 _READ = ("text", "duplicate_documents", "excluded_documents", "left_out_documents", "skipped")
 
 
@@ -57,7 +56,7 @@ def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
     read_empty = first.empty_documents - sum(shard.empty_documents for shard in first.shards)
     whole = first.model_copy(
         update={
-            **{name: sum(getattr(one, name) for one in manifests) for name in _SUMMED},
+            **{name: sum(getattr(one, name) for one in manifests) for name in SUMMED},
             "empty_documents": read_empty + sum(shard.empty_documents for shard in shards),
             "text": None,
             "job": first.job.model_copy(update={"part": None}),

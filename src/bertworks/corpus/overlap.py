@@ -166,7 +166,7 @@ def _line_texts(file: str) -> Iterator[str]:
     """The cells of each line, and what lines and columns read downwards to the next empty one."""
     columns: list[list[str]] = []
     lines: list[str] = []
-    for _, line in chain(read_lines(file, Reading(ReadCounts())), [(0, "")]):
+    for _, line in chain(read_lines(file, Reading()), [(0, "")]):
         cells = line.rstrip("\r\n").split("\t")
         if not line.strip():
             yield from {" ".join(part) for part in (*columns, lines)}

@@ -36,6 +36,7 @@ from .manifest import (
     EXCLUDED,
     FORMAT_VERSION,
     MANIFEST,
+    SUMMED,
     TOKENIZER,
     Job,
     Journal,
@@ -219,7 +220,9 @@ class _Run:
         with closing(parallel.map(make, self._pending(todo), workers=workers, on=on)) as shards:
             for record, content in shards:
                 files.write(self._directory / record.file, content)
-                self._add(record)
+                self._journal.append(record)
+                self._progress.new_tokens += record.tokens
+                self._note(record)
 
     def _pending(self, todo: Iterator[TextBatch]) -> Iterator[TextBatch]:
         for batch in todo:
@@ -245,11 +248,6 @@ class _Run:
             and path.stat().st_size == record.bytes
             and sha256_of(path) == record.sha256
         )
-
-    def _add(self, record: ShardRecord) -> None:
-        self._journal.append(record)
-        self._progress.new_tokens += record.tokens
-        self._note(record)
 
     def _note(self, record: ShardRecord) -> None:
         self.records[record.file] = record
@@ -282,13 +280,8 @@ class _Run:
             (self._directory / file).unlink(missing_ok=True)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
-            documents=total["documents"],
-            sentences=total["sentences"],
-            tokens=total["tokens"],
-            unknown_tokens=total["unknown_tokens"],
-            spans=total["spans"],
+            **{name: total[name] for name in SUMMED},
             empty_documents=total["empty_documents"] + self._counts.empty,
-            empty_sentences=total["empty_sentences"],
             duplicate_documents=self._counts.duplicates,
             excluded_documents=len(self._counts.excluded),
             left_out_documents=self._counts.left_out,

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..errors import DataError
 from ..literals import CorpusFormat
-from .formats import Found, detect_format, read_json_lines, read_text, read_wiki
+from .formats import Document, detect_format, read_json_lines, read_text, read_wiki
 from .lines import MAX_LINE_BYTES, ExcludedDocument, ReadCounts, Reading, text_encoding
 from .overlap import SeenTexts, SharedSequences
 from .sources import CorpusSource, Sources, bytes_of, is_file, parse_sources, why_no_file
-from .spans import Spans
 from .tables import read_dataset, read_parquet
 
 __all__ = ["CorpusSource", "Document", "ReadCounts", "read_documents"]
@@ -26,21 +25,6 @@ _READERS = {
     "jsonl": read_json_lines,
     "parquet": read_parquet,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A document."""
-
-    paragraphs: tuple[str, ...]  # its lines of text, stripped, none of them empty; at least one
-    where: str  # where it begins: `file:line`, or `file, row 12` in a table
-    # 0, or 1, 2, … for further copies that its source's weight asks for; they follow it at once
-    copy: int = 0
-    spans: Spans | None = None  # of `text`, rising, if it carries any and they were asked for
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.paragraphs)
 
 
 def read_documents(
@@ -57,7 +41,7 @@ def read_documents(
     max_line_bytes: int = MAX_LINE_BYTES,
     counts: ReadCounts | None = None,
 ) -> Iterator[Document]:
-    """Stream the documents of a corpus, source after source, file after file.
+    """Stream the documents of a corpus, source after source, file after file; none is empty.
 
     Args:
         sources: paths, folders, globs or `hf:NAME`, each perhaps with `@WEIGHT`; or
@@ -127,12 +111,11 @@ def _read(
     for index, source in enumerate(sources):
         reading = replace(of_all, column=source.column)
         number = 0
-        for found in _read_source(source, files[index], reading):
-            if not found.paragraphs:
+        for document in _read_source(source, files[index], reading):
+            if not document.paragraphs:
                 counts.empty += 1
                 continue
             number += 1
-            document = Document(tuple(found.paragraphs), found.where, spans=found.spans)
             if seen is not None and not seen.add(document.text):
                 counts.duplicates += 1
                 continue
@@ -151,7 +134,7 @@ def _read(
                 yield replace(document, copy=copy)
 
 
-def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> Iterator[Found]:
+def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> Iterator[Document]:
     if source.is_dataset:
         reading.counts.formats[source.path] = "data set"
         yield from read_dataset(source, reading)

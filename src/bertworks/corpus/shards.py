@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 else:
     pa = Lazily("pyarrow")
 
-_HASH_BLOCK = 1 << 20
-
 
 def token_type(vocabulary_size: int) -> np.dtype[Any]:
     """The smallest unsigned integer type that holds every id of a vocabulary."""
@@ -71,12 +69,9 @@ def shard_content(
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, read in blocks."""
-    digest = hashlib.sha256()
+    """The SHA-256 of a file."""
     with open(path, "rb") as file:
-        while block := file.read(_HASH_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Shard(NamedTuple):
@@ -219,11 +214,7 @@ class Corpus:
 
 
 def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify: bool) -> _Shard:
-    """Map a shard of a prepared directory; the arguments are those of `Corpus.open`.
-
-    Raises:
-        CheckpointError: it is missing or damaged.
-    """
+    """Map a shard of a prepared directory, as `Corpus.open` does."""
     path = directory / record.file
     if not path.is_file():
         raise _damaged(path, "missing")

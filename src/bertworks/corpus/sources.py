@@ -103,24 +103,21 @@ class CorpusSource:
         """
         if self.is_dataset:
             return []
-        if is_remote(self.path):
-            if not (found := remote_files(self.path)):
-                raise DataError("no such file or folder", where=self.path)
-            return found
         path = os.path.expanduser(self.path)
-        if os.path.isfile(path):
-            return [path]
-        if os.path.isdir(path):
-            found = sorted(_below(path))
-            if not found:
-                raise DataError("the folder holds no files", where=self.path)
-            return found
-        if glob.has_magic(path):
-            found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
-            if not found:
-                raise DataError("no file matches the pattern", where=self.path)
-            return found
-        raise DataError(why_no_file(path), where=self.path)
+        if is_remote(self.path):
+            found, lacking = remote_files(self.path), "no such file or folder"
+        elif os.path.isfile(path):
+            found, lacking = [path], ""
+        elif os.path.isdir(path):
+            found, lacking = sorted(_below(path)), "the folder holds no files"
+        elif glob.has_magic(path):
+            found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
+            lacking = "no file matches the pattern"
+        else:
+            found, lacking = [], why_no_file(path)
+        if not found:
+            raise DataError(lacking, where=self.path)
+        return found
 
 
 Sources: TypeAlias = (
@@ -130,11 +127,7 @@ Sources: TypeAlias = (
 
 
 def paths_of(sources: Sequence[CorpusSource]) -> list[str]:
-    """The folders of sources, and the files of those that are none.
-
-    Raises:
-        DataError: nothing is there, or nothing matches.
-    """
+    """The folders of sources, and the files of those that are none."""
     return [
         path
         for one in sources

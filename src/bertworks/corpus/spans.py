@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import DataError
+from ..errors import DataError, brief
 
 COLUMN = "spans"
 
@@ -33,12 +33,10 @@ def parse_spans(values: Any, text: str, *, where: str) -> Spans:
     """
     fix = f'Give "{COLUMN}": [[start, end], …], in characters of the text.'
     if not isinstance(values, list | tuple):
-        raise DataError(f"{COLUMN!r} is no list but {_shown(values)}", where=where, fix=fix)
+        raise DataError(f"{COLUMN!r} is no list but {brief(values)}", where=where, fix=fix)
     for value in values:
         if not (isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_int, value))):
-            raise DataError(
-                f"the span {_shown(value)} is no pair of integers", where=where, fix=fix
-            )
+            raise DataError(f"the span {brief(value)} is no pair of integers", where=where, fix=fix)
         start, end = value
         if end <= start:
             raise DataError(f"the span [{start}, {end}] ends before it begins", where=where)
@@ -76,18 +74,6 @@ def of_paragraphs(spans: Spans, text: str) -> Spans:
             if begin < stop:
                 moved.append((begin, stop))
     return tuple(moved)
-
-
-def spans_of(record: Mapping[str, Any], text: str, *, where: str) -> Spans | None:
-    """The spans of a record with this text, in its paragraphs; None if it carries none.
-
-    Raises:
-        DataError: they are bad.
-    """
-    values = record.get(COLUMN)
-    if values is None:
-        return None
-    return of_paragraphs(parse_spans(values, text, where=where), text)
 
 
 def place_sentences(sentences: Sequence[str], text: str) -> list[int]:
@@ -132,11 +118,6 @@ def mark_units(
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shown(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 40 else f"{shown[:40]}…"
 
 
 _MAX_QUOTED_WORDS = 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ from ..errors import DataError, check_name, need
 from ..lazily import Lazily
 from ..memory import is_memory_short
 from ..remote import is_remote, open_raw, size_of
-from .formats import Found, found_in, report_missing_column, text_of
-from .lines import Reading, reason
+from .formats import Document, choose_column, document_of, documents_of, report_missing_column
+from .lines import ALLOW_MORE, Reading, reason
 from .sources import CorpusSource, is_saved_dataset
 from .spans import COLUMN as SPANS
 
@@ -32,14 +32,10 @@ _ROWS = 256
 _BATCH_BYTES = 1 << 24
 
 
-def read_parquet(path: str, reading: Reading) -> Iterator[Found]:
+def read_parquet(path: str, reading: Reading) -> Iterator[Document]:
     """A Parquet file, a document a row; line feeds in it part paragraphs.
 
     Places are named `file, row 12`, from 1.
-
-    Raises:
-        DataError: no Parquet, no such column, or no string in a row; and bad things are not to be
-            skipped.
     """
     check_name(path)
     counts, row = reading.counts, 0
@@ -49,18 +45,18 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Found]:
             column = _choose_column(path, file.schema_arrow, reading)
             if column is None:
                 return
-            columns = [column]
-            if reading.spans and SPANS in file.schema_arrow.names:
-                columns.append(SPANS)
+            has_spans = reading.spans and SPANS in file.schema_arrow.names
+            columns = [column, SPANS] if has_spans else [column]
             for batch in read_batches(file, path, reading.max_line_bytes, columns):
-                values = batch.column(column)
-                for index in range(len(values)):
+                for index, value in enumerate(batch.column(column)):
                     row += 1
                     where = f"{path}, row {row}"
-                    text = _value(values[index], column, where, reading)
-                    record = {SPANS: batch.column(SPANS)[index].as_py()} if columns[1:] else {}
-                    if text is not None and (found := found_in(record, text, where, reading)):
-                        yield found
+                    text = _value(value, column, where, reading)
+                    if text is None:
+                        continue
+                    spans = batch.column(SPANS)[index].as_py() if has_spans else None
+                    if document := document_of(text, spans, where, reading):
+                        yield document
                 read = size * row // file.metadata.num_rows
                 counts.bytes_read += read - seen
                 seen = read
@@ -146,27 +142,20 @@ def _lengths(values: pa.Array) -> NDArray[np.int64]:
 
 
 def _too_long(column: str, limit: int, where: str) -> DataError:
-    return DataError(
-        f"a value of {column!r} is longer than {limit:,} bytes",
-        where=where,
-        fix="If it has to be, allow more: --max-line-bytes N (max_line_bytes=N).",
-    )
+    what = f"a value of {column!r} is longer than {limit:,} bytes"
+    return DataError(what, where=where, fix=ALLOW_MORE)
 
 
-def read_dataset(source: CorpusSource, reading: Reading) -> Iterator[Found]:
-    """A Hugging Face data set, streamed; the split `train` unless named, or the only one.
+def read_dataset(source: CorpusSource, reading: Reading) -> Iterator[Document]:
+    """A Hugging Face data set, streamed, as `open_dataset` opens it."""
+    row = 0
 
-    Raises:
-        BertworksError: the package `datasets` is not installed.
-        DataError: there is no such data set or split, or a row is bad and not to be skipped.
-    """
-    data = open_dataset(source)
-    column, row = reading.column, 0
-    for row, record in enumerate(data, 1):
-        where = f"{source.path}, row {row}"
-        column, text = text_of(record, column, where, reading)
-        if text is not None and (found := found_in(record, text, where, reading)):
-            yield found
+    def records() -> Iterator[tuple[str, Mapping[str, Any]]]:
+        nonlocal row
+        for row, record in enumerate(open_dataset(source), 1):
+            yield f"{source.path}, row {row}", record
+
+    yield from documents_of(records(), reading)
     if not row:
         reading.bad("empty file", "the data set holds no rows", where=source.path)
 
@@ -208,7 +197,7 @@ def _choose_column(path: str, schema: pa.Schema, reading: Reading) -> str | None
     column = reading.column
     if column is None:
         strings = [field.name for field in schema if _is_string(field.type)]
-        column = "text" if "text" in schema.names else strings[0] if len(strings) == 1 else None
+        column = choose_column(schema.names, strings)
     if column is None or column not in schema.names:
         report_missing_column(column, schema.names, path, reading)
         return None

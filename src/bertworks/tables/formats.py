@@ -29,9 +29,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from ..corpus.lines import MAX_LINE_BYTES
+from ..corpus.lines import ALLOW_MORE
 from ..errors import DataError, brief
 from ..files import parse_json
 from ..literals import TableFormat
@@ -41,19 +41,20 @@ LINE_SIZE = 64
 """What a line of a record counts for at least: in memory a short one takes more than its text."""
 _LONGEST_FIELD = 1 << 24  # characters of a quoted field, beyond which a quote was left open
 
-Record = tuple[int, list[str]]
+Lines: TypeAlias = Iterable[tuple[int, str]]
+"""The lines of a file with their numbers, their line ends still on."""
+
+Record: TypeAlias = tuple[int, list[str]]
 """The number of the line a record begins in, and its fields."""
 
 
-def split_tsv(lines: Iterable[tuple[int, str]]) -> Iterator[Record]:
+def split_tsv(lines: Lines) -> Iterator[Record]:
     """Fields parted by tabs. A quote is a character like any other; there is no escaping."""
     for number, line in lines:
         yield number, _without_end(line).split("\t")
 
 
-def split_csv(
-    lines: Iterable[tuple[int, str]], name: str, limit: int = MAX_LINE_BYTES
-) -> Iterator[Record]:
+def split_csv(lines: Lines, name: str, limit: int) -> Iterator[Record]:
     """Fields parted by commas, by the rules of RFC 4180.
 
     A field that begins with a quote ends at the next single quote and may hold commas and line
@@ -61,8 +62,6 @@ def split_csv(
     spreadsheet programs have it.
 
     Args:
-        lines: the file's lines with their numbers, their line ends still on.
-        name: the file, for errors.
         limit: the most characters of a record, a line counting as 64 at least.
 
     Raises:
@@ -136,11 +135,8 @@ def _without_end(line: str) -> str:
 
 def too_long(what: str, limit: int, where: str) -> DataError:
     """The error of something that takes several lines, and would take all memory."""
-    return DataError(
-        f"the {what} that begins here is longer than {limit:,} characters",
-        where=where,
-        fix="If it has to be, allow more: --max-line-bytes N (max_line_bytes=N).",
-    )
+    long = f"the {what} that begins here is longer than {limit:,} characters"
+    return DataError(long, where=where, fix=ALLOW_MORE)
 
 
 DOCUMENT = "document"
@@ -154,7 +150,7 @@ _NO_WORD = re.compile(r"\d+[-.]\d+")  # a token of several words, or an empty no
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
-def read_conll(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iterator[PlacedRow]:
+def read_conll(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
     """The sentences of a CoNLL file, its fields separated by tabs, or else by spaces.
 
     Args:
@@ -192,15 +188,12 @@ def conll_fields(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
 
 
-def read_conllu(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iterator[PlacedRow]:
+def read_conllu(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
     """The sentences of a CoNLL-U file: syntactic words only, no multi-word tokens or empty nodes.
-
-    Args:
-        lines, name, limit: as `read_conll` takes them.
 
     Raises:
         DataError: a line has not ten fields, or an id that CoNLL-U does not know; or a sentence is
-            too long.
+            too long (see `read_conll`).
     """
     document = 0
     for first, sentence in _sentences(lines, name, limit):
@@ -225,9 +218,7 @@ def read_conllu(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iter
             yield PlacedRow(f"{name}:{first}", {**values, DOCUMENT: document})
 
 
-def _sentences(
-    lines: Iterable[tuple[int, str]], name: str, limit: int
-) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+def _sentences(lines: Lines, name: str, limit: int) -> Iterator[tuple[int, list[tuple[int, str]]]]:
     """Runs of lines that are not blank, each with the number of its first."""
     sentence: list[tuple[int, str]] = []
     size = 0
@@ -245,11 +236,13 @@ def _sentences(
         yield sentence[0][0], sentence
 
 
+_Kind = TypeVar("_Kind", str, list[Any])
+
 TITLE = "title"
 """The column of a question's article."""
 
 
-def holds_one_document(lines: Iterable[tuple[int, str]]) -> bool:
+def holds_one_document(lines: Lines) -> bool:
     """Whether a JSON file is one document over all of its lines, rather than one a line."""
     first = list(islice((line for _, line in lines if line.strip()), 2))
     if len(first) == 1:
@@ -261,7 +254,7 @@ def holds_one_document(lines: Iterable[tuple[int, str]]) -> bool:
         return True
 
 
-def read_document(lines: Iterable[tuple[int, str]], name: str, limit: int) -> Iterator[PlacedRow]:
+def read_document(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
     """The rows of a file that is one JSON document.
 
     Args:
@@ -283,7 +276,9 @@ def read_document(lines: Iterable[tuple[int, str]], name: str, limit: int) -> It
     except ValueError as error:
         raise DataError(f"no JSON that can be read: {error}", where=name) from None
     rows = document.get("data") if isinstance(document, dict) else document
-    if isinstance(rows, list) and not _is_squad(rows):
+    first = rows[0] if isinstance(rows, list) and rows else None
+    is_squad = isinstance(first, dict) and "paragraphs" in first
+    if isinstance(rows, list) and not is_squad:
         for number, row in enumerate(rows, 1):
             where = f"{name}, row {number}"
             if not isinstance(row, dict):
@@ -293,22 +288,18 @@ def read_document(lines: Iterable[tuple[int, str]], name: str, limit: int) -> It
     yield from _questions(document, name)
 
 
-def _is_squad(articles: list[Any]) -> bool:
-    return any(isinstance(article, dict) and "paragraphs" in article for article in articles[:1])
-
-
 def _questions(document: Any, name: str) -> Iterator[PlacedRow]:
     """The questions of a file of SQuAD, version 1.1 or 2.0.
 
     Each row has `id`, `title`, `context`, `question` and `answers`, a mapping of the lists `text`
     and `answer_start`; without an answer, these are empty.
     """
-    for number, article in enumerate(_list(document, "data", name), 1):
+    for number, article in enumerate(_part(document, "data", list, name), 1):
         place = f"{name}, article {number}"
-        for at, paragraph in enumerate(_list(article, "paragraphs", place), 1):
+        for at, paragraph in enumerate(_part(article, "paragraphs", list, place), 1):
             where = f"{place}, paragraph {at}"
-            context = _text(paragraph, "context", where)
-            for question in _list(paragraph, "qas", where):
+            context = _part(paragraph, "context", str, where)
+            for question in _part(paragraph, "qas", list, where):
                 identity = str(question.get("id", "")) if isinstance(question, dict) else ""
                 place_of = f"{name}, question {brief(identity)}" if identity else where
                 yield PlacedRow(
@@ -317,7 +308,7 @@ def _questions(document: Any, name: str) -> Iterator[PlacedRow]:
                         "id": identity,
                         TITLE: article.get("title"),
                         "context": context,
-                        "question": _text(question, "question", place_of),
+                        "question": _part(question, "question", str, place_of),
                         "answers": _answers(question, place_of),
                     },
                 )
@@ -334,24 +325,18 @@ def _answers(question: Mapping[str, Any], where: str) -> dict[str, list[Any]] | 
         return {"text": [], "answer_start": []}
     if "answers" not in question:
         return None
-    answers = _list(question, "answers", where)
+    answers = _part(question, "answers", list, where)
     return {
-        "text": [_text(answer, "text", where) for answer in answers],
+        "text": [_part(answer, "text", str, where) for answer in answers],
         "answer_start": [answer.get("answer_start") for answer in answers],
     }
 
 
-def _list(of: Any, key: str, where: str) -> list[Any]:
+def _part(of: Any, key: str, kind: type[_Kind], where: str) -> _Kind:
     found = of.get(key) if isinstance(of, dict) else None
-    if not isinstance(found, list):
-        raise DataError(f"there is no list {key!r}, as SQuAD's files have", where=where)
-    return found
-
-
-def _text(of: Any, key: str, where: str) -> str:
-    found = of.get(key) if isinstance(of, dict) else None
-    if not isinstance(found, str):
-        raise DataError(f"there is no text {key!r}, as SQuAD's files have", where=where)
+    if not isinstance(found, kind):
+        name = "list" if kind is list else "text"
+        raise DataError(f"there is no {name} {key!r}, as SQuAD's files have", where=where)
     return found
 
 
@@ -362,7 +347,7 @@ _PREFIX = "__label__"
 """What fastText writes before a label."""
 
 
-def first_lines(lines: Iterable[tuple[int, str]]) -> list[str]:
+def first_lines(lines: Lines) -> list[str]:
     """Some lines, without their ends; few where they are long."""
     found: list[str] = []
     size = 0

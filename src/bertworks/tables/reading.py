@@ -20,7 +20,6 @@ from pydantic import Field, field_validator
 
 from ..corpus.lines import (
     MAX_LINE_BYTES,
-    ReadCounts,
     Reading,
     decode_lines,
     read_head,
@@ -36,6 +35,7 @@ from ..literals import TableFormat
 from ..remote import is_remote, remote_files
 from ..settings import Settings
 from .formats import (
+    Lines,
     Record,
     are_separated_by_tabs,
     first_lines,
@@ -100,7 +100,6 @@ class TableOptions(Settings):
         return {name: getattr(self, name) for name in TableOptions.model_fields}
 
 
-Lines: TypeAlias = Iterable[tuple[int, str]]
 Table: TypeAlias = str | os.PathLike[str] | Iterable[Any]
 """A table as people give it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows
 in memory: a list of mappings or of `(text, label)`, a tuple `(texts, labels)`, a
@@ -162,15 +161,11 @@ def _open_file(path: str, columns: Sequence[str], options: TableOptions) -> Rows
         if Path(path).is_fifo():
             problem = "a pipe, and a table is read more than once: write it to a file"
         raise DataError(problem, where=path)
-    format = options.format if options.format != "auto" else _format_of_name(path)
+    format = options.format if options.format != "auto" else _SUFFIXES.get(_suffix_of(path))
     if format == "parquet" or (format is None and read_head(path).startswith(b"PAR1")):
         _check_no_header(path, options, "parquet")
         return _open_parquet(path, options.max_line_bytes)
-
-    def read() -> Iterator[tuple[int, str]]:
-        return read_lines(path, _reading(options))
-
-    return _open_lines(path, read, columns, options, format)
+    return _open_lines(path, lambda: read_lines(path, _reading(options)), columns, options, format)
 
 
 def _check_no_header(path: str, options: TableOptions, format: str | None) -> None:
@@ -185,16 +180,11 @@ def _check_no_header(path: str, options: TableOptions, format: str | None) -> No
 
 
 def _reading(options: TableOptions) -> Reading:
-    return Reading(ReadCounts(), encoding=options.encoding, max_line_bytes=options.max_line_bytes)
+    return Reading(encoding=options.encoding, max_line_bytes=options.max_line_bytes)
 
 
 def _suffix_of(path: str) -> str:
     return [part for part in ["", *Path(path).suffixes] if part not in _COMPRESSED][-1]
-
-
-def _format_of_name(path: str) -> TableFormat | None:
-    """The format that a file's name says; None if it says none."""
-    return _SUFFIXES.get(_suffix_of(path))
 
 
 def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | None) -> TableFormat:
@@ -219,7 +209,7 @@ def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | Non
 
 def _open_lines(
     path: str,
-    read: Callable[[], Iterator[tuple[int, str]]],
+    read: Callable[[], Lines],
     named: Sequence[str],
     options: TableOptions,
     format: TableFormat | None,
@@ -232,7 +222,7 @@ def _open_lines(
         format = "jsonl"
     if format in _STREAMS:
         _check_no_header(path, options, format)
-        return _open_stream(path, lambda: _STREAMS[format](read(), path, limit))
+        return _of_rows(path, lambda: _STREAMS[format](read(), path, limit), "the file is empty")
     if format == "csv" and are_separated_by_tabs(first_lines(read())):
         raise DataError(
             "its fields are separated by tabs, not by commas",
@@ -302,12 +292,14 @@ def _wrong_number(
     )
 
 
-def _open_stream(path: str, rows: Callable[[], Iterator[PlacedRow]]) -> Rows:
-    """A table whose rows name their columns themselves."""
+def _of_rows(
+    name: str, rows: Callable[[], Iterator[PlacedRow]], empty: str, columns: Iterable[str] = ()
+) -> Rows:
+    """A table whose rows name their columns themselves, beside those that are known already."""
     sample = sample_of(rows)
     if not sample:
-        raise DataError("the file is empty", where=path)
-    return Rows(path, tuple(dict.fromkeys(chain(*sample))), None, sample, rows)
+        raise DataError(empty, where=name)
+    return Rows(name, tuple(dict.fromkeys(chain(columns, *sample))), None, sample, rows)
 
 
 def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
@@ -415,12 +407,10 @@ def _rows_in_memory(table: Iterable[Any], name: str = NAME) -> Rows:
                     values[column] = _label_called(at, labels)
             yield PlacedRow(where, values)
 
-    sample = sample_of(rows)
-    if not sample:
-        raise DataError("there are no rows", where=name)
+    found = _of_rows(name, rows, "there are no rows", features)
     if isinstance(passes, Replay):
         passes.close()
-    return Rows(name, tuple(dict.fromkeys(chain(features, *sample))), None, sample, rows)
+    return found
 
 
 def _label_called(number: Any, labels: Sequence[str]) -> Any:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..errors import DataError, brief, some_of
+from ..errors import DataError, brief, closest, some_of
 
 SAMPLE_ROWS = 1000
 """How many rows are looked at to guess what a column is."""
@@ -50,6 +50,23 @@ class Rows:
     def __iter__(self) -> Iterator[PlacedRow]:
         return self.read()
 
+    def column(self, name: str) -> str:
+        """The column that a user calls `name`: by its name, or by its number counted from 1.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        if name in self.columns:
+            return name
+        if name.isascii() and name.isdigit() and 1 <= int(name) <= len(self.columns):
+            return self.columns[int(name) - 1]
+        close = closest(name, self.columns)
+        raise DataError(
+            f"there is no column {name!r}; {listing(self.columns)}",
+            where=self.name,
+            fix=None if close is None else f"The nearest name is {close!r}.",
+        )
+
 
 def sample(items: Iterable[T], values: Callable[[T], Iterable[Any]]) -> list[T]:
     """The first items of a pass: `SAMPLE_ROWS`, or fewer where their values are long."""
@@ -74,22 +91,14 @@ def listing(columns: Sequence[str]) -> str:
 
 
 def value_of(row: Row, column: str, where: str | None) -> Any:
-    """A row's value in a column.
-
-    Raises:
-        DataError: there is no such column.
-    """
+    """A row's value in a column, or a DataError."""
     if column not in row:
         raise DataError(f"the row has no column {column!r}; {listing(list(row))}", where=where)
     return row[column]
 
 
 def text_of(row: Row, column: str, where: str | None) -> str:
-    """A row's text in a column.
-
-    Raises:
-        DataError: there is no such column, or no text in it.
-    """
+    """A row's text in a column, or a DataError."""
     value = value_of(row, column, where)
     if not isinstance(value, str):
         found = "nothing" if value is None else f"{brief(value)}, which is no text"
@@ -160,11 +169,7 @@ def unframed(table: Any) -> Any:
 
 
 def check_distinct(names: Sequence[str], where: str) -> None:
-    """See that no two columns have the same name.
-
-    Raises:
-        DataError: two have.
-    """
+    """See that no two columns have the same name, or raise a DataError."""
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         what = f"{count} columns are called {brief(name)}"
@@ -193,10 +198,7 @@ def row_of(item: Any, where: str) -> dict[str, Any]:
     Args:
         item: a mapping, `(text, label)`, `(text, second text, label)`, or `(X, y)` with the pair of
             texts, the words or the mapping that the label belongs to. A list of labels beside a
-            list of words are its tags.
-
-    Raises:
-        DataError: it is none of these.
+            list of words are its tags. Anything else is a DataError.
     """
     if isinstance(item, Mapping):
         return {name: _plain(value) for name, value in item.items()}

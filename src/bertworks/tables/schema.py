@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, create_model
 
-from ..errors import DataError, brief, closest
+from ..errors import DataError, brief
 from ..settings import Settings
 from .rows import Rows, listing
 
@@ -59,19 +59,16 @@ class Columns(Settings):
 
 
 def find_columns(
-    columns: Sequence[str],
-    sample: Sequence[Mapping[str, Any]],
+    rows: Rows,
     *,
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
     labelled: bool = True,
-    where: str | None = None,
 ) -> Columns:
     """Settle which columns hold the text, the second text and the label.
 
     Args:
-        sample: some of its rows, for guessing by content.
         text: the text's column, by name or by number (counted from 1); guessed if left out.
         pair: the second text's column; guessed only where `text` is guessed too.
         label: the label's column; guessed if left out.
@@ -79,48 +76,30 @@ def find_columns(
     Raises:
         DataError: a named column is not there, or a column cannot be guessed.
     """
-    given_label = None if label is None else resolve(columns, label, where)
+    given_label = None if label is None else rows.column(label)
     if text is not None:
-        found_text = resolve(columns, text, where)
-        found_pair = None if pair is None else resolve(columns, pair, where)
+        found_text, found_pair = rows.column(text), None if pair is None else rows.column(pair)
+    elif pair is not None:
+        raise DataError("a second text's column is named, but not the first's", where=rows.name)
     else:
-        if pair is not None:
-            raise DataError("a second text's column is named, but not the first's", where=where)
-        found_text, found_pair = _guess_texts(columns, sample, given_label, where)
-    found_label = given_label or _guess_label(columns, sample, (found_text, found_pair))
+        found_text, found_pair = _guess_texts(rows, given_label)
+    found_label = given_label or _guess_label(rows, (found_text, found_pair))
     if labelled and found_label is None:
-        raise DataError(
-            f"cannot tell which column holds the label; {seen_in(columns, sample)}",
-            where=where,
-            fix=_label_fix(columns, sample),
-        )
+        raise not_found(rows, "label", _label_fix(rows))
     return Columns(text=found_text, pair=found_pair, label=found_label)
 
 
-def resolve(columns: Sequence[str], name: str, where: str | None = None) -> str:
-    """The column that a user calls `name`: by its name, or by its number counted from 1.
+def not_found(rows: Rows, role: str, fix: str) -> DataError:
+    """The error of a table in which a role's column is not found.
 
-    Raises:
-        DataError: there is no such column.
+    Of one column alone it says what it holds: it may be read as the wrong format.
     """
-    if name in columns:
-        return name
-    if name.isascii() and name.isdigit() and 1 <= int(name) <= len(columns):
-        return columns[int(name) - 1]
-    close = closest(name, columns)
-    raise DataError(
-        f"there is no column {name!r}; {listing(columns)}",
-        where=where,
-        fix=None if close is None else f"The nearest name is {close!r}.",
-    )
-
-
-def seen_in(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str:
-    """The columns, and, where there is one alone, what it holds: it may be read as the wrong
-    format."""
-    if len(columns) != 1 or not sample:
-        return listing(columns)
-    return f"its only column is {columns[0]!r}, and begins {brief(sample[0].get(columns[0]))}"
+    seen = listing(rows.columns)
+    if len(rows.columns) == 1 and rows.sample:
+        only = rows.columns[0]
+        seen = f"its only column is {only!r}, and begins {brief(rows.sample[0].get(only))}"
+    what = f"cannot tell which column holds the {role}; {seen}"
+    return DataError(what, where=rows.name, fix=fix)
 
 
 def looks_like_header(
@@ -143,7 +122,8 @@ def looks_like_header(
     columns = [str(at) for at in range(len(first))]
     rows = [dict(zip(columns, fields, strict=True)) for fields in sample]
     text = _text_by_content(columns, rows)
-    label = None if text is None else _label_by_content(columns, rows, (text,))
+    others = [column for column in columns if column != text]
+    label = None if text is None else _label_by_content(others, rows)
     if label is None:
         return False
     values = [row[label] for row in rows]
@@ -171,8 +151,7 @@ def check_parted(
 ) -> None:
     """See that a table of one column is not one of several, parted by something else.
 
-    Raises:
-        DataError: it looks like that, or its lines end as they did before Unix.
+    Nor may its lines end as they did before Unix. Else it is a DataError.
     """
     first, *rest = sample
     if not rest and any("\r" in field for field in first):
@@ -202,35 +181,28 @@ def _read_as(sign: str, format: str) -> str:
     return f"Separate them by {'commas' if format == 'csv' else 'tabs'}."
 
 
-def _guess_texts(
-    columns: Sequence[str],
-    sample: Sequence[Mapping[str, Any]],
-    label: str | None,
-    where: str | None,
-) -> tuple[str, str | None]:
-    if sample and all(_is_words(v) for name, v in sample[0].items() if name != "document"):
+def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
+    first_row = rows.sample[0] if rows.sample else {}
+    if first_row and all(_is_words(v) for name, v in first_row.items() if name != "document"):
         raise DataError(
-            f"its rows are no texts but lists of words: {brief(next(iter(sample[0].values())))}",
-            where=where,
+            f"its rows are no texts but lists of words: {brief(next(iter(first_row.values())))}",
+            where=rows.name,
             fix="Tagging reads these. Of another kind of file, say --format F (format=F).",
         )
-    by_name = {column.strip().lower(): column for column in columns if column != label}
+    others = [column for column in rows.columns if column != label]
+    by_name = {column.strip().lower(): column for column in others}
     for first, second in PAIR_NAMES:
         if first in by_name and second in by_name:
             return by_name[first], by_name[second]
     for name in TEXT_NAMES:
         if name in by_name:
             return by_name[name], None
-    if len(columns) == 1:
-        return columns[0], None
-    others = [column for column in columns if column != label]
-    by_content = _text_by_content(others, sample)
+    if len(rows.columns) == 1:
+        return rows.columns[0], None
+    by_content = _text_by_content(others, rows.sample)
     if by_content is None:
-        raise DataError(
-            f"cannot tell which column holds the text; {listing(columns)}",
-            where=where,
-            fix="Name it with text_column=NAME (and pair_column=NAME for a second text).",
-        )
+        fix = "Name it with text_column=NAME (and pair_column=NAME for a second text)."
+        raise not_found(rows, "text", fix)
     return by_content, None
 
 
@@ -249,22 +221,19 @@ def _is_words(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
-def _label_fix(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str:
-    if len(columns) > 1:
+def _label_fix(rows: Rows) -> str:
+    if len(rows.columns) > 1:
         return "Name it with label_column=NAME."
-    if are_labelled_texts([str(row.get(columns[0])) for row in sample]):
+    if are_labelled_texts([str(row.get(rows.columns[0])) for row in rows.sample]):
         return LABEL_TEXT_FIX
     return "Are its fields separated by something else? Say what it is: --format F (format=F)."
 
 
-def _guess_label(
-    columns: Sequence[str], sample: Sequence[Mapping[str, Any]], taken: Sequence[str | None]
-) -> str | None:
-    by_name = {column.strip().lower(): column for column in columns if column not in taken}
-    for name in LABEL_NAMES:
-        if name in by_name:
-            return by_name[name]
-    return _label_by_content(columns, sample, taken)
+def _guess_label(rows: Rows, taken: Sequence[str | None]) -> str | None:
+    others = [column for column in rows.columns if column not in taken]
+    by_name = {column.strip().lower(): column for column in others}
+    known = next((by_name[name] for name in LABEL_NAMES if name in by_name), None)
+    return known or _label_by_content(others, rows.sample)
 
 
 def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
@@ -278,14 +247,10 @@ def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]
     return found[0] if len(found) == 1 else None
 
 
-def _label_by_content(
-    columns: Sequence[str], sample: Sequence[Mapping[str, Any]], taken: Sequence[str | None]
-) -> str | None:
+def _label_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
     """The one column of a few values that repeat; of several such, the one of small integers."""
     found, of_integers = [], []
     for column in columns:
-        if column in taken:
-            continue
         values = [str(row.get(column, "")).strip() for row in sample]
         kinds = set(values)
         if "" in kinds or not 2 <= len(kinds) <= max(2, len(values) // 5):
@@ -343,12 +308,7 @@ class Role:
     def lacking(self, rows: Rows) -> DataError:
         """The error of a table in which the role's column is not found."""
         values = "NAME,NAME,…" if self.many else "NAME"
-        seen = seen_in(rows.columns, rows.sample)
-        return DataError(
-            f"cannot tell which column holds the {self.shown}; {seen}",
-            where=rows.name,
-            fix=f"Name it with {self.option}={values}{self.fix}.",
-        )
+        return not_found(rows, self.shown, f"Name it with {self.option}={values}{self.fix}.")
 
     def find(self, rows: Rows, named: str | tuple[str, ...] | None, found: RoleColumns) -> Column:
         """The role's column in a table; None if it has none.
@@ -358,10 +318,10 @@ class Role:
         """
         if named is not None and not self.many:
             assert isinstance(named, str), "one column"
-            return resolve(rows.columns, named, rows.name)
+            return rows.column(named)
         if named is not None:
             parts = named.split(",") if isinstance(named, str) else named
-            return tuple(resolve(rows.columns, part.strip(), rows.name) for part in parts if part)
+            return tuple(rows.column(part.strip()) for part in parts if part)
         by_name = {name.strip().lower(): name for name in rows.columns}
         known = next((by_name[n] for n in self.names or (self.name,) if n in by_name), None)
         if known is not None:

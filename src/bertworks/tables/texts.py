@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import BertworksWarning, DataError
 from .reading import Table, TableOptions, read_rows
-from .rows import PlacedRow, Rows, listing, text_of, unframed
-from .schema import find_columns
+from .rows import PlacedRow, Rows, text_of, unframed
+from .schema import find_columns, not_found
 
 _LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
 _NOTHING = object()
@@ -118,13 +118,9 @@ def warn_of_file(text: Any) -> None:
 
 
 def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
-    found = find_columns(rows.columns, rows.sample, text=column, labelled=False, where=rows.name)
+    found = find_columns(rows, text=column, labelled=False)
     if found.pair is not None:
-        raise DataError(
-            f"cannot tell which column holds the text; {listing(rows.columns)}",
-            where=rows.name,
-            fix="Name it with column=NAME.",
-        )
+        raise not_found(rows, "text", "Name it with column=NAME.")
     return Texts(rows, found.text, again)
 
 

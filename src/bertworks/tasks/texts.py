@@ -93,10 +93,7 @@ class _TextSchema(Schema):
     def find(
         self, rows: Rows, named: Mapping[str, Any] | None = None, *, labelled: bool
     ) -> RoleColumns:
-        found = find_columns(
-            rows.columns, rows.sample, **(named or {}), labelled=labelled, where=rows.name
-        )
-        return dict(found)
+        return dict(find_columns(rows, **(named or {}), labelled=labelled))
 
 
 TEXTS = _TextSchema(

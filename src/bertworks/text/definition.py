@@ -90,15 +90,15 @@ class Definition(ABC):
     def continuation(self) -> NDArray[np.bool_]:
         """bool [pieces]: which pieces continue a word."""
 
-    @property
-    @abstractmethod
+    @cached_property
     def word_end(self) -> NDArray[np.bool_]:
-        """bool [pieces]: which pieces end a word, where that is what marks words."""
+        """bool [pieces]: which pieces end a word, where that is what marks words; else none."""
+        return np.zeros(len(self.pieces), np.bool_)
 
     @property
-    @abstractmethod
     def context_free(self) -> bool:
         """Whether a sentence has the same pieces alone as within a text, behind a space."""
+        return False  # a piece may stand for the space before it
 
     @property
     def breaks(self) -> re.Pattern[str] | None:
@@ -146,11 +146,7 @@ class Definition(ABC):
         return hashlib.sha256(json.dumps(self.description()).encode()).hexdigest()
 
     def check(self) -> None:
-        """See that it is whole.
-
-        Raises:
-            DataError: a special piece is missing, or a piece occurs twice.
-        """
+        """See that no special piece is missing and none occurs twice; else it is a DataError."""
         if len(self.ids) < len(self.pieces):
             twice = next(p for number, p in enumerate(self.pieces) if self.ids[p] != number)
             raise DataError(f"the vocabulary has {twice!r} more than once")
@@ -163,11 +159,7 @@ class Definition(ABC):
 
 @dataclass(frozen=True)
 class WordPieceDefinition(Definition):
-    """BERT's own: clean-up, words, then the longest known pieces from the left.
-
-    Raises:
-        DataError: a special piece is missing, or a piece occurs twice.
-    """
+    """BERT's own: clean-up, words, then the longest known pieces from the left."""
 
     base_pieces: Sequence[str]  # the vocabulary; a piece's place is its id
     added: Sequence[AddedPiece] = ()  # pieces added later, whose ids follow
@@ -183,12 +175,10 @@ class WordPieceDefinition(Definition):
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
-        """All pieces in the order of their ids."""
         return (*self.base_pieces, *(piece.content for piece in self.added))
 
     @property
     def lowercase(self) -> bool:
-        """Whether text is folded to lower case."""
         return self.normalization.lowercase
 
     @cached_property
@@ -196,11 +186,6 @@ class WordPieceDefinition(Definition):
         """bool [pieces]: which pieces begin with `##`, and have more."""
         prefix = CONTINUATION
         return np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces])
-
-    @cached_property
-    def word_end(self) -> NDArray[np.bool_]:
-        """bool [pieces]: none of them."""
-        return np.zeros(len(self.pieces), np.bool_)
 
     @property
     def context_free(self) -> bool:

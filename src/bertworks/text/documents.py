@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import sentencex
 
 from ..errors import DataError
 from .encoding import Ints, Segment
+from .normalization import check_text
 from .tokenizer import Tokenizer
 
 _AT_ONCE = 1 << 16  # characters of a document that the tokenizer library is given in one text
-
-
-class Tokens(NamedTuple):
-    """The tokens of a sentence."""
-
-    input_ids: Ints  # int32 [tokens]
-    offsets: Ints  # int32 [tokens, 2]: first and past-the-last character in the sentence
 
 
 def sentence_ids(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) -> list[Ints]:
@@ -35,21 +28,17 @@ def sentence_ids(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) -> li
     return [tokens.input_ids for tokens in sentence_tokens(tokenizer, documents)]
 
 
-def sentence_tokens(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) -> list[Tokens]:
-    """The tokens of each sentence, document after document.
+def sentence_tokens(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) -> list[Segment]:
+    """The tokens of each sentence, document after document, with their offsets in the sentence.
 
     Those of a document, one after the other, are the tokens of its sentences joined by spaces.
 
     Args:
         documents: the sentences of each, stripped.
-
-    Raises:
-        DataError: a sentence has a lone surrogate.
     """
     if tokenizer.definition.context_free:
         sentences = [sentence for document in documents for sentence in document]
-        alone = tokenizer.segments(sentences)
-        return [Tokens(segment.input_ids, segment.offsets) for segment in alone]
+        return tokenizer.segments(sentences)
     runs = [run for document in documents for run in _runs(document)]
     texts = tokenizer.segments([" ".join(run) for run, _ in runs])
     return [
@@ -74,7 +63,7 @@ def _runs(document: Sequence[str]) -> Iterator[tuple[Sequence[str], int]]:
             first, size = number + 1, 0
 
 
-def _parted(sentences: Sequence[str], text: Segment) -> list[Tokens]:
+def _parted(sentences: Sequence[str], text: Segment) -> list[Segment]:
     """The tokens of sentences that were joined by spaces.
 
     A space between two belongs to the second, and so does a piece that stands for it.
@@ -85,9 +74,9 @@ def _parted(sentences: Sequence[str], text: Segment) -> list[Tokens]:
     edges = np.searchsorted(owner, np.arange(len(sentences) + 1)).tolist()
     found = []
     for number, length in enumerate(lengths.tolist()):
-        part = slice(edges[number], edges[number + 1])
-        offsets = text.offsets[part] - np.int32(ends[number] - length)
-        found.append(Tokens(text.input_ids[part], offsets.clip(0, length)))
+        part = text[edges[number] : edges[number + 1]]
+        offsets = part.offsets - np.int32(ends[number] - length)
+        found.append(Segment(part.input_ids, offsets.clip(0, length), part.word_ids))
     return found
 
 
@@ -133,11 +122,9 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
         if not paragraph.isascii():
             shown = _BEFORE_DOT.sub(lambda found: " " * len(found[0]), paragraph)
         pieces: list[str] = sentencex.segment(code, shown)
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"lone surrogate U+{ord(paragraph[error.start]):04X} at character {error.start}",
-            fix="It is half of a character: decode the source again, or remove it.",
-        ) from None
+    except UnicodeEncodeError:
+        check_text(paragraph)
+        raise
     if shown == paragraph:
         return [sentence for piece in pieces if (sentence := piece.strip())]
     sentences, at = [], 0

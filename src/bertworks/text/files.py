@@ -25,9 +25,9 @@ from .definition import (
     WordPieceDefinition,
 )
 from .normalization import Normalization, check_text
-from .readers import read_albert, read_bpe, read_camembert, read_xlm_roberta
+from .readers import read_albert, read_bpe, read_fairseq
 from .schemas import AddedToken, ConfigFile, TokenizerFile, parse
-from .tree import TreeDefinition, find_frame, template
+from .tree import NO_LIMITS, TreeDefinition, find_frame, template
 
 VOCAB, TOKENIZER, CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 MERGES, BPE_VOCAB = "merges.txt", "vocab.json"
@@ -58,12 +58,6 @@ _PREFIXING = {
     *("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"),
     "GPT2Tokenizer",
 }
-# Hugging Face's names for the settings of `Normalization`.
-_CONFIG_NAMES = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "split_ideographs",
-}
 
 
 def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
@@ -74,8 +68,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     if not file.is_file():
         what = f"there is no {', no '.join(_IN_ORDER)}" if path.is_dir() else "no such file"
         raise DataError(what, where=str(path))
-    config = files.read_json(path / CONFIG, DataError) if (path / CONFIG).is_file() else {}
-    where = str(path / CONFIG)
+    config = _read_optional(path / CONFIG)
     try:
         if file.suffix == ".model":
             found = _read_sentencepiece(file, config, lowercase)
@@ -93,11 +86,11 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             if isinstance(model, dict) and model.get("type") not in ("WordPiece", None):
                 _keep_case(lowercase, file)
                 return _read_tree(file, tree, config, _find_class(path, config))
+        return _read_wordpiece(file, config, lowercase, beside=path)
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None
     except DataError as error:
         raise DataError(error.what, where=error.where or str(file), fix=error.fix) from None
-    return _read_wordpiece(file, config, lowercase, where=where, beside=path)
 
 
 def _find_class(directory: Path, config: dict[str, Any]) -> str | None:
@@ -128,10 +121,9 @@ def _read_sentencepiece(
     if file.name == ALBERT:
         return read_albert(file, config, lowercase=lowercase)
     _keep_case(lowercase, file)
-    beside = file.with_name("config.json")
-    family = files.read_json(beside, DataError).get("model_type") if beside.is_file() else None
-    is_camembert = family == "camembert" or config.get("tokenizer_class") == "CamembertTokenizer"
-    return (read_camembert if is_camembert else read_xlm_roberta)(file, config)
+    family = _read_optional(file.with_name("config.json")).get("model_type")
+    camembert = family == "camembert" or config.get("tokenizer_class") == "CamembertTokenizer"
+    return read_fairseq(file, config, camembert=camembert)
 
 
 def _read_tree(
@@ -141,8 +133,8 @@ def _read_tree(
     try:
         missing = {"added_tokens", "normalizer", "pre_tokenizer", "decoder"} - tree.keys()
         if missing:
-            raise DataError(f"{min(missing)} is missing", where=str(file))
-        tree = {**tree, "truncation": None, "padding": None}
+            raise DataError(f"{min(missing)} is missing")
+        tree = {**tree, **NO_LIMITS}
         splitter = tree["pre_tokenizer"]
         if opener in _PREFIXING and splitter is not None and splitter["type"] == "ByteLevel":
             prefix = bool(config.get("add_prefix_space", False))
@@ -157,7 +149,7 @@ def _read_tree(
         files = {name: path.read_bytes() for name, path in others.items() if path.is_file()}
         return TreeDefinition(tree, roles, find_frame(tree), config, files)
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"is no tokenizer ({error!r})", where=str(file)) from None
+        raise DataError(f"is no tokenizer ({error!r})") from None
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
@@ -212,11 +204,7 @@ def _read_bare(directory: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _check_added(added: Sequence[AddedToken], ids: Mapping[str, int], where: str) -> None:
-    """See that each has its id in the vocabulary, or the next one behind it.
-
-    Raises:
-        DataError: one has another id.
-    """
+    """See that each has its id in the vocabulary, or the next one behind it."""
     end = len(ids)
     for token in added:
         due = ids.get(token.content, end)
@@ -242,7 +230,7 @@ def _with_added(
 
 
 def _read_wordpiece(
-    file: Path, config_tree: dict[str, Any], lowercase: bool | None, *, where: str, beside: Path
+    file: Path, config_tree: dict[str, Any], lowercase: bool | None, *, beside: Path
 ) -> WordPieceDefinition:
     """BERT's own tokenizer, from `tokenizer.json` or `vocab.txt`."""
     added: list[AddedPiece] = []
@@ -254,16 +242,10 @@ def _read_wordpiece(
         tree = parse(TokenizerFile, whole, where=str(file))
         taken = _find_class(beside, config_tree) is not None  # BERT's class has BERT's frame
         if not taken:
-            frame = _find_wordpiece_frame(whole, config_tree, where=str(file))
+            frame = _find_wordpiece_frame(whole, config_tree)
         pieces, added = _number_pieces(tree.model.vocab, tree.added_tokens, where=str(file))
         limit = tree.model.max_input_chars_per_word
-        found = tree.normalizer
-        normalization = Normalization(
-            lowercase=found.lowercase,
-            strip_accents=found.strip_accents,
-            clean_text=found.clean_text,
-            split_ideographs=found.handle_chinese_chars,
-        )
+        normalization = Normalization(**tree.normalizer.model_dump(exclude={"type"}))
     else:
         pieces = _read_vocabulary(file)
         tokens, source = _read_added(beside, config_tree)
@@ -272,20 +254,14 @@ def _read_wordpiece(
         pieces, added = _number_pieces(ids, tokens, where=source)
         normalization = Normalization(lowercase=not _is_cased(pieces))
     if config_tree and taken:
-        config = parse(ConfigFile, config_tree, where=where)
-        said = {name: getattr(config, name) for name in config.model_fields_set}
-        normalization = replace(
-            normalization, **{_CONFIG_NAMES[name]: value for name, value in said.items()}
-        )
+        config = parse(ConfigFile, config_tree, where=str(beside / CONFIG))
+        normalization = replace(normalization, **config.model_dump(exclude_unset=True))
     if lowercase is not None:
         normalization = replace(normalization, lowercase=lowercase)
-    try:
-        return WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
-    except DataError as error:
-        raise DataError(error.what, where=str(file)) from None
+    return WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
 
 
-def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any], *, where: str) -> Frame:
+def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any]) -> Frame:
     """The frame of a file that is taken as it is.
 
     Where a file without any has no settings beside it, it is BERT's: what trains a vocabulary
@@ -294,51 +270,45 @@ def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any], *, where
     if tree.get("post_processor") is None:
         return Frame((), (), ()) if config else Frame()
     few = {**tree, "added_tokens": [], "model": {**tree["model"], "vocab": {UNK: 0}}}  # for speed
-    try:
-        return find_frame(few)
-    except DataError as error:
-        raise DataError(error.what, where=where) from None
+    return find_frame(few)
 
 
 def write_definition(
     definition: Definition, directory: Path, *, model_max_length: int | None = None
 ) -> None:
     """Write a tokenizer's files into a directory; see `Tokenizer.save`."""
-    if isinstance(definition, TreeDefinition):
-        _write_tree(definition, directory, model_max_length)
-        return
-    assert isinstance(definition, WordPieceDefinition)
-    config: dict[str, Any] = {
-        "tokenizer_class": _tokenizer_class(definition),
-        **{ours: getattr(definition.normalization, name) for ours, name in _CONFIG_NAMES.items()},
-        "unk_token": UNK,
-        "sep_token": SEP,
-        "pad_token": PAD,
-        "cls_token": CLS,
-        "mask_token": MASK,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-    }
+    contents: Mapping[str, str | bytes]
+    tree: Mapping[str, Any]
+    if isinstance(definition, TreeDefinition):  # what was read is handed back
+        contents, tree = definition.files, definition.tree
+        roles = asdict(definition.roles)
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **definition.config,
+            **{f"{role}_token": piece for role, piece in roles.items() if piece is not None},
+        }
+    else:
+        assert isinstance(definition, WordPieceDefinition)
+        contents = {VOCAB: "".join(f"{piece}\n" for piece in definition.pieces)}
+        tree = _tokenizer_json(definition)
+        config = {
+            "tokenizer_class": _tokenizer_class(definition),
+            "do_lower_case": definition.normalization.lowercase,
+            "strip_accents": definition.normalization.strip_accents,
+            "tokenize_chinese_chars": definition.normalization.split_ideographs,
+            "unk_token": UNK,
+            "sep_token": SEP,
+            "pad_token": PAD,
+            "cls_token": CLS,
+            "mask_token": MASK,
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        }
     if model_max_length is not None:
         config["model_max_length"] = model_max_length
-    files.write(directory / VOCAB, "".join(f"{piece}\n" for piece in definition.pieces))
-    files.write_json(directory / TOKENIZER, _tokenizer_json(definition))
-    files.write_json(directory / CONFIG, config)
-
-
-def _write_tree(definition: TreeDefinition, directory: Path, model_max_length: int | None) -> None:
-    """Hand back what was read, and a `tokenizer.json` where there was none."""
-    roles = asdict(definition.roles)
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **definition.config,
-        **{f"{role}_token": piece for role, piece in roles.items() if piece is not None},
-    }
-    if model_max_length is not None:
-        config["model_max_length"] = model_max_length
-    for name, content in definition.files.items():
+    for name, content in contents.items():
         files.write(directory / name, content)
-    for name, tree in ((TOKENIZER, definition.tree), (CONFIG, config)):
-        files.write_json(directory / name, tree)
+    files.write_json(directory / TOKENIZER, tree)
+    files.write_json(directory / CONFIG, config)
 
 
 def _tokenizer_class(definition: WordPieceDefinition) -> str:
@@ -409,7 +379,6 @@ def _number_pieces(
 def _tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
     """The same tokenizer as the `tokenizers` library stores one."""
     base = len(definition.base_pieces)
-    normalization = definition.normalization
     special = {piece: definition.ids[piece] for piece in SPECIAL_PIECES}
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = [
@@ -420,16 +389,9 @@ def _tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
     added += [{"id": base + place, **asdict(piece)} for place, piece in enumerate(definition.added)]
     return {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **NO_LIMITS,
         "added_tokens": sorted(added, key=lambda entry: int(entry["id"])),
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": normalization.clean_text,
-            "handle_chinese_chars": normalization.split_ideographs,
-            "strip_accents": normalization.strip_accents,
-            "lowercase": normalization.lowercase,
-        },
+        "normalizer": {"type": "BertNormalizer", **definition.normalization.options},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": template(definition.frame, definition.ids),
         "decoder": {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True},

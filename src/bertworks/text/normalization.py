@@ -14,6 +14,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,15 +50,20 @@ class Normalization:
         """White space, and what is always a word: a text cut before it has the same words."""
         return _WORDS_AND_IDEOGRAPHS if self.split_ideographs else _WORDS
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings, as the library names them."""
+        return {
+            "clean_text": self.clean_text,
+            "handle_chinese_chars": self.split_ideographs,
+            "strip_accents": self.strip_accents,
+            "lowercase": self.lowercase,
+        }
+
     @cached_property
     def normalizer(self) -> normalizers.Normalizer:
         """The library's normaliser with these settings."""
-        return normalizers.BertNormalizer(
-            clean_text=self.clean_text,
-            handle_chinese_chars=self.split_ideographs,
-            strip_accents=self.strip_accents,
-            lowercase=self.lowercase,
-        )
+        return normalizers.BertNormalizer(**self.options)
 
     @cached_property
     def word_splitter(self) -> pre_tokenizers.PreTokenizer:
@@ -65,15 +71,7 @@ class Normalization:
         return pre_tokenizers.BertPreTokenizer()
 
     def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
-        """The text as the library must be given it.
-
-        Returns:
-            the text, and the original place of each of its characters, or None where no
-            character moved.
-
-        Raises:
-            DataError: `text` is no string, or has a lone surrogate; `where` is named.
-        """
+        """As `Definition.corrected`: the text as the library must be given it."""
         if isinstance(text, str) and (text.isascii() or _UNUSUAL.search(text) is None):
             return text, None
         check_text(text, where=where)
@@ -84,11 +82,7 @@ class Normalization:
         return text, None
 
     def words(self, text: str, *, where: str = "text") -> list[str]:
-        """The normalised words of a text, as the pieces are looked up in them.
-
-        Raises:
-            DataError: the text has a lone surrogate.
-        """
+        """The normalised words of a text, as the pieces are looked up in them."""
         text, _ = self.corrected(text, where=where)
         normalized = self.normalizer.normalize_str(text)
         return [word for word, _ in self.word_splitter.pre_tokenize_str(normalized)]
@@ -111,7 +105,7 @@ class Normalization:
         return "".join(corrected)
 
 
-def check_text(text: str, *, where: str) -> None:
+def check_text(text: str, *, where: str | None = None) -> None:
     """See that `text` is something that can be tokenised.
 
     Raises:

@@ -24,11 +24,13 @@ from ..errors import DataError
 from ..files import parse_json
 from ..wire import fields
 from .definition import Frame, Roles
-from .tree import TreeDefinition, template
+from .normalization import Normalization
+from .tree import NO_LIMITS, TreeDefinition, template
 
 END_OF_WORD = "</w>"
-_ROBERTA = Roles(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
-_ROBERTA_FRAME = Frame(("<s>",), ("</s>", "</s>"), ("</s>",), 0)
+# RoBERTa's, and of all that fairseq has trained.
+_ROLES = Roles(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
+_FRAME = Frame(("<s>",), ("</s>", "</s>"), ("</s>",), 0)
 
 
 def read_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> TreeDefinition:
@@ -50,36 +52,35 @@ def read_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> TreeD
         raise DataError("must hold pieces and their ids", where=str(vocabulary))
     pairs = _read_merges(merges, ids)
     gpt = any(piece.endswith(END_OF_WORD) and len(piece) > len(END_OF_WORD) for piece in ids)
-    roles = Roles(unk="<unk>") if gpt else _ROBERTA
-    frame = Frame((), (), (), 0) if gpt else _ROBERTA_FRAME
+    steps: dict[str, Any]
+    if gpt:
+        roles, frame = Roles(unk="<unk>"), Frame((), (), (), 0)
+        steps = {
+            "normalizer": {"type": "BertNormalizer", **Normalization().options},
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": None,
+            "decoder": {"type": "BPEDecoder", "suffix": END_OF_WORD},
+        }
+    else:
+        roles, frame = _ROLES, _FRAME
+        prefix = bool(config.get("add_prefix_space", False))
+        byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+        steps = {
+            "normalizer": None,
+            "pre_tokenizer": {**byte_level, "add_prefix_space": prefix},
+            "post_processor": template(frame, ids),
+            "decoder": {**byte_level, "add_prefix_space": True},
+        }
     special = [piece for piece in ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if piece in ids]
     plain = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
-    prefix = bool(config.get("add_prefix_space", False))
-    byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
     tree = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **NO_LIMITS,
         "added_tokens": [
             {"id": ids[piece], "content": piece, "lstrip": piece == "<mask>", **plain}
             for piece in sorted(special, key=lambda piece: int(ids[piece]))
         ],
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": True,
-        }
-        if gpt
-        else None,
-        "pre_tokenizer": {"type": "BertPreTokenizer"}
-        if gpt
-        else {**byte_level, "add_prefix_space": prefix},
-        "post_processor": None if gpt else template(frame, ids),
-        "decoder": {"type": "BPEDecoder", "suffix": END_OF_WORD}
-        if gpt
-        else {**byte_level, "add_prefix_space": True},
+        **steps,
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -118,8 +119,6 @@ def _read_merges(file: Path, ids: Mapping[str, int]) -> list[list[str]]:
 
 UNIGRAM = 1
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-_FAIRSEQ = Roles(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
-_FAIRSEQ_FRAME = Frame(("<s>",), ("</s>", "</s>"), ("</s>",), 0)
 
 
 class Piece(NamedTuple):
@@ -185,9 +184,6 @@ def read_albert(file: Path, config: Mapping[str, Any], *, lowercase: bool | None
         file: `spiece.model`.
         config: `tokenizer_config.json`, whose `do_lower_case` and `keep_accents` count.
         lowercase: what `do_lower_case` is, whatever `config` says.
-
-    Raises:
-        DataError: the file is no Unigram model.
     """
     model = read_model(file)
     before: list[dict[str, Any]] = [
@@ -207,29 +203,20 @@ def read_albert(file: Path, config: Mapping[str, Any], *, lowercase: bool | None
     return _definition(file, model, pieces, model.unk_id, before, roles, Frame(), config)
 
 
-def read_xlm_roberta(file: Path, config: Mapping[str, Any]) -> TreeDefinition:
-    """XLM-RoBERTa's tokenizer, whose ids are fairseq's rather than the model's own.
+def read_fairseq(file: Path, config: Mapping[str, Any], *, camembert: bool) -> TreeDefinition:
+    """XLM-RoBERTa's tokenizer or CamemBERT's, whose ids are fairseq's rather than the model's own.
 
-    Raises:
-        DataError: the file is no Unigram model.
+    CamemBERT has some that are never used.
     """
     model = read_model(file)
-    special = [Piece(text, 0.0, CONTROL) for text in ("<s>", "<pad>", "</s>", "<unk>")]
-    pieces = [*special, *model.pieces[3:], Piece("<mask>", 0.0, CONTROL)]
-    return _definition(file, model, pieces, 3, [], _FAIRSEQ, _FAIRSEQ_FRAME, config)
-
-
-def read_camembert(file: Path, config: Mapping[str, Any]) -> TreeDefinition:
-    """CamemBERT's tokenizer, whose ids are fairseq's too, with some that are never used.
-
-    Raises:
-        DataError: the file is no Unigram model.
-    """
-    model = read_model(file)
-    names = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
+    if camembert:
+        own = model.pieces[1:]
+        names = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
+    else:
+        own, names = model.pieces[3:], ["<s>", "<pad>", "</s>", "<unk>"]
     special = [Piece(text, 0.0, CONTROL) for text in names]
-    pieces = [*special, *model.pieces[1:], Piece("<mask>", 0.0, CONTROL)]
-    return _definition(file, model, pieces, 3, [], _FAIRSEQ, _FAIRSEQ_FRAME, config)
+    pieces = [*special, *own, Piece("<mask>", 0.0, CONTROL)]
+    return _definition(file, model, pieces, 3, [], _ROLES, _FRAME, config)
 
 
 def _definition(
@@ -251,8 +238,8 @@ def _definition(
             {"type": "Strip", "strip_left": True, "strip_right": True},
             {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
         ]
-    never = {CONTROL, UNKNOWN, UNUSED}
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    flags = ("single_word", "lstrip", "rstrip", "normalized")
+    plain = {**dict.fromkeys(flags, False), "special": True}
     metaspace = {
         "type": "Metaspace",
         "replacement": "▁",
@@ -261,18 +248,11 @@ def _definition(
     }
     tree = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **NO_LIMITS,
         "added_tokens": [
-            {
-                "id": number,
-                "content": piece.text,
-                **plain,
-                "lstrip": piece.text == roles.mask,
-                "special": True,
-            }
+            {"id": number, "content": piece.text, **plain, "lstrip": piece.text == roles.mask}
             for number, piece in enumerate(pieces)
-            if piece.kind in never
+            if piece.kind in (CONTROL, UNKNOWN, UNUSED)
         ],
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": metaspace,

@@ -12,7 +12,7 @@ from ..errors import DataError
 class _Normalizer(BaseModel):
     type: Literal["BertNormalizer"]
     clean_text: bool
-    handle_chinese_chars: bool
+    split_ideographs: bool = Field(alias="handle_chinese_chars")
     strip_accents: bool | None
     lowercase: bool
 
@@ -51,9 +51,9 @@ class TokenizerFile(BaseModel):
 class ConfigFile(BaseModel):
     """What we take from a `tokenizer_config.json`, if it is there."""
 
-    do_lower_case: bool = True
+    lowercase: bool = Field(True, alias="do_lower_case")
     strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
+    split_ideographs: bool = Field(True, alias="tokenize_chinese_chars")
 
 
 _File = TypeVar("_File", bound=BaseModel)
@@ -66,11 +66,7 @@ def parse(
     where: str,
     fix: str | None = "Only WordPiece tokenizers of BERT's kind are read.",
 ) -> _File:
-    """A tree as what it should be.
-
-    Raises:
-        DataError: a part of it is missing, or of another kind; `fix` is said.
-    """
+    """A tree as what it should be; a DataError says which part of it is not, and `fix`."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:

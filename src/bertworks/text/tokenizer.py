@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -318,18 +318,15 @@ class Tokenizer:
                 rows.append(text)
                 moved.append(origin)
         library = self._library(typed_mask=typed_mask, split=split)
+        encode = partial(library.encode_batch, is_pretokenized=split)
         parts: list[list[Segment]] = [[] for _ in rows]
-        for group in together(self._portions(rows, may_cut=not typed_mask)):
-            encoded = library.encode_batch(
-                [part.text for part in group], is_pretokenized=split, add_special_tokens=False
+        for part, found in self._encoded(rows, encode, may_cut=not typed_mask):
+            segment = Segment(
+                np.array(found.ids, np.int32),
+                np.array(found.offsets, np.int32).reshape(-1, 2),
+                np.array(found.word_ids, np.int32),
             )
-            for part, found in zip(group, encoded, strict=True):
-                segment = Segment(
-                    np.array(found.ids, np.int32),
-                    np.array(found.offsets, np.int32).reshape(-1, 2),
-                    np.array(found.word_ids, np.int32),
-                )
-                parts[part.row].append(_of_text(segment, part, parts[part.row]))
+            parts[part.row].append(_of_text(segment, part, parts[part.row]))
         segments = [joined(part) for part in parts]
         for segment, origins in zip(segments, moved, strict=True):
             move_offsets(segment, origins)
@@ -462,24 +459,27 @@ class Tokenizer:
             for number, text in enumerate(texts)
         ]
         parts: list[list[Ints]] = [[] for _ in corrected]
-        for group in together(self._portions(corrected)):
-            encoded = self._library().encode_batch_fast(
-                [part.text for part in group], add_special_tokens=False
-            )
-            for part, found in zip(group, encoded, strict=True):
-                parts[part.row].append(np.array(found.ids, np.int32))
+        for part, found in self._encoded(corrected, self._library().encode_batch_fast):
+            parts[part.row].append(np.array(found.ids, np.int32))
         return [part[0] if len(part) == 1 else np.concatenate(part) for part in parts]
 
-    def _portions(
-        self, rows: Sequence[str | list[str]], *, may_cut: bool = True
-    ) -> Iterator[Portion]:
-        """What of texts the library is given, one after the other."""
+    def _encoded(
+        self,
+        rows: Sequence[str | list[str]],
+        encode: Callable[..., list[tokenizers.Encoding]],
+        *,
+        may_cut: bool = True,
+    ) -> Iterator[tuple[Portion, tokenizers.Encoding]]:
+        """The portions of texts, each with what the library makes of it."""
         definition = self.definition
         longest_word = sys.maxsize
         # A piece that was added later may be inside a word, which is then not one.
         if isinstance(definition, WordPieceDefinition) and not definition.added:
             longest_word = definition.max_word_characters
-        return portions(rows, definition.breaks if may_cut else None, longest_word)
+        breaks = definition.breaks if may_cut else None
+        for group in together(portions(rows, breaks, longest_word)):
+            encoded = encode([part.text for part in group], add_special_tokens=False)
+            yield from zip(group, encoded, strict=True)
 
     def id_to_token(self, number: int) -> str:
         """The piece with an id.

@@ -23,17 +23,15 @@ from ..errors import DataError
 from .definition import AddedPiece, Definition, Frame, Roles
 from .normalization import Origin, check_text
 
+NO_LIMITS = {"truncation": None, "padding": None}
+"""What a tree says of truncation and padding, which are not the tokenizer's."""
+
 _SPACE_MARKS = ("▁", "Ġ")  # how a piece that begins a word begins: SentencePiece, byte-level BPE
 
 
 @dataclass(frozen=True)
 class TreeDefinition(Definition):
-    """Any tokenizer that the library can describe.
-
-    Raises:
-        DataError: the library cannot read the tree, a special piece is missing, a piece occurs
-            twice, or an id is missing.
-    """
+    """Any tokenizer that the library can describe; what it cannot read is a DataError."""
 
     tree: Mapping[str, Any]  # the description; its padding and truncation are not ours
     roles: Roles  # which pieces have a part to play
@@ -99,16 +97,12 @@ class TreeDefinition(Definition):
         """bool [pieces]: those with the mark that a word ends with, such as `</w>`."""
         mark = self._end_mark
         if not mark:
-            return np.zeros(len(self.pieces), np.bool_)
+            return super().word_end
         return np.array([piece.endswith(mark) or piece in self.special for piece in self.pieces])
 
     @property
     def _end_mark(self) -> str:
         return self.tree["model"].get("end_of_word_suffix") or ""
-
-    @property
-    def context_free(self) -> bool:
-        return False  # a piece may stand for the space before it
 
     @property
     def end(self) -> str | None:
@@ -207,11 +201,7 @@ def find_frame(tree: Mapping[str, Any]) -> Frame:
 
 
 def template(frame: Frame, ids: Mapping[str, int]) -> dict[str, Any]:
-    """A frame as the library describes one.
-
-    Raises:
-        DataError: the vocabulary lacks one of its pieces.
-    """
+    """A frame as the library describes one; it is a DataError if a piece of it has no id."""
     pieces = sorted({*frame.start, *frame.between, *frame.end})
     for piece in pieces:
         if piece not in ids:
@@ -248,9 +238,8 @@ def _outside(tokens: Sequence[str], special: Sequence[int]) -> tuple[list[str], 
 
 
 def _built(tree: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    whole = {**tree, "truncation": None, "padding": None}
     with _readable():
-        return tokenizers.Tokenizer.from_str(json.dumps(whole))
+        return tokenizers.Tokenizer.from_str(json.dumps({**tree, **NO_LIMITS}))
 
 
 @contextmanager

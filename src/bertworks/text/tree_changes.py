@@ -87,9 +87,6 @@ def keep_pieces(
 
     Returns:
         the tokenizer, and the former ids of its pieces.
-
-    Raises:
-        DataError: the tokenizer is of another kind.
     """
     tree = copy.deepcopy(dict(definition.tree))
     kind = _kind(tree)

@@ -207,12 +207,9 @@ def learn_pieces(
     only the places where its pair is.
 
     Args:
-        words: distinct words.
-        counts: how often each word occurs.
+        words, counts: distinct words, and how often each occurs.
         pieces: what to begin with; must hold each word's first character, and `##` with each
             later one.
-        size: the number of pieces, those to begin with included.
-        min_frequency: a pair that occurs less often is not merged.
         progress: called with the number of pieces now and then.
 
     Returns:

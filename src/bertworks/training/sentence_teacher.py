@@ -63,9 +63,7 @@ def taught_vectors(
             f"temperature={settings.temperature} is of classifiers, and this teacher gives vectors"
         )
     teacher = load(settings.teacher, device=device)
-    found = find_columns(
-        rows.columns, rows.sample, text=options.text_column, labelled=False, where=rows.name
-    )
+    found = find_columns(rows, text=options.text_column, labelled=False)
     if found.pair is not None:
         fix = "Name the column of the texts: text_column=NAME."
         raise DataError(

@@ -16,7 +16,7 @@ from ...errors import DataError
 from ...packed import Packed
 from ...settings import Settings
 from ...tables.rows import Row, Rows, listing, unpacked, value_of
-from ...tables.schema import PAIR_NAMES, QUERY_NAMES, Role, Schema, resolve
+from ...tables.schema import PAIR_NAMES, QUERY_NAMES, Role, Schema
 from ..example import LabelledExample, pack, places_of
 from ..labelled import TaskOptions, TaskSettings
 from ..labels import finite_number
@@ -79,7 +79,7 @@ def find_retrieval_columns(
     by_name = {name.strip().lower(): name for name in columns}
 
     def named(name: str | None) -> str | None:
-        return None if name is None else resolve(columns, name, rows.name)
+        return None if name is None else rows.column(name)
 
     the_query, the_passage, the_score = named(query), named(passage), named(score)
     pairs = [*product(QUERY_NAMES, PASSAGE_NAMES), *PAIR_NAMES]
@@ -101,7 +101,7 @@ def find_retrieval_columns(
     if not labelled:
         return RetrievalColumns(query=texts[0], passage=texts[1])
     if negatives is not None:
-        found_negatives = [resolve(columns, name, rows.name) for name in negatives]
+        found_negatives = [rows.column(name) for name in negatives]
     else:
         found_negatives = [name for name in columns if _NEGATIVE.fullmatch(name.strip().lower())]
     may_score = may_score and not found_negatives and texts[1].lower() not in POSITIVE_NAMES

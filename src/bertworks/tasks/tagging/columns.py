@@ -11,7 +11,7 @@ from ...errors import DataError, brief
 from ...settings import Settings
 from ...tables.formats import DOCUMENT
 from ...tables.rows import PlacedRow, Row, Rows, listing, unpacked, value_of
-from ...tables.schema import Role, Schema, resolve
+from ...tables.schema import Role, Schema
 
 WORD_NAMES = ("words", "tokens", "form")
 DOCUMENT_NAMES = (DOCUMENT, "document_id", "doc_id")
@@ -62,7 +62,7 @@ def find_document_column(rows: Rows, named: str | None, *, required: bool) -> st
         DataError: the column is not there.
     """
     if named is not None:
-        return resolve(rows.columns, named, rows.name)
+        return rows.column(named)
     found = next((column for column in rows.columns if column.lower() in DOCUMENT_NAMES), None)
     if required and found is None:
         raise DataError(
