@@ -72,13 +72,14 @@ class Checkpointer:
     team: Team
     facts: Mapping[str, Any]  # of the machine, on which the bits depend
     plan: Plan
+    # how many of the newest are kept, beside the one before the learning rate decays, from which
+    # the run can be extended
+    keep: int
 
-    def save(self, state: TrainState, *, keep: int) -> None:
+    def save(self, state: TrainState) -> None:
         """Write a checkpoint of everything that the next step depends on.
 
-        Every rank calls it; rank 0 writes, and of a sharded network each its part. The newest
-        `keep` checkpoints are kept, and the one before the learning rate decays, from which the run
-        can be extended.
+        Every rank calls it; rank 0 writes, and of a sharded network each its part.
 
         Raises:
             OutputError: the disk is full or not writable; earlier checkpoints are untouched.
@@ -95,7 +96,7 @@ class Checkpointer:
                 "journal_bytes": run.sync_journal(),
                 "journal_crc32": run.journal_checksum(),
                 "facts": dict(self.facts),
-                "plan": self.plan.to_dict(),
+                "plan": {"phase_steps": list(self.plan.phase_steps)},
             }
             save_checkpoint(
                 run.checkpoints,
@@ -103,17 +104,11 @@ class Checkpointer:
                 self.network,
                 self.optimizer,
                 rest,
-                keep=keep,
+                keep=self.keep,
                 keep_step=self.plan.decay_start,
                 announce=team.gather if is_sharded(self.network) else lambda _: None,
             )
             _forget_best(run)
-
-    def tidy(self, *, keep: int) -> None:
-        """Delete what `save` would have deleted, had it not been killed before."""
-        if self.team.is_main:
-            remove_old(self.run.checkpoints, keep=keep, keep_step=self.plan.decay_start)
-            _forget_best(self.run)
 
     def resume(self, seed: int) -> TrainState | None:
         """Go back to the newest checkpoint whose steps are those of the plan.
@@ -167,6 +162,9 @@ class Checkpointer:
             if state.step < plan.total:  # it was finished, and is extended
                 run.outcome_file.unlink(missing_ok=True)
         run.cut_journal(saved["journal_bytes"], saved.get("journal_crc32"))
+        if team.is_main:  # what `save` would have deleted, had it not been killed before
+            remove_old(run.checkpoints, keep=self.keep, keep_step=plan.decay_start)
+            _forget_best(run)
         return state
 
 
@@ -257,10 +255,6 @@ class Plan:
     def total(self) -> int:
         """The steps of all phases."""
         return sum(self.phase_steps)
-
-    def to_dict(self) -> dict[str, Any]:
-        """What a checkpoint notes of it, for `difference`."""
-        return {"phase_steps": list(self.phase_steps)}
 
     @property
     def decay_start(self) -> int | None:
