@@ -45,7 +45,7 @@ from .recorder import Recorder
 from .settings import Best, FitSettings
 from .sharding import check_can_shard, full, is_sharded, local, put_together, shard
 from .signals import Interrupted, StopRequest, stop_request
-from .state import Checkpointer, FitResult, Phase, Plan, TrainState
+from .state import Checkpointer, FitResult, Phase, Plan, TrainState, batch_of
 from .stream import GlobalBatch, Position, stream
 
 __all__ = ["Best", "Evaluate", "FitResult", "FitSettings", "Phase", "TrainState", "fit"]
@@ -203,7 +203,7 @@ class _Loop:
             batches = stream(
                 phase.source,
                 self.task.collate,
-                phase.batch(self.settings),
+                batch_of(phase, self.settings),
                 self.state.position,
                 rank=self.team.rank,
                 world=self.team.world,
@@ -354,11 +354,12 @@ class _Loop:
 
         Every rank knows the metric, and comes to the same answer.
         """
-        state = self.state
-        if self.best is None or state.best_step is None or state.step >= self.total:
+        state, best, every = self.state, self.best, self.settings.eval_every
+        if best is None or best.patience is None or state.best_step is None:
             return False
         since = max(state.best_step, self.last_thaw)
-        return self.best.has_waited(state.step, since, self.settings.eval_every)
+        has_waited = state.step // every - since // every >= best.patience
+        return has_waited and state.step < self.total
 
     def early_end(self) -> str:
         """Why the run has ended before its last step."""

@@ -69,11 +69,7 @@ def thaw(starts: Mapping[Tensor, int], step: int) -> None:
 
 
 def check_layers(encoder: Encoder, key: str, count: int) -> None:
-    """See that an encoder has as many layers as a setting asks for.
-
-    Raises:
-        SettingsError: it has fewer.
-    """
+    """See that an encoder has as many layers as a setting asks for."""
     if count > len(encoder.layers):
         raise SettingsError(
             f"{key}={count}: the encoder has {len(encoder.layers)} layers with weights of their own"

@@ -174,11 +174,7 @@ class RunDirectory:
         return run
 
     def check_free(self) -> None:
-        """See that the directory holds nothing else than a run.
-
-        Raises:
-            OtherRunError: it does.
-        """
+        """See that the directory holds nothing else than a run."""
         is_run = self.settings_file.exists() or not self.path.is_dir()
         if not is_run and any(_others(self.path, _AT_THE_START)):
             raise OtherRunError(

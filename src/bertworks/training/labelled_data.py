@@ -113,11 +113,7 @@ class LabelledData:
         return [*self.summary.lines(), *split]
 
     def note_in(self, run: RunDirectory) -> None:
-        """Write the summary down, or see that the run was begun with these rows.
-
-        Raises:
-            OtherRunError: it was begun with others.
-        """
+        """Write the summary down, or see that the run was begun with these rows."""
         file = run.path / "data.json"
         tables = {"train": (self.summary.train, self.train), "dev": (self.summary.dev, self.dev)}
         checksums = {name: _digest(rows or ()) for name, (_, rows) in tables.items()}

@@ -181,11 +181,7 @@ class TensorBoard:
         return importlib.util.find_spec("tensorboard") is not None
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Add a line of the journal: its numbers, and those one level below.
-
-        Raises:
-            OutputError: the disk is full.
-        """
+        """Add a line of the journal: its numbers, and those one level below."""
         kind, step = line["kind"], line["step"]
         try:
             for name, value in line.items():

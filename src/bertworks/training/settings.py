@@ -399,7 +399,3 @@ class Best:
         if before is None or math.isnan(before):
             return True
         return value < before if self.lower_is_better else value > before
-
-    def has_waited(self, step: int, since: int, every: int) -> bool:
-        """Whether enough evaluations, one every so many steps, were no better since a step."""
-        return self.patience is not None and step // every - since // every >= self.patience

@@ -197,11 +197,7 @@ class GridLoop:
         return {"kind": "run", "run": name, "metrics": run.metrics, "error": run.error}
 
     def _report_late(self, name: str) -> None:
-        """Write the line of a finished run that a kill, before it was written, left out.
-
-        Raises:
-            DataError: there is a line, and it says otherwise.
-        """
+        """Write the line of a finished run that a kill, before it was written, left out."""
         line, before = self._line(name), self._reported.get(name)
         if before is None or before["error"] is not None:
             self._run.write(line)
@@ -284,20 +280,17 @@ def slots(device: torch.device, jobs: int | None) -> list[Slot]:
         device: where they compute; of CUDA without a number, all devices are meant.
         jobs: how many at a time; one for each device, if left out.
     """
-    threads = torch.get_num_threads()
-    if device.type != "cuda":
-        count = jobs or 1
-        return [Slot({}, max(1, threads // count))] * count
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if names == [""]:
-        names = [str(number) for number in range(torch.cuda.device_count())]
-    if device.index is not None:
-        names = [names[device.index]]
-    count = jobs or len(names)
-    share = max(1, threads // count)
-    return [
-        Slot({"CUDA_VISIBLE_DEVICES": names[number % len(names)]}, share) for number in range(count)
-    ]
+    environments: list[dict[str, str]] = [{}]
+    if device.type == "cuda":
+        names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        if names == [""]:
+            names = [str(number) for number in range(torch.cuda.device_count())]
+        if device.index is not None:
+            names = [names[device.index]]
+        environments = [{"CUDA_VISIBLE_DEVICES": name} for name in names]
+    count = jobs or len(environments)
+    threads = max(1, torch.get_num_threads() // count)
+    return [Slot(environments[number % len(environments)], threads) for number in range(count)]
 
 
 def do_here(job: Job, progress: Progress | None) -> str | None:
