@@ -103,12 +103,9 @@ def stream(
     Batches run on over the borders of blocks and epochs.
 
     Args:
-        source: where the blocks come from; picklable, if there are workers.
+        source: picklable, if there are workers.
         collate: the task's; a pure function of the examples.
-        size: of the batches.
-        start: the position to begin at.
-        rank: which share of each global batch is dealt.
-        world: how many shares there are.
+        rank: which of the `world` shares of each global batch is dealt.
         workers: processes that make blocks ahead; 0 makes them here, when they are needed.
 
     Raises:
