@@ -60,8 +60,6 @@ class DevShare:
 
         Args:
             task: says what a source is, and whether the share of each label is kept.
-            share: of the rows, between 0 and 1.
-            seed: another seed, other rows.
 
         Raises:
             DataError: there are too few rows.

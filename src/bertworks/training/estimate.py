@@ -41,21 +41,14 @@ _MEASURED_TOKENS = 4096  # of a micro-batch
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run is estimated for.
+    """What a run is estimated for."""
 
-    Attributes:
-        name: as people give it.
-        peak: operations a second of matrix products on one device, by precision; dense, as the
-            maker states them.
-        memory: bytes of one device; 0 if that is not known.
-        share: of the peak that training reaches; stated, not measured.
-        devices: how many there are.
-    """
-
-    name: str
+    name: str  # as people give it
+    # operations a second of matrix products on one device, by precision; dense, as the maker
+    # states them
     peak: Mapping[str, float]
-    memory: float
-    share: float
+    memory: float  # bytes of one device; 0 if that is not known
+    share: float  # of the peak that training reaches; stated, not measured
     devices: int = 1
 
 

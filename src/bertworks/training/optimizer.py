@@ -84,11 +84,7 @@ def _stacks(network: nn.Module) -> dict[Tensor, int]:
 def build_optimizer(
     network: nn.Module, settings: OptimizerSettings, starts: Mapping[Tensor, int] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer of a network's trainable parameters, on their device.
-
-    Args:
-        starts: as `parameter_groups` takes them.
-    """
+    """The optimizer of a network's trainable parameters, on their device."""
     groups = parameter_groups(network, settings.weight_decay, settings.layer_decay, starts)
     if settings.optimizer == "lamb":
         return Lamb(groups, settings, _stacks(network))

@@ -187,7 +187,6 @@ def frozen_states(
     Args:
         file: where they are kept. If it is there, it has to be of this encoder and these examples;
             it is there as a whole or not at all.
-        examples: with their windows.
         say: called with how large the file will be.
 
     Raises:
