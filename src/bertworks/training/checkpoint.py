@@ -31,6 +31,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .. import files
+from ..checkpoints.store import own_tensors
 from ..checkpoints.weights import write_weights
 from ..errors import BertworksWarning, CheckpointError, DamagedError, OutputError
 from ..memory import is_memory_short
@@ -180,9 +181,7 @@ def remove_after(directory: Path, step: int) -> None:
 
 def network_tensors(network: nn.Module) -> dict[str, Tensor]:
     """Parameters and saved buffers by name, a shared one under its first name alone."""
-    saved = network.state_dict(keep_vars=True).keys()
-    named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    return {name: tensor.detach().contiguous() for name, tensor in named.items() if name in saved}
+    return {name: tensor.contiguous() for name, tensor in own_tensors(network).items()}
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -218,10 +217,9 @@ def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where:
     Raises:
         CheckpointError: a tensor is missing, unknown, or of another shape.
     """
-    named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    expected = network_tensors(network).keys()
-    for name in sorted(expected ^ weights.keys()):
-        problem = "is missing" if name in expected else "is unknown to this network"
+    named = own_tensors(network)
+    for name in sorted(named.keys() ^ weights.keys()):
+        problem = "is missing" if name in named else "is unknown to this network"
         raise CheckpointError(f"the tensor {name!r} {problem}", where=where)
     for name, value in weights.items():
         if named[name].shape != value.shape:

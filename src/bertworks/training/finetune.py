@@ -216,7 +216,7 @@ def _finetune(
             say(progress, f"newly initialised: {', '.join(start.fresh)}")
 
     thaw = fit_settings.shortfall(len(network.encoder.layers), phase.steps)
-    if members.is_main and thaw is not None:
+    if thaw is not None:
         say(progress, thaw)
     metric = settings.best_metric or data.reader.best_metric
     best = Best(metric, metric in task.lower_is_better, settings.early_stopping)
