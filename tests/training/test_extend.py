@@ -162,7 +162,7 @@ def test_what_differs_is_said(
     step: int, before: tuple[int, ...], now: tuple[int, ...], expected: str | None
 ) -> None:
     optimizer = OptimizerSettings.parse(STABLE)
-    state = {"train": {"step": step}, "plan": Plan(before, optimizer).to_dict()}
+    state = {"train": {"step": step}, "plan": {"phase_steps": list(before)}}
     assert Plan(now, optimizer).difference(state) == expected
 
 

@@ -11,7 +11,7 @@ import torch
 
 from bertworks.api import BareEncoder
 from bertworks.errors import SettingsError
-from bertworks.training.freezing import frozen
+from bertworks.training.freezing import frozen, thaw
 from bertworks.training.settings import FreezingSettings
 
 from .letters import TASK, StopError, equal, fit_letters, letters_network, weights_of
@@ -93,11 +93,11 @@ def test_nothing_is_kept_for_going_back_through_frozen_layers() -> None:
 def test_what_took_no_gradient_before_takes_none_after() -> None:
     network = letters_network()
     network.encoder.embeddings.requires_grad_(False)
-    with frozen(network, FreezingSettings(unfreeze_every=2)) as thaw:
-        thaw.set_step(100)
+    with frozen(network, FreezingSettings(unfreeze_every=2)) as starts:
+        thaw(starts, 100)
         assert not network.encoder.embeddings.word_embeddings.weight.requires_grad
         assert network.encoder.layers[0].attention.output.weight.requires_grad
-        thaw.set_step(1)
+        thaw(starts, 1)
         assert not network.encoder.layers[2].attention.output.weight.requires_grad
         assert network.encoder.pooler.dense.weight.requires_grad
     assert not network.encoder.embeddings.word_embeddings.weight.requires_grad

@@ -31,6 +31,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .. import files
+from ..checkpoints.store import own_tensors
 from ..checkpoints.weights import write_weights
 from ..errors import BertworksWarning, CheckpointError, DamagedError, OutputError
 from ..memory import is_memory_short
@@ -86,7 +87,7 @@ def save_checkpoint(
             announce(new)
             write_tensors(new, network, optimizer)
             files.write(new / _STATE, json.dumps(state))
-            sums = {name: _sha256(new / name) for name in (*_tensor_files(new), _STATE)}
+            sums = {name: sha256_of(new / name) for name in (*_tensor_files(new), _STATE)}
             files.write(new / "manifest.json", json.dumps(sums, indent=1))
     except OutputError as error:
         fix = "Make room, and run the same command again: it resumes from the last checkpoint."
@@ -107,11 +108,7 @@ def remove_old(directory: Path, *, keep: int, keep_step: int | None = None) -> N
 
 
 def write_tensors(directory: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write a checkpoint's tensors; of a sharded network each process writes its part.
-
-    Raises:
-        OutputError: the disk is full or not writable.
-    """
+    """Write a checkpoint's tensors; of a sharded network each process writes its part."""
     weights, averages = network_tensors(network), optimizer_tensors(network, optimizer)
     for name, tensors in ((_WEIGHTS, weights), (_OPTIMIZER, averages)):
         if is_sharded(network):
@@ -184,9 +181,7 @@ def remove_after(directory: Path, step: int) -> None:
 
 def network_tensors(network: nn.Module) -> dict[str, Tensor]:
     """Parameters and saved buffers by name, a shared one under its first name alone."""
-    saved = network.state_dict(keep_vars=True).keys()
-    named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    return {name: tensor.detach().contiguous() for name, tensor in named.items() if name in saved}
+    return {name: tensor.contiguous() for name, tensor in own_tensors(network).items()}
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -202,11 +197,7 @@ def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> d
 def restore(
     checkpoint: Checkpoint, network: nn.Module, optimizer: torch.optim.Optimizer | None = None
 ) -> None:
-    """Put a checkpoint's tensors into a network and its optimizer.
-
-    Raises:
-        CheckpointError: a tensor is missing, unknown, or of another shape.
-    """
+    """Put a checkpoint's tensors into a network and its optimizer."""
     restore_weights(checkpoint.weights, network, where=str(checkpoint.path))
     if optimizer is None:
         return
@@ -226,10 +217,9 @@ def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where:
     Raises:
         CheckpointError: a tensor is missing, unknown, or of another shape.
     """
-    named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    expected = network_tensors(network).keys()
-    for name in sorted(expected ^ weights.keys()):
-        problem = "is missing" if name in expected else "is unknown to this network"
+    named = own_tensors(network)
+    for name in sorted(named.keys() ^ weights.keys()):
+        problem = "is missing" if name in named else "is unknown to this network"
         raise CheckpointError(f"the tensor {name!r} {problem}", where=where)
     for name, value in weights.items():
         if named[name].shape != value.shape:
@@ -241,16 +231,12 @@ def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where:
 
 
 def save_weights(file: Path, network: nn.Module) -> str:
-    """Write a network's tensors to a safetensors file, wholly or not at all; its SHA-256.
-
-    Raises:
-        OutputError: the disk is full or not writable.
-    """
+    """Write a network's tensors to a safetensors file, wholly or not at all; its SHA-256."""
     with files.writing(file):
         files.make_directory(file.parent)
     with files.atomic(file) as new:
         write_weights(new, network_tensors(network))
-        return _sha256(new)
+        return sha256_of(new)
 
 
 def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> None:
@@ -264,7 +250,7 @@ def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> N
         CheckpointError: the file is missing or damaged, or of another network.
     """
     tensors = _read_either(file.with_suffix(""))
-    if sha256 is not None and _sha256(file) != sha256:
+    if sha256 is not None and sha256_of(file) != sha256:
         raise DamagedError(
             "is damaged: its checksum is wrong",
             where=str(file),
@@ -289,7 +275,7 @@ def _load_state(path: Path, *, all_files: bool = False) -> dict[str, Any]:
     try:
         sums = json.loads((path / "manifest.json").read_text())
         for name in {*sums, *_tensor_files(path), _STATE} if all_files else (_STATE,):
-            if _sha256(path / name) != sums[name]:
+            if sha256_of(path / name) != sums[name]:
                 raise CheckpointError(f"{name} is damaged", where=str(path))
         state: dict[str, Any] = json.loads((path / _STATE).read_text())
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -313,6 +299,7 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"cannot be read ({error})", where=str(file)) from None
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """The SHA-256 of a file's content."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

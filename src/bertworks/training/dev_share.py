@@ -25,11 +25,7 @@ Dev: TypeAlias = Table | float
 
 
 def check_share(dev: Dev | None) -> None:
-    """See that dev, if it is a number, is a share.
-
-    Raises:
-        SettingsError: it is not between 0 and 1.
-    """
+    """See that dev, if it is a number, is a share."""
     if isinstance(dev, int | float) and not 0 < dev < 1:
         raise SettingsError(
             f"dev={dev}: a share of the training rows is between 0 and 1",
@@ -64,8 +60,6 @@ class DevShare:
 
         Args:
             task: says what a source is, and whether the share of each label is kept.
-            share: of the rows, between 0 and 1.
-            seed: another seed, other rows.
 
         Raises:
             DataError: there are too few rows.

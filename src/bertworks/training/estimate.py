@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from .machine import recomputing
 from .objective import Objective, with_geometry
 from .optimizer import build_optimizer
 from .recipe import PhaseSettings, PretrainSettings, read_recipe
+from .state import batch_of
 
 PAPER_DAYS, PAPER_CHIPS = 4, {"base": 16, "large": 64}
 """What the paper's runs took (§A.2): days, and TPU chips."""
@@ -40,21 +41,14 @@ _MEASURED_TOKENS = 4096  # of a micro-batch
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run is estimated for.
+    """What a run is estimated for."""
 
-    Attributes:
-        name: as people give it.
-        peak: operations a second of matrix products on one device, by precision; dense, as the
-            maker states them.
-        memory: bytes of one device; 0 if that is not known.
-        share: of the peak that training reaches; stated, not measured.
-        devices: how many there are.
-    """
-
-    name: str
+    name: str  # as people give it
+    # operations a second of matrix products on one device, by precision; dense, as the maker
+    # states them
     peak: Mapping[str, float]
-    memory: float
-    share: float
+    memory: float  # bytes of one device; 0 if that is not known
+    share: float  # of the peak that training reaches; stated, not measured
     devices: int = 1
 
 
@@ -154,7 +148,7 @@ def estimate(
         tokens += of_step * steps
         largest = max(largest, batch.packed.num_tokens)
     if settings.gradient_checkpointing and given is not None:
-        given = find_machine(machine, (share or given.share) * 3 / 4)  # one more forward pass
+        given = replace(given, share=given.share * 3 / 4)  # one more forward pass
     if given is None:
         rate, peak = _measured(settings, pick_device(device), computes_in, seconds)
         name = "fp32" if computes_in is None else "bf16"
@@ -228,17 +222,12 @@ def _objective(settings: PretrainSettings, *, on_meta: bool) -> Objective:
 
 
 def _step_tokens(phase: PhaseSettings, settings: PretrainSettings) -> int:
-    """The tokens of an update.
-
-    Raises:
-        SettingsError: nothing says.
-    """
-    of = settings if phase.batch_size is None and phase.batch_tokens is None else phase
-    if of.batch_tokens is not None:
-        return of.batch_tokens
-    if of.batch_size is None:
-        raise SettingsError("no batch size", fix="Give batch_size or batch_tokens.")
-    return of.batch_size * phase.max_seq_length
+    """The tokens of an update."""
+    size = batch_of(phase, settings)
+    if size.tokens is not None:
+        return size.tokens
+    assert size.examples is not None, "one of the two"
+    return size.examples * phase.max_seq_length
 
 
 def _at_once(phase: PhaseSettings, settings: PretrainSettings, tokens: int) -> int:
@@ -282,11 +271,8 @@ def _kept(
 
     With gradient checkpointing these are the layers' inputs, and all of one layer.
     """
-    whole = _saved(objective.network, batch, dtype, recompute=False)
-    kept, layer = (
-        float(whole),
-        whole / max(1, objective.kept["model"].encoder.config.num_hidden_layers),
-    )
+    kept: float = _saved(objective.network, batch, dtype, recompute=False)
+    layer = kept / max(1, objective.kept["model"].encoder.config.num_hidden_layers)
     if settings.gradient_checkpointing:
         kept = layer + _saved(objective.network, batch, dtype, recompute=True)
     return kept, layer
@@ -334,12 +320,10 @@ def _measured(
             losses: dict[str, Any] = network(batch)
             torch.autograd.backward(torch.stack(list(losses.values())).sum())
 
-        def update() -> None:
-            optimizer.step()
-
         backward()
-        update()  # what is made at the first step is made
-        each = _time_of(backward, device, seconds) + _time_of(update, device, 0) / micro_batches
+        optimizer.step()  # what is made at the first step is made
+        each = _time_of(backward, device, seconds)
+        each += _time_of(optimizer.step, device, 0) / micro_batches
     return flops / each, this_machine.matmul_peak(dtype or torch.float32, device)
 
 

@@ -7,7 +7,6 @@ Source: paper §4.1 and appendix A.3: batches of 16 or 32, learning rates of 5e-
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -162,7 +161,9 @@ def finetune(
         }
         seed_everything(resolved.seed)  # every rank begins with the same weights
         start = Start.of(given, data.task, resolved)
-        phase, fit_settings = _training(data, resolved)
+        source = _source(data, resolved)
+        phase = Phase(source, source.steps(resolved.epochs))
+        fit_settings = resolved.fit_settings(source.steps(1))
         plan = Plan.of([phase], fit_settings)
         models = [one and local_directory(one) for one in (name, resolved.teacher)]
         with RunDirectory.open(
@@ -183,17 +184,17 @@ def _name_of(table: Any) -> str | None:
     return os.fspath(table) if isinstance(table, str | os.PathLike) else "rows in memory"
 
 
-def _training(data: LabelledData, settings: FinetuneSettings) -> tuple[Phase, FitSettings]:
-    """The examples and the number of steps, and how they are learned."""
+def _source(data: LabelledData, settings: FinetuneSettings) -> RowSource[Any]:
+    """What the task learns from, of each row."""
     pieces = [piece for example in data.train for piece in data.task.training_examples(example)]
     if not pieces:
         raise DataError("no row teaches anything", where=data.summary.train.name)
-    size = settings.batch_size
-    source = RowSource(
-        pieces, seed=settings.seed, batch_size=size, bucket_batches=settings.bucket_batches
+    return RowSource(
+        pieces,
+        seed=settings.seed,
+        batch_size=settings.batch_size,
+        bucket_batches=settings.bucket_batches,
     )
-    phase = Phase(source, steps=math.ceil(settings.epochs * len(pieces) / size))
-    return phase, settings.fit_settings(math.ceil(len(pieces) / size))
 
 
 def _finetune(
@@ -215,7 +216,7 @@ def _finetune(
             say(progress, f"newly initialised: {', '.join(start.fresh)}")
 
     thaw = fit_settings.shortfall(len(network.encoder.layers), phase.steps)
-    if members.is_main and thaw is not None:
+    if thaw is not None:
         say(progress, thaw)
     metric = settings.best_metric or data.reader.best_metric
     best = Best(metric, metric in task.lower_is_better, settings.early_stopping)

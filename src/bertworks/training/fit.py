@@ -24,6 +24,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from ..tasks.task import Network, Task
 from . import machine
 from .checkpoint import save_weights
 from .distributed import Team, team
-from .freezing import Thaw, frozen
+from .freezing import frozen, thaw
 from .journal import RunDirectory
 from .machine import check_can_split, determinism, recomputing, unchanged_random_state
 from .optimizer import Average, build_optimizer, set_step
@@ -44,7 +45,7 @@ from .recorder import Recorder
 from .settings import Best, FitSettings
 from .sharding import check_can_shard, full, is_sharded, local, put_together, shard
 from .signals import Interrupted, StopRequest, stop_request
-from .state import Checkpointer, FitResult, Phase, Plan, TrainState
+from .state import Checkpointer, FitResult, Phase, Plan, TrainState, batch_of
 from .stream import GlobalBatch, Position, stream
 
 __all__ = ["Best", "Evaluate", "FitResult", "FitSettings", "Phase", "TrainState", "fit"]
@@ -92,7 +93,7 @@ def fit(
         stack.enter_context(determinism(settings.deterministic))
         keep_freed_memory(of_any_size=True)
         dtype = dtype_of(settings.precision, members.device)
-        thaw = stack.enter_context(frozen(network, settings))
+        starts = stack.enter_context(frozen(network, settings))
         trained = network.to(members.device)
         if settings.sharding == "full" and members.world > 1:
             check_can_shard(settings)
@@ -101,7 +102,17 @@ def fit(
         stack.enter_context(recomputing(trained, settings.gradient_checkpointing))
         recorder = Recorder(run, progress, trained, sum(phase.steps for phase in phases))
         loop = _Loop(
-            network, trained, task, phases, settings, dtype, members, recorder, thaw, evaluate, best
+            whole=network,
+            network=trained,
+            task=task,
+            phases=phases,
+            settings=settings,
+            dtype=dtype or torch.float32,
+            team=members,
+            recorder=recorder,
+            starts=starts,
+            evaluate=evaluate,
+            best=best,
         )
         resumed_from = loop.begin()
         # What is there by now stays for the run: the collector need not look at it each time.
@@ -115,64 +126,56 @@ def fit(
         return FitResult(loop.state, resumed_from)
 
 
+@dataclass(eq=False)
 class _Loop:
-    """One session of a run.
+    """One session of a run."""
 
-    Args:
-        whole: the network as it is measured and saved.
-        network: the network as it is trained: the same, or a sharded copy.
-    """
+    whole: Network  # as it is measured and saved
+    network: Network  # as it is trained: the same, or a sharded copy
+    task: Task[Any]
+    phases: Sequence[Phase]
+    settings: FitSettings
+    dtype: torch.dtype
+    team: Team
+    recorder: Recorder
+    starts: Mapping[torch.Tensor, int]  # the update with which parameters begin that learn later
+    evaluate: Evaluate | None
+    best: Best | None
+    state: TrainState = field(default_factory=TrainState)
+    saved_step: int = -1
+    is_over: bool = False
 
-    def __init__(
-        self,
-        whole: Network,
-        network: Network,
-        task: Task[Any],
-        phases: Sequence[Phase],
-        settings: FitSettings,
-        dtype: torch.dtype | None,
-        members: Team,
-        recorder: Recorder,
-        thaw: Thaw,
-        evaluate: Evaluate | None,
-        best: Best | None,
-    ) -> None:
-        self.whole, self.network, self.task, self.phases = whole, network, task, phases
-        self.settings, self.team, self.recorder, self.run = (
-            settings,
-            members,
-            recorder,
-            recorder.run,
-        )
-        self.thaw, self.evaluate, self.best = thaw, evaluate, best
-        self.plan = Plan.of(phases, settings)
+    def __post_init__(self) -> None:
+        self.run, device = self.recorder.run, self.team.device
+        self.plan = Plan.of(self.phases, self.settings)
         self.total = self.plan.total
-        thaws = (start for start in thaw.starts.values() if start < self.total)
+        thaws = (start for start in self.starts.values() if start < self.total)
         self.last_thaw = max(thaws, default=0)  # what has yet to learn may still help
-        self.trained = [p for p in network.parameters() if p.requires_grad]
-        self.optimizer = build_optimizer(network, settings, thaw.starts)
-        self.average = Average(self.optimizer, settings.ema)
-        self.model = members.wrap(network)
-        self.dtype = dtype or torch.float32
+        self.trained = [p for p in self.network.parameters() if p.requires_grad]
+        self.optimizer = build_optimizer(self.network, self.settings, self.starts)
+        self.average = Average(self.optimizer, self.settings.ema)
+        self.model = self.team.wrap(self.network)
         self.facts = {
-            **machine.describe(members.device),
-            "processes": members.world,
-            "sharding": "full" if is_sharded(network) else "none",
+            **machine.describe(device),
+            "processes": self.team.world,
+            "sharding": "full" if is_sharded(self.network) else "none",
             "computes in": str(self.dtype).removeprefix("torch."),
         }
         self.checkpointer = Checkpointer(
-            self.run, network, self.optimizer, members, self.facts, self.plan
+            self.run,
+            self.network,
+            self.optimizer,
+            self.team,
+            self.facts,
+            self.plan,
+            self.settings.keep_checkpoints,
         )
-        self.state = TrainState()
-        self.saved_step = -1
-        self.is_over = False
 
     def begin(self) -> int | None:
         """Begin, or resume from the newest checkpoint and return its step."""
         state = self.checkpointer.resume(self.settings.seed)
         if state is not None:
             self.state, self.saved_step = state, state.step
-            self.checkpointer.tidy(keep=self.settings.keep_checkpoints)
         self.recorder.begin(
             self.state.step,
             self.state.seconds,
@@ -200,7 +203,7 @@ class _Loop:
             batches = stream(
                 phase.source,
                 self.task.collate,
-                phase.batch(self.settings),
+                batch_of(phase, self.settings),
                 self.state.position,
                 rank=self.team.rank,
                 world=self.team.world,
@@ -213,7 +216,7 @@ class _Loop:
     def update(self, batches: Iterator[GlobalBatch], request: StopRequest) -> float:
         """Update the weights once, and return the learning rate of it."""
         start = time.perf_counter()
-        self.thaw.set_step(self.state.step)
+        thaw(self.starts, self.state.step)
         self.team.at(f"the data of step {self.state.step + 1}")
         batch = next(batches)
         self.team.at(f"the computation of step {self.state.step + 1}")
@@ -351,11 +354,12 @@ class _Loop:
 
         Every rank knows the metric, and comes to the same answer.
         """
-        state = self.state
-        if self.best is None or state.best_step is None or state.step >= self.total:
+        state, best, every = self.state, self.best, self.settings.eval_every
+        if best is None or best.patience is None or state.best_step is None:
             return False
         since = max(state.best_step, self.last_thaw)
-        return self.best.has_waited(state.step, since, self.settings.eval_every)
+        has_waited = state.step // every - since // every >= best.patience
+        return has_waited and state.step < self.total
 
     def early_end(self) -> str:
         """Why the run has ended before its last step."""
@@ -373,7 +377,7 @@ class _Loop:
             return
         self.state.seconds = self.recorder.seconds
         self.team.at(f"the checkpoint of step {self.state.step}")
-        self.checkpointer.save(self.state, keep=self.settings.keep_checkpoints)
+        self.checkpointer.save(self.state)
         self.saved_step = self.state.step
 
     def stop(self, signal_number: int) -> None:

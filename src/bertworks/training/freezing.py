@@ -23,25 +23,12 @@ from ..tasks.task import Network
 from .settings import AdapterSettings, FreezingSettings
 
 
-class Thaw:
-    """The parameters that begin frozen and learn later.
-
-    Attributes:
-        starts: by parameter, the number of the update, from 0, with which it begins to learn.
-    """
-
-    def __init__(self, starts: Mapping[Tensor, int]) -> None:
-        self.starts = starts
-
-    def set_step(self, step: int) -> None:
-        """Let those parameters take gradients that learn in update number `step`, no others."""
-        for parameter, start in self.starts.items():
-            parameter.requires_grad_(step >= start)
-
-
 @contextmanager
-def frozen(network: nn.Module, settings: FreezingSettings) -> Iterator[Thaw]:
+def frozen(network: nn.Module, settings: FreezingSettings) -> Iterator[dict[Tensor, int]]:
     """Freeze what the settings say, until the block ends.
+
+    Given is for each parameter that learns later the number of the update, from 0, with which it
+    begins (see `thaw`).
 
     Where it begins, parameters that never learn take no gradient; those that do so later still do,
     since an optimizer and `DistributedDataParallel` must know them.
@@ -69,18 +56,20 @@ def frozen(network: nn.Module, settings: FreezingSettings) -> Iterator[Thaw]:
     try:
         for parameter in never:
             parameter.requires_grad_(False)
-        yield Thaw({one: start for one, start in starts.items() if one not in never})
+        yield {one: start for one, start in starts.items() if one not in never}
     finally:
         for parameter in trained:
             parameter.requires_grad_(True)
 
 
-def check_layers(encoder: Encoder, key: str, count: int) -> None:
-    """See that an encoder has as many layers as a setting asks for.
+def thaw(starts: Mapping[Tensor, int], step: int) -> None:
+    """Let those parameters take gradients that learn in update number `step`, no others."""
+    for parameter, start in starts.items():
+        parameter.requires_grad_(step >= start)
 
-    Raises:
-        SettingsError: it has fewer.
-    """
+
+def check_layers(encoder: Encoder, key: str, count: int) -> None:
+    """See that an encoder has as many layers as a setting asks for."""
     if count > len(encoder.layers):
         raise SettingsError(
             f"{key}={count}: the encoder has {len(encoder.layers)} layers with weights of their own"

@@ -157,22 +157,24 @@ class RunDirectory:
         run = cls(path)
         if not is_main:
             return run
+        tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
+        if schema is None:
+            schema = type(settings) if isinstance(settings, Settings) else Settings
         run._claimed.enter_context(claim(path, inputs, kind="directory"))
         try:
-            if schema is None and isinstance(settings, Settings):
-                schema = type(settings)
-            run._begin(settings, may_change, refusals or {}, schema or Settings)
+            run._is_new = not run.settings_file.exists()
+            run.check_free()
+            if run.is_begun:
+                run._check_settings(tree or {}, may_change, refusals or {}, schema)
+            files.write(run.settings_file, dump_yaml(tree or {}))
+            run._journal = files.LineFile(run.journal_file)
         except BaseException:
             run.close()
             raise
         return run
 
     def check_free(self) -> None:
-        """See that the directory holds nothing else than a run.
-
-        Raises:
-            OtherRunError: it does.
-        """
+        """See that the directory holds nothing else than a run."""
         is_run = self.settings_file.exists() or not self.path.is_dir()
         if not is_run and any(_others(self.path, _AT_THE_START)):
             raise OtherRunError(
@@ -180,21 +182,6 @@ class RunDirectory:
                 where=str(self.path),
                 fix="Give another.",
             )
-
-    def _begin(
-        self,
-        settings: Settings | Mapping[str, Any] | None,
-        may_change: frozenset[str],
-        refusals: Mapping[str, Callable[[RunDirectory], str | None]],
-        schema: type[Settings],
-    ) -> None:
-        self._is_new = not self.settings_file.exists()
-        self.check_free()
-        tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
-        if self.is_begun:
-            self._check_settings(tree or {}, may_change, refusals, schema)
-        files.write(self.settings_file, dump_yaml(tree or {}))
-        self._journal = files.LineFile(self.journal_file)
 
     def close(self) -> None:
         """Let go of the directory; others may open it."""
@@ -233,18 +220,18 @@ class RunDirectory:
         """
         if self._journal is None:
             return
+        what = None
         if self._journal.size < length:
+            what = f"the journal is shorter than the {length} bytes that the checkpoint knows"
+        else:
+            self._journal.truncate(length)
+            for _ in self.lines():  # a damaged one is found now, not when the run is done
+                pass
+            if checksum not in (None, self.journal_checksum()):
+                what = "the journal is damaged: its checksum is wrong"
+        if what is not None:
             raise DamagedError(
-                f"the journal is shorter than the {length} bytes that the checkpoint knows",
-                where=str(self.journal_file),
-                fix="It was changed by something else; restore it, or begin a new run.",
-            )
-        self._journal.truncate(length)
-        for _ in self.lines():  # a damaged one is found now, not when the run is done
-            pass
-        if checksum not in (None, self.journal_checksum()):
-            raise DamagedError(
-                "the journal is damaged: its checksum is wrong",
+                what,
                 where=str(self.journal_file),
                 fix="It was changed by something else; restore it, or begin a new run.",
             )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic
 
@@ -12,25 +13,19 @@ import numpy as np
 import torch
 
 from .. import files
-from ..api import load
 from ..errors import DataError, OtherRunError, SettingsError, nearest
-from ..inference import engine
 from ..inference.engine import labelled_examples
 from ..tables.reading import Table, read_rows, replayable
-from ..tables.rows import Rows
-from ..tables.schema import Columns
-from ..tasks.classification import ClassificationOptions, ClassificationTask, DistilledTask
 from ..tasks.example import LabelledExample
-from ..tasks.labelled import LabelledTask, TaskOptions
+from ..tasks.labelled import LabelledTask
 from ..tasks.summary import DataSummary
 from ..tasks.task import ExampleT
-from ..tasks.texts import TEXTS, TextSettings
 from ..text.tokenizer import Tokenizer
 from .dev_share import Dev, DevShare, check_share
 from .journal import RunDirectory
 from .run_files import read_data
-from .sentence_teacher import taught_vectors
 from .settings import FinetuneSettings
+from .teachers import taught
 
 
 @dataclass(frozen=True)
@@ -70,45 +65,31 @@ class LabelledData:
         """
         check_share(dev)
         options = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
-        named = options.named_columns()
         if isinstance(train, str) and train == "-":
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
-        # Once for the labels, once for the rows.
-        rows = read_rows(replayable(train), columns=named, **options.table_options())
-        taught_examples: list[Any] | None = None
+        as_table = {"columns": options.named_columns(), **options.table_options()}
+        rows = read_rows(replayable(train), **as_table)  # once for the labels, once for the rows
         task: LabelledTask[Any]
-        if settings.teacher is not None:
-            match kind.teacher_gives:
-                case "vectors":
-                    task, taught_examples = taught_vectors(
-                        tokenizer, rows, options, settings, device, run
-                    )
-                case "probabilities":
-                    task, taught_examples = taught(
-                        settings.teacher, tokenizer, rows, options, settings.temperature, device
-                    )
-                case None:
-                    raise SettingsError(f"teacher={settings.teacher}: {kind.name} takes no teacher")
+        if settings.teacher is None:
+            task, train_examples = kind.from_table(tokenizer, rows, options), None
         else:
-            task = kind.from_table(tokenizer, rows, options)
-        reader, dev_rows = task, None
+            task, train_examples = taught(kind, tokenizer, rows, options, settings, device, run)
+        reader, dev_rows, dev_examples = task, None, None
         if dev is not None:
-            dev_rows = (
-                rows
-                if isinstance(dev, float)
-                else read_rows(dev, columns=named, **options.table_options())
-            )
+            dev_rows = rows if isinstance(dev, float) else read_rows(dev, **as_table)
             reader = task.for_table(dev_rows, labelled=True)
         reader.evaluator()  # what the metrics need is asked for before hours are spent
-        if settings.best_metric is not None:
-            _check_metric(reader, settings.best_metric)
-        train_examples = (
-            list(labelled_examples(task, rows)) if taught_examples is None else taught_examples
-        )
-        dev_examples = None
-        if dev_rows is not None:
-            is_read = dev_rows is rows and reader is task and taught_examples is None
-            dev_examples = train_examples if is_read else list(labelled_examples(reader, dev_rows))
+        if (metric := settings.best_metric) not in (None, *reader.metrics):
+            raise SettingsError(
+                f"best_metric={metric!r} is no metric of this task",
+                fix=nearest(str(metric), reader.metrics),
+            )
+        if train_examples is None:
+            train_examples = list(labelled_examples(task, rows))
+            if dev_rows is rows and reader is task:
+                dev_examples = train_examples
+        if dev_rows is not None and dev_examples is None:
+            dev_examples = list(labelled_examples(reader, dev_rows))
         for table, found in ((rows, train_examples), (dev_rows, dev_examples)):
             if table is not None and not found:
                 raise DataError("there are no rows", where=table.name)
@@ -132,11 +113,7 @@ class LabelledData:
         return [*self.summary.lines(), *split]
 
     def note_in(self, run: RunDirectory) -> None:
-        """Write the summary down, or see that the run was begun with these rows.
-
-        Raises:
-            OtherRunError: it was begun with others.
-        """
+        """Write the summary down, or see that the run was begun with these rows."""
         file = run.path / "data.json"
         tables = {"train": (self.summary.train, self.train), "dev": (self.summary.dev, self.dev)}
         checksums = {name: _digest(rows or ()) for name, (_, rows) in tables.items()}
@@ -160,73 +137,6 @@ def _digest(examples: Iterable[LabelledExample]) -> str:
     for example in examples:
         digest.update(example.content + example.target_bytes)
     return digest.hexdigest()
-
-
-def _check_metric(task: LabelledTask[Any], name: str) -> None:
-    if name not in task.metrics:
-        raise SettingsError(
-            f"best_metric={name!r} is no metric of this task", fix=nearest(name, task.metrics)
-        )
-
-
-def taught(
-    name: str,
-    tokenizer: Tokenizer,
-    rows: Rows,
-    options: TaskOptions,
-    temperature: float,
-    device: torch.device,
-) -> tuple[DistilledTask, list[LabelledExample]]:
-    """The student's task, and the rows as its examples, with the teacher's answers for labels.
-
-    Args:
-        name: the teacher's directory or name on the hub.
-        rows: texts; labels are not looked at.
-
-    Raises:
-        SettingsError: the teacher is no classifier of one label a row; or an option is for labels.
-        DataError: a row is not one of the task.
-    """
-    assert isinstance(options, ClassificationOptions)
-    teacher = load(name, device=device)
-    if not isinstance(teacher.task, ClassificationTask) or teacher.task.settings.multi_label:
-        raise SettingsError(
-            f"teacher={name}: it is no classifier of one label a row",
-            fix="Give one that `finetune classification` made.",
-        )
-    for option in ("multi_label", "balance_classes", "label_smoothing", "lm_weight"):
-        if value := getattr(options, option):
-            raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
-    assert isinstance(teacher.network, torch.nn.Module)
-    found = Columns.parse(TEXTS.find(rows, options.named(TEXTS), labelled=False))
-    reader = teacher.task.reading(found, rows.name)
-    task = DistilledTask(
-        tokenizer,
-        teacher.task.settings.with_values(
-            columns=found,
-            takes_either=False,
-            **options.shared(TextSettings),
-            positive_label=options.positive_label or teacher.task.settings.positive_label,
-            class_weights=None,
-            label_smoothing=0.0,
-            lm_weight=0.0,
-        ),
-        temperature,
-    )
-    labels = task.settings.labels
-    examples: list[LabelledExample] = []
-    answers = engine.predict(teacher.network, reader, rows)  # type: ignore[arg-type]
-    for chunk in engine.chunks(zip(rows, answers, strict=True), 4096):
-        made = task.examples(
-            [row.values for row, _ in chunk],
-            len(examples),
-            where=[row.where for row, _ in chunk],
-            labelled=False,
-        )
-        for example, (_, (_, answer)) in zip(made, chunk, strict=True):
-            chances = [answer["probabilities"][label] for label in labels]
-            examples.append(replace(example, target=np.array(chances, np.float32)))
-    return task, examples
 
 
 class RowSource(Generic[ExampleT]):
@@ -258,6 +168,10 @@ class RowSource(Generic[ExampleT]):
         self._lengths = np.array([example.num_tokens for example in examples])
         self._epoch = -1
         self._order = np.empty(0, np.int64)
+
+    def steps(self, epochs: float) -> int:
+        """The batches of so many epochs."""
+        return math.ceil(epochs * len(self._examples) / self._batch_size)
 
     def num_blocks(self, epoch: int) -> int:  # noqa: ARG002  (every epoch has as many)
         """How many blocks an epoch has."""

@@ -211,11 +211,7 @@ def recomputing(network: nn.Module, is_on: bool) -> Iterator[None]:
 
 
 def check_can_split(task: Task[Any], settings: FitSettings, team: Team) -> None:
-    """Refuse to split the batches of a task whose losses do not add up.
-
-    Raises:
-        SettingsError: micro-batches or several processes would split them.
-    """
+    """Refuse to split the batches of a task whose losses do not add up."""
     if task.additive:
         return
     for key in ("micro_batch_size", "micro_batch_tokens"):

@@ -182,11 +182,7 @@ def with_geometry(settings: PretrainSettings) -> PretrainSettings:
 
 
 def check_shapes(settings: PretrainSettings) -> None:
-    """See that the checkpoint that a recipe begins as has the geometry that it says it has.
-
-    Raises:
-        CheckpointError: it has another, or is damaged.
-    """
+    """See that the checkpoint that a recipe begins as has the geometry that it says it has."""
     if (name := settings.init_checkpoint) is None:
         return
     directory = locate(name)
@@ -197,12 +193,7 @@ def check_shapes(settings: PretrainSettings) -> None:
 
 
 def check_vocabulary(settings: PretrainSettings, tokenizer: Tokenizer) -> None:
-    """See that a corpus has the vocabulary of the checkpoint that the recipe begins as.
-
-    Raises:
-        SettingsError: it has another.
-        CheckpointError: the checkpoint has no tokenizer, or a damaged one.
-    """
+    """See that a corpus has the vocabulary of the checkpoint that the recipe begins as."""
     if (name := settings.init_checkpoint) is None:
         return
     if Tokenizer.load(locate(name)).fingerprint != tokenizer.fingerprint:

@@ -42,17 +42,15 @@ def parameter_groups(
                 (plain if is_norm or name.startswith("bias") else decayed).append(parameter)
     scales = _scales(network, layer_decay)
     kinds = {parameter: (scales[parameter], (starts or {}).get(parameter, 0)) for parameter in seen}
-    return [
-        {**group, "params": members, "lr_scale": scale, "start": start}
-        for scale, start in sorted(set(kinds.values()), key=lambda kind: (-kind[0], kind[1]))
-        for group, parameters in (
-            ({"weight_decay": weight_decay, "layer_adaptation": True}, decayed),
-            ({"weight_decay": 0.0, "layer_adaptation": False}, plain),
-        )
-        if (
-            members := [parameter for parameter in parameters if kinds[parameter] == (scale, start)]
-        )
-    ]
+    groups: list[dict[str, Any]] = []
+    for scale, start in sorted(set(kinds.values()), key=lambda kind: (-kind[0], kind[1])):
+        for decay, is_adapted, parameters in ((weight_decay, True, decayed), (0.0, False, plain)):
+            members = [one for one in parameters if kinds[one] == (scale, start)]
+            if members:
+                group = {"params": members, "lr_scale": scale, "start": start}
+                group |= {"weight_decay": decay, "base_weight_decay": decay}
+                groups.append({**group, "layer_adaptation": is_adapted})
+    return groups
 
 
 def _scales(network: nn.Module, layer_decay: float) -> dict[Tensor, float]:
@@ -86,14 +84,8 @@ def _stacks(network: nn.Module) -> dict[Tensor, int]:
 def build_optimizer(
     network: nn.Module, settings: OptimizerSettings, starts: Mapping[Tensor, int] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer of a network's trainable parameters, on their device.
-
-    Args:
-        starts: as `parameter_groups` takes them.
-    """
+    """The optimizer of a network's trainable parameters, on their device."""
     groups = parameter_groups(network, settings.weight_decay, settings.layer_decay, starts)
-    for group in groups:
-        group["base_weight_decay"] = group["weight_decay"]
     if settings.optimizer == "lamb":
         return Lamb(groups, settings, _stacks(network))
     return torch.optim.AdamW(

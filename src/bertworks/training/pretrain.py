@@ -48,7 +48,7 @@ from .progress import Progress, say, usual_progress
 from .recipe import PretrainSettings, read_recipe
 from .report import write_report
 from .run_files import read_data
-from .state import Phase, Plan, refusal
+from .state import Phase, Plan, batch_of, refusal
 
 # Data are identified by their checksum, not by their path.
 _MAY_CHANGE = MAY_CHANGE | {"data"}
@@ -121,7 +121,7 @@ def pretrain(
     check_vocabulary(settings, data.tokenizer)
     plan = Plan.of(data.phases, settings)
     for phase in data.phases:
-        phase.batch(settings)  # refuses a phase without a size before anything is written
+        batch_of(phase, settings)  # refuses a phase without a size before anything is written
     with team(device, settings.rank_timeout) as members:
         precision = settled_precision(settings.precision, out, members.device)
         settings = settings.model_copy(update={"precision": precision})
@@ -186,11 +186,7 @@ class PretrainingData:
         return cls(corpus, tokenizer, phases, held_out, parts[1])
 
     def note_in(self, run: RunDirectory) -> None:
-        """Write the data's counts down, and see that the run was begun with them, if it was.
-
-        Raises:
-            TrainingError: the run was begun with other data.
-        """
+        """Write the data's counts down, and see that the run was begun with them, if it was."""
         file = run.path / "data.json"
         checksum = hashlib.sha256((self.corpus.directory / "manifest.json").read_bytes())
         if (

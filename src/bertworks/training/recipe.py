@@ -64,11 +64,7 @@ class ModelSettings(EncoderConfig):
 
     @classmethod
     def filled_in(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Given settings, and those that follow from the family and the size.
-
-        Raises:
-            SettingsError: no such family or size.
-        """
+        """Given settings, and those that follow from the family and the size."""
         known: dict[str, Any] = {}
         family = None
         if isinstance(name := values.get("family"), str) and name != "bert":
@@ -83,11 +79,7 @@ class ModelSettings(EncoderConfig):
         return known if family is None else dict(family.settled(known))
 
     def config(self, tokenizer_size: int) -> EncoderConfig:
-        """The encoder's geometry, for a tokenizer of so many pieces.
-
-        Raises:
-            SettingsError: a `vocab_size` was given that is smaller.
-        """
+        """The encoder's geometry, for a tokenizer of so many pieces."""
         values = self.model_dump(exclude={"size"})
         if "vocab_size" not in self.model_fields_set:
             values["vocab_size"] = tokenizer_size
@@ -99,11 +91,7 @@ class ModelSettings(EncoderConfig):
         return EncoderConfig.parse(values)
 
     def of_checkpoint(self, config: EncoderConfig, *, where: str) -> ModelSettings:
-        """A checkpoint's geometry; dropout and the width of fresh weights are these settings'.
-
-        Raises:
-            SettingsError: another geometry is asked for.
-        """
+        """A checkpoint's geometry; dropout and the width of fresh weights are these settings'."""
         asked, theirs = self.model_dump(include=self.model_fields_set), config.model_dump()
         if (key := first_difference(asked, theirs)) is not None:
             raise SettingsError(
@@ -347,7 +335,9 @@ def find_recipe(name: str | Path) -> Path:
     """
     if Path(name).is_file():
         return Path(name)
-    found = {path.stem: path for folder in _folders() for path in folder.glob("*.yaml")}
+    package = Path(str(resources.files("bertworks")))  # installed, or a checkout of its source
+    folders = (package.parents[1] / "recipes", package / "recipes")
+    found = {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
     if str(name) in found:
         return found[str(name)]
     fix = nearest(str(name), found) if not str(name).endswith(".yaml") else None
@@ -364,9 +354,3 @@ def read_recipe(
     """
     file = None if recipe is None else find_recipe(recipe)
     return PretrainSettings.resolve(file, overrides, **values)
-
-
-def _folders() -> list[Path]:
-    """Where recipes lie in an installed package, and in a checkout of its source."""
-    package = Path(str(resources.files("bertworks")))
-    return [package.parents[1] / "recipes", package / "recipes"]

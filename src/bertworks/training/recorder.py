@@ -6,8 +6,7 @@ import importlib.util
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +18,9 @@ from .journal import RunDirectory
 from .progress import Progress, say
 from .stream import GlobalBatch
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 
 class Recorder:
     """Records one session of a run, and shows it. Only rank 0 writes anything."""
@@ -28,7 +30,7 @@ class Recorder:
     ) -> None:
         self.run, self.progress = run, progress
         self._network, self._total = network, total
-        self._events: TensorBoard | None = None
+        self._events: SummaryWriter | None = None
         self._meter, self._left = Meter(), TimeLeft()
         self._peak: float | None = None
         self._seconds = 0.0
@@ -46,11 +48,15 @@ class Recorder:
         """The session begins.
 
         Args:
+            events: whether to write the journal a second time, as TensorBoard events.
             peak: the precision and the device whose matrix-multiply peak to measure.
         """
         self.run.note_session("start", step=step, **facts)
-        if events and TensorBoard.is_installed():
-            self._events = TensorBoard(self.run.tensorboard, step)
+        if events and importlib.util.find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # Events after this step, of a run that was killed, are no longer shown.
+            self._events = SummaryWriter(str(self.run.tensorboard), purge_step=step + 1)
         elif events:
             self.run.note_session("note", text="no TensorBoard events: it is not installed")
         if self.progress is not None:
@@ -119,14 +125,30 @@ class Recorder:
         """The session ends, well or badly."""
         self.run.note_session("stop", step=step, seconds=round(self.seconds, 3))
         if self._events is not None:
-            self._events.close()
+            with suppress(OSError):  # the journal has it all
+                self._events.close()
         if self.progress is not None:
             self.progress.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self.run.write(line)
-        if self._events is not None:
-            self._events.write(line)
+        if self._events is None:
+            return
+        kind, step = line["kind"], line["step"]
+        numbers = {f"{kind}/{name}": value for name, value in line.items() if name != "step"}
+        for name, value in line.items():
+            if isinstance(value, Mapping):  # of these, those one level below
+                numbers |= {f"{kind}/{name}/{key}": number for key, number in value.items()}
+        try:
+            for tag, number in numbers.items():
+                if isinstance(number, int | float):
+                    self._events.add_scalar(tag, number, step)
+        except OSError as error:
+            raise OutputError(
+                f"events cannot be written ({error.strerror})",
+                where=str(self.run.tensorboard),
+                fix="Make room, or set tensorboard=false.",
+            ) from None
 
     def _peak_share(self) -> float | None:
         """The share of the best rate of matrix products that was seen, in steps or before them.
@@ -160,52 +182,3 @@ class Meter:
     @property
     def flops_per_second(self) -> float:
         return self._flops / max(self._seconds, 1e-9)
-
-
-class TensorBoard:
-    """Writes the journal a second time, as TensorBoard events.
-
-    Args:
-        step: events after it, of a run that was killed, are no longer shown.
-    """
-
-    def __init__(self, directory: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._directory = directory
-        self._writer = SummaryWriter(str(directory), purge_step=step + 1)
-
-    @staticmethod
-    def is_installed() -> bool:
-        """Whether events can be written; `pip install "bertworks[plots]"` brings what is needed."""
-        return importlib.util.find_spec("tensorboard") is not None
-
-    def write(self, line: Mapping[str, Any]) -> None:
-        """Add a line of the journal: its numbers, and those one level below.
-
-        Raises:
-            OutputError: the disk is full.
-        """
-        kind, step = line["kind"], line["step"]
-        try:
-            for name, value in line.items():
-                if isinstance(value, Mapping):
-                    for key, number in value.items():
-                        self._add(f"{kind}/{name}/{key}", number, step)
-                elif name not in ("kind", "step"):
-                    self._add(f"{kind}/{name}", value, step)
-        except OSError as error:
-            raise OutputError(
-                f"events cannot be written ({error.strerror})",
-                where=str(self._directory),
-                fix="Make room, or set tensorboard=false.",
-            ) from None
-
-    def close(self) -> None:
-        """Write out what is still held back."""
-        with suppress(OSError):  # the journal has it all
-            self._writer.close()
-
-    def _add(self, tag: str, value: Any, step: int) -> None:
-        if isinstance(value, int | float):
-            self._writer.add_scalar(tag, value, step)

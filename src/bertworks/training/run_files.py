@@ -216,11 +216,7 @@ def read_json(file: Path, schema: TypeAdapter[Any]) -> Any:
 
 
 def read_lines(file: Path, schema: TypeAdapter[Any]) -> Iterator[dict[str, Any]]:
-    """The lines of a JSON Lines file; a last one that was cut short by a kill is left out.
-
-    Raises:
-        DataError: a line does not fit the schema.
-    """
+    """The lines of a JSON Lines file; a last one that was cut short by a kill is left out."""
     if not file.exists():
         return
     for number, line in enumerate(_content(file).splitlines(keepends=True), start=1):

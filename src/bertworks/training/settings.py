@@ -79,16 +79,12 @@ class OptimizerSettings(Settings):
             raise ValueError(f"betas={self.betas}: both must lie in [0, 1)")
         return self
 
-    def check_decay_share(self) -> None:
-        """See that `decay_share` is given only where there is a decay.
-
-        Raises:
-            ValueError: it is given with another schedule.
-        """
-        if self.decay_share is not None and self.schedule != "warmup-stable-decay":
-            raise ValueError(
-                f"decay_share={self.decay_share} does nothing without schedule=warmup-stable-decay"
-            )
+    @property
+    def unused_decay_share(self) -> str | None:
+        """What to say of a `decay_share` where there is no decay."""
+        if self.decay_share is None or self.schedule == "warmup-stable-decay":
+            return None
+        return f"decay_share={self.decay_share} does nothing without schedule=warmup-stable-decay"
 
     def rate(self, step: int, total: int) -> float:
         """The learning rate of update number `step`, counted from 0, of `total`."""
@@ -234,7 +230,8 @@ class FitSettings(TrainingSettings):
     def _check_batches_and_decay(self) -> Self:
         if self.batch_size is not None and self.batch_tokens is not None:
             raise ValueError("batch_size and batch_tokens exclude each other; set one to null")
-        self.check_decay_share()
+        if (unused := self.unused_decay_share) is not None:
+            raise ValueError(unused)
         return self
 
 
@@ -343,10 +340,8 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
         Raises:
             SettingsError: one does.
         """
-        try:
-            self.check_decay_share()
-        except ValueError as error:
-            raise SettingsError(str(error)) from None
+        if (unused := self.unused_decay_share) is not None:
+            raise SettingsError(unused)
         if self.unfreeze_epochs is not None and self.unfreeze_epochs > self.epochs:
             raise SettingsError(
                 f"unfreeze_epochs={self.unfreeze_epochs:g} is more than epochs={self.epochs:g}: "
@@ -399,7 +394,3 @@ class Best:
         if before is None or math.isnan(before):
             return True
         return value < before if self.lower_is_better else value > before
-
-    def has_waited(self, step: int, since: int, every: int) -> bool:
-        """Whether enough evaluations, one every so many steps, were no better since a step."""
-        return self.patience is not None and step // every - since // every >= self.patience

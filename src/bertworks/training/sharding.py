@@ -31,11 +31,7 @@ from .settings import FitSettings
 
 
 def check_can_shard(settings: FitSettings) -> None:
-    """Refuse what a sharded network cannot do.
-
-    Raises:
-        SettingsError: layers are to learn one after the other.
-    """
+    """Refuse what a sharded network cannot do."""
     if settings.unfreeze_every is not None:
         raise SettingsError(
             "sharding=full: layers cannot begin to learn one after the other",

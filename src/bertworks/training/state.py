@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, zip_longest
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -29,6 +29,9 @@ from .machine import get_random_state, seed_everything, set_random_state
 from .settings import FitSettings, OptimizerSettings
 from .sharding import is_sharded
 from .stream import BatchSize, Position
+
+if TYPE_CHECKING:
+    from .recipe import PhaseSettings
 
 
 @dataclass
@@ -72,13 +75,14 @@ class Checkpointer:
     team: Team
     facts: Mapping[str, Any]  # of the machine, on which the bits depend
     plan: Plan
+    # how many of the newest are kept, beside the one before the learning rate decays, from which
+    # the run can be extended
+    keep: int
 
-    def save(self, state: TrainState, *, keep: int) -> None:
+    def save(self, state: TrainState) -> None:
         """Write a checkpoint of everything that the next step depends on.
 
-        Every rank calls it; rank 0 writes, and of a sharded network each its part. The newest
-        `keep` checkpoints are kept, and the one before the learning rate decays, from which the run
-        can be extended.
+        Every rank calls it; rank 0 writes, and of a sharded network each its part.
 
         Raises:
             OutputError: the disk is full or not writable; earlier checkpoints are untouched.
@@ -95,7 +99,7 @@ class Checkpointer:
                 "journal_bytes": run.sync_journal(),
                 "journal_crc32": run.journal_checksum(),
                 "facts": dict(self.facts),
-                "plan": self.plan.to_dict(),
+                "plan": {"phase_steps": list(self.plan.phase_steps)},
             }
             save_checkpoint(
                 run.checkpoints,
@@ -103,17 +107,11 @@ class Checkpointer:
                 self.network,
                 self.optimizer,
                 rest,
-                keep=keep,
+                keep=self.keep,
                 keep_step=self.plan.decay_start,
                 announce=team.gather if is_sharded(self.network) else lambda _: None,
             )
-            _forget_best(run)
-
-    def tidy(self, *, keep: int) -> None:
-        """Delete what `save` would have deleted, had it not been killed before."""
-        if self.team.is_main:
-            remove_old(self.run.checkpoints, keep=keep, keep_step=self.plan.decay_start)
-            _forget_best(self.run)
+            _forget_best(run, state.step)
 
     def resume(self, seed: int) -> TrainState | None:
         """Go back to the newest checkpoint whose steps are those of the plan.
@@ -161,12 +159,12 @@ class Checkpointer:
         if team.is_main:
             remove_after(run.checkpoints, state.step)
             _adopt_best(run, state)
-            for file in run.best.glob("step-*.safetensors"):
-                if file > run.best_weights(state.step):
-                    file.unlink()
             if state.step < plan.total:  # it was finished, and is extended
                 run.outcome_file.unlink(missing_ok=True)
         run.cut_journal(saved["journal_bytes"], saved.get("journal_crc32"))
+        if team.is_main:  # also what `save` would have deleted, had it not been killed before
+            remove_old(run.checkpoints, keep=self.keep, keep_step=plan.decay_start)
+            _forget_best(run, state.step)
         return state
 
 
@@ -181,13 +179,13 @@ def refusal(run: RunDirectory, plan: Plan) -> str | None:
     return f"no checkpoint fits: of the earliest, {differences[-1]}"
 
 
-def _forget_best(run: RunDirectory) -> None:
-    """Delete the best weights that were beaten before the oldest checkpoint."""
+def _forget_best(run: RunDirectory, step: int) -> None:
+    """Delete best weights that were beaten before the oldest checkpoint, or came after a step."""
     *_, oldest = checkpoint_states(run.checkpoints)
-    if (best_step := oldest["train"]["best_step"]) is not None:
-        for file in run.best.glob("step-*.safetensors"):
-            if file < run.best_weights(best_step):
-                file.unlink()
+    first = run.best_weights(oldest["train"]["best_step"] or 0)
+    for file in run.best.glob("step-*.safetensors"):
+        if not first <= file <= run.best_weights(step):
+            file.unlink()
 
 
 def _adopt_best(run: RunDirectory, state: TrainState) -> None:
@@ -224,18 +222,15 @@ class Phase:
     batch_size: int | None = None  # examples of a step, where they differ from the settings'
     batch_tokens: int | None = None  # the like for tokens
 
-    def batch(self, settings: FitSettings) -> BatchSize:
-        """The size of the phase's batches: what the phase says, else the settings.
 
-        Raises:
-            SettingsError: neither says.
-        """
-        of = self if self.batch_size is not None or self.batch_tokens is not None else settings
-        if of.batch_size is None and of.batch_tokens is None:
-            raise SettingsError("no batch size", fix="Give batch_size or batch_tokens.")
-        return BatchSize(
-            of.batch_size, of.batch_tokens, settings.micro_batch_size, settings.micro_batch_tokens
-        )
+def batch_of(phase: Phase | PhaseSettings, settings: FitSettings) -> BatchSize:
+    """The size of a phase's batches: what the phase says, else the settings."""
+    of = phase if phase.batch_size is not None or phase.batch_tokens is not None else settings
+    if of.batch_size is None and of.batch_tokens is None:
+        raise SettingsError("no batch size", fix="Give batch_size or batch_tokens.")
+    return BatchSize(
+        of.batch_size, of.batch_tokens, settings.micro_batch_size, settings.micro_batch_tokens
+    )
 
 
 @dataclass(frozen=True)
@@ -257,10 +252,6 @@ class Plan:
     def total(self) -> int:
         """The steps of all phases."""
         return sum(self.phase_steps)
-
-    def to_dict(self) -> dict[str, Any]:
-        """What a checkpoint notes of it, for `difference`."""
-        return {"phase_steps": list(self.phase_steps)}
 
     @property
     def decay_start(self) -> int | None:

@@ -40,20 +40,12 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchSize:
-    """How large a global batch is, and in what pieces it goes through the network.
+    """How large a global batch is, and in what pieces it goes through the network."""
 
-    Attributes:
-        examples: the examples of a global batch.
-        tokens: instead of `examples`, the tokens that a global batch may hold.
-        micro_examples: the most examples that go through the network at once.
-        micro_tokens: the most tokens that go through the network at once; an example that is
-            larger by itself goes alone.
-    """
-
-    examples: int | None = None
-    tokens: int | None = None
-    micro_examples: int | None = None
-    micro_tokens: int | None = None
+    examples: int | None = None  # of a global batch
+    tokens: int | None = None  # instead: those that a global batch may hold
+    micro_examples: int | None = None  # the most that go through the network at once
+    micro_tokens: int | None = None  # likewise; an example that is larger by itself goes alone
 
     def __post_init__(self) -> None:
         assert (self.examples is None) != (self.tokens is None), "one of the two"
@@ -61,21 +53,13 @@ class BatchSize:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """One step's work for one rank.
+    """One step's work for one rank."""
 
-    Attributes:
-        micro_batches: this rank's share.
-        rounds: the micro-batches of the rank that has most.
-        num_examples: the examples of the share.
-        start: where in the stream the global batch begins.
-        end: where the next one begins.
-    """
-
-    micro_batches: Sequence[Batch]
-    rounds: int
-    num_examples: int
-    start: Position
-    end: Position
+    micro_batches: Sequence[Batch]  # this rank's share
+    rounds: int  # the micro-batches of the rank that has most
+    num_examples: int  # of the share
+    start: Position  # where in the stream the global batch begins
+    end: Position  # where the next one begins
 
     @property
     def num_tokens(self) -> int:
@@ -103,12 +87,9 @@ def stream(
     Batches run on over the borders of blocks and epochs.
 
     Args:
-        source: where the blocks come from; picklable, if there are workers.
+        source: picklable, if there are workers.
         collate: the task's; a pure function of the examples.
-        size: of the batches.
-        start: the position to begin at.
-        rank: which share of each global batch is dealt.
-        world: how many shares there are.
+        rank: which of the `world` shares of each global batch is dealt.
         workers: processes that make blocks ahead; 0 makes them here, when they are needed.
 
     Raises:

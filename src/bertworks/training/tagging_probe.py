@@ -11,7 +11,6 @@ Source: paper §5.3 and table 7.
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +48,7 @@ from .labelled_data import RowSource
 from .machine import seed_everything
 from .progress import Progress
 from .settings import Best, FitSettings, TrainingSettings
-from .state import Phase, TrainState
+from .state import Phase
 
 
 class LayerChoice(NamedTuple):
@@ -78,25 +77,13 @@ class FrozenStates:
 
     def of(self, windows: Iterable[Window], layers: Sequence[int]) -> NDArray[np.float32]:
         """`[layers, pieces, hidden_size]`: of some windows' pieces, one window behind the other."""
-        pieces = pieces_of(self.starts, windows)
+        pieces = self.pieces(windows)
         return np.stack([self.values[layer][pieces] for layer in layers])
 
-
-def window_starts(examples: Iterable[TaggingExample]) -> tuple[dict[Window, int], int]:
-    """Where each window's pieces begin if all are laid end to end, and how many there are."""
-    starts: dict[Window, int] = {}
-    total = 0
-    for example in examples:
-        for window in example.sequences:
-            starts[window] = total
-            total += len(window.positions)
-    return starts, total
-
-
-def pieces_of(starts: Mapping[Window, int], windows: Iterable[Window]) -> NDArray[np.int64]:
-    """The numbers of windows' pieces, one window behind the other."""
-    parts = [np.arange(len(window.positions)) + starts[window] for window in windows]
-    return np.concatenate([np.empty(0, np.int64), *parts])
+    def pieces(self, windows: Iterable[Window]) -> NDArray[np.int64]:
+        """The numbers of windows' pieces, one window behind the other."""
+        parts = [np.arange(len(window.positions)) + self.starts[window] for window in windows]
+        return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 class ScalarMix(nn.Module):
@@ -200,14 +187,18 @@ def frozen_states(
     Args:
         file: where they are kept. If it is there, it has to be of this encoder and these examples;
             it is there as a whole or not at all.
-        examples: with their windows.
         say: called with how large the file will be.
 
     Raises:
         BertworksError: the disk has no room for the file.
         CheckpointError: a vector is not finite.
     """
-    starts, pieces = window_starts(examples)
+    starts: dict[Window, int] = {}
+    pieces = 0  # all laid end to end
+    for example in examples:
+        for window in example.sequences:
+            starts[window] = pieces
+            pieces += len(window.positions)
     config = network.encoder.config
     shape = (config.num_hidden_layers + 1, pieces, config.hidden_size)
     if not file.exists():
@@ -224,7 +215,7 @@ def frozen_states(
                     fix="Make room, or give another --out.",
                 )
             values = open_memmap(new, "w+", np.float32, shape)
-            _fill(values, network, task, examples, starts, engine)
+            _fill(FrozenStates(values, starts), network, task, examples, engine)
             values.flush()
     found = np.load(file, mmap_mode="r")
     assert found.shape == shape, "of this encoder and these examples"
@@ -232,11 +223,10 @@ def frozen_states(
 
 
 def _fill(
-    values: np.ndarray,
+    states: FrozenStates,
     network: HasEncoder,
     task: TaggingTask,
     examples: Sequence[TaggingExample],
-    starts: Mapping[Window, int],
     engine: EngineSettings,
 ) -> None:
     device = next(network.parameters()).device
@@ -244,12 +234,12 @@ def _fill(
     for part in by_tokens(examples, engine.batch_tokens):
         batch = task.collate(part).to(device)
         windows = (part[at].sequences[number] for at, number in by_length(part))
-        pieces = pieces_of(starts, windows)
+        pieces = states.pieces(windows)
         with torch.inference_mode():
             for layer, hidden in enumerate(form.encoder.hidden_states(batch.packed)):
                 vectors = hidden[batch.targets["positions"]]
                 check_finite(vectors, lambda at: _row_of(batch, at))  # noqa: B023
-                values[layer, pieces] = vectors.float().cpu().numpy()
+                states.values[layer, pieces] = vectors.float().cpu().numpy()
 
 
 def _row_of(batch: Batch, at: int) -> str:
@@ -320,8 +310,12 @@ def train_probe(
     pieces = [piece for example in train for piece in task.training_examples(example)]
     seed_everything(seed)
     network = task.network(config)
-    size = settings.batch_size
-    source = RowSource(pieces, seed=seed, batch_size=size, bucket_batches=settings.bucket_batches)
+    source = RowSource(
+        pieces,
+        seed=seed,
+        batch_size=settings.batch_size,
+        bucket_batches=settings.bucket_batches,
+    )
     metric = task.best_metric
     description: dict[str, Any] = {
         "layers": list(task.choice.layers),
@@ -333,34 +327,20 @@ def train_probe(
         state = fit(
             network,
             task,
-            [Phase(source, math.ceil(settings.epochs * len(pieces) / size))],
-            settings=settings.fit_settings(seed, math.ceil(len(pieces) / size)),
+            [Phase(source, source.steps(settings.epochs))],
+            settings=settings.fit_settings(seed, source.steps(1)),
             run=run,
             evaluate=lambda network: evaluate(network, task, dev).metrics,
             best=Best(metric, metric in task.lower_is_better),
             device=device,
             progress=progress,
         ).state
-        assert state.best_step is not None, "it was measured at the end, if not before"
-        return ProbeResult(
-            _metrics(run, state.best_step), state.best_step, _shares(run, network, state)
-        )
-
-
-def _metrics(run: RunDirectory, step: int) -> dict[str, float]:
-    """What was measured after a step."""
-    (found,) = (
-        line["metrics"] for line in run.lines() if line["kind"] == "eval" and line["step"] == step
-    )
-    metrics: dict[str, float] = found
-    return metrics
-
-
-def _shares(run: RunDirectory, network: ProbeNetwork, state: TrainState) -> list[float]:
-    """Each layer's share in the learned sum of the best epoch."""
-    if network.mix is None:
-        return []
-    assert state.best_step is not None
-    load_weights(run.best_weights(state.best_step), network, state.best_sha256)
-    shares: list[float] = network.mix.weights.tolist()
-    return shares
+        step = state.best_step
+        assert step is not None, "it was measured at the end, if not before"
+        evaluations = (line for line in run.lines() if line["kind"] == "eval")
+        metrics = next(line["metrics"] for line in evaluations if line["step"] == step)
+        shares = []
+        if network.mix is not None:
+            load_weights(run.best_weights(step), network, state.best_sha256)
+            shares = network.mix.weights.tolist()
+        return ProbeResult(metrics, step, shares)

@@ -22,7 +22,6 @@ from ...api import Model, load
 from ...checkpoints.locate import local_directory
 from ...corpus.lines import ReadCounts, Reading, read_lines
 from ...errors import DataError, SettingsError, TrainingError
-from ...files import write, write_json
 from ...keywords import TaskKeywords
 from ...locks import claim
 from ...tables.formats import split_tsv
@@ -100,18 +99,17 @@ class GlueResult:
         """Write `glue.md` and `glue.json`."""
         lines = [NOTE, "", *markdown(self.columns, self.rows())]
         lines += ["", *(f"Not there: {name} ({why})." for name, why in self.missing.items())]
-        text = "\n".join(lines).rstrip("\n") + "\n"
-        write(self.out / "glue.md", text)
+        files.write(self.out / "glue.md", "\n".join(lines).rstrip("\n") + "\n")
         tree = {
             "scores": [
-                {**asdict(score.figure), "dev": score.dev, "mean": score.mean}
-                | {"spread": score.spread}
+                asdict(score.figure)
+                | {"dev": score.dev, "mean": score.mean, "spread": score.spread}
                 for score in self.scores
             ],
             "best": self.best,
             "missing": self.missing,
         }
-        write_json(self.out / "glue.json", tree, indent=1)
+        files.write_json(self.out / "glue.json", tree, indent=1)
 
 
 def glue(
@@ -234,12 +232,21 @@ def _learned_before(
 
 
 def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> Path:
-    """A file as it can be read: QQP's without its broken rows."""
+    """A file as it can be read: QQP's without the lines that have not as many fields as the header.
+
+    The official QQP has a few questions with a line end in them, whose rows are in pieces; everyone
+    leaves them out.
+    """
     if task.name != "QQP":
         return file
-    whole, broken = without_broken_rows(file, out / "data" / f"{task.name}-{file.name}")
-    if broken:
-        say(progress, f"{file}: {broken} lines are no whole rows, and left out in {whole}")
+    rows = [fields for _, fields in split_tsv(read_lines(str(file), Reading(ReadCounts())))]
+    kept = ["\t".join(fields) for fields in rows if len(fields) == len(rows[0])]
+    if len(kept) == len(rows):
+        return file
+    whole = out / "data" / f"{task.name}-{file.name}"
+    _write_lines(whole, kept)
+    broken = len(rows) - len(kept)
+    say(progress, f"{file}: {broken} lines are no whole rows, and left out in {whole}")
     return whole
 
 
@@ -262,64 +269,30 @@ def _scores(
 def _answers(
     task: GlueTask, folder: Path, made: Model, submission: Path, progress: Progress | None
 ) -> list[Path]:
-    """The test files that are there, answered by the best run."""
+    """The test files that are there, answered by the best run as the benchmark's server takes them.
+
+    Two columns, `index` and `prediction`: labels by their names, STS-B's numbers cut to 0–5.
+    """
     written = []
     for name, test in task.test_files.items():
         if not (folder / test).is_file():
             say(progress, f"{name}: no {test}, and nothing for the server")
             continue
+        lines = ["index\tprediction"]
+        for number, (row, answer) in enumerate(made.stream(data=folder / test)):
+            index = row.get("index", row.get("id", number))
+            is_label = "label" in answer
+            said = answer["label"] if is_label else f"{min(5.0, max(0.0, answer['value'])):.3f}"
+            lines.append(f"{index}\t{said}")
         written.append(submission / f"{name}.tsv")
-        write_answers(made, folder / test, written[-1])
+        _write_lines(written[-1], lines)
     return written
+
+
+def _write_lines(file: Path, lines: Iterable[str]) -> None:
+    files.make_directory(file.parent)
+    files.write(file, "".join(f"{line}\n" for line in lines))
 
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def without_broken_rows(file: Path, copy: Path) -> tuple[Path, int]:
-    """A file without the lines that have not as many fields as the header.
-
-    The official QQP has a few questions with a line end in them, whose rows are in pieces; everyone
-    leaves them out.
-
-    Args:
-        copy: where one without them is written, if there are any.
-
-    Returns:
-        The table to read, and how many lines it lacks.
-    """
-    kept: list[str] = []
-    lines = width = 0
-    for _, fields in split_tsv(read_lines(str(file), Reading(ReadCounts()))):
-        lines += 1
-        width = width or len(fields)
-        if len(fields) == width:
-            kept.append("\t".join(fields))
-    if len(kept) == lines:
-        return file, 0
-    files.make_directory(copy.parent)
-    files.write(copy, "".join(f"{line}\n" for line in kept))
-    return copy, lines - len(kept)
-
-
-def write_answers(model: Model, test: Path, out: Path) -> None:
-    """Answer a test file in the form that the benchmark's server takes.
-
-    Two columns, `index` and `prediction`: labels by their names, STS-B's numbers cut to 0–5.
-
-    Raises:
-        DataError: a row is not one of the model's task.
-    """
-    lines = ["index\tprediction"]
-    for number, (row, answer) in enumerate(model.stream(data=test)):
-        index = row.get("index", row.get("id", number))
-        lines.append(f"{index}\t{_answer(answer)}")
-    files.make_directory(out.parent)
-    files.write(out, "".join(f"{line}\n" for line in lines))
-
-
-def _answer(answer: dict[str, Any]) -> str:
-    if "value" in answer:
-        return f"{min(5.0, max(0.0, answer['value'])):.3f}"
-    return str(answer["label"])

@@ -25,13 +25,14 @@ import torch
 
 from ...api import Model, load
 from ...checkpoints.locate import local_directory
-from ...errors import SettingsError
+from ...errors import SettingsError, need
 from ...inference.vectors import fingerprint
 from ...keywords import TaskKeywords
 from ...model.device import pick_device
 from ...tables.reading import Table, read_rows, replayable
 from ...tasks import labelled_task
 from ...tasks.labelled import LabelledTask
+from ..checkpoint import sha256_of
 from ..dev_share import Dev, check_share
 from ..finetune import finetune
 from ..journal import MAY_CHANGE, RunDirectory
@@ -40,7 +41,7 @@ from ..progress import Progress
 from ..settings import settings_of
 from .loop import GridLoop, slots
 from .results import GridResult, GridRun, PointResult
-from .space import Grid, Space, require_optuna
+from .space import Grid, Space
 
 __all__ = [
     "Grid",
@@ -108,7 +109,7 @@ def finetune_grid(
     schema = settings_of(kind)
     space = Space.parse(grid, schema, settings)
     if space.trials is not None:
-        require_optuna()
+        need("optuna", "optuna", "A search")
     if "seed" in settings:
         raise SettingsError("a grid has seeds, not a seed", fix="Give seeds instead.")
     numbers = seed_list(seeds)
@@ -181,8 +182,4 @@ def _fingerprint(table: Table) -> dict[str, str]:
         return {"table": "rows in memory", "sha256": digest.hexdigest()}
     if not Path(table).is_file():  # a data set of the hub; what is wrong, the reader says
         return {"table": os.fspath(table)}
-    with Path(table).open("rb") as file:
-        return {
-            "table": os.fspath(table),
-            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-        }
+    return {"table": os.fspath(table), "sha256": sha256_of(Path(table))}

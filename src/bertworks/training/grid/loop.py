@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -45,33 +45,25 @@ from .results import GridResult, GridRun, PointResult, run_name
 from .space import STARTUP, Point, Space, name_of, propose
 
 
+@dataclass(eq=False)
 class GridLoop:
-    """The runs of a grid, done or read from where they were done before.
+    """The runs of a grid, done or read from where they were done before."""
 
-    Args:
-        finetune: does a run of a point, a seed and a directory.
-        options: the names of the task's options, which decide how tables are read.
-        places: where runs can be side by side.
-    """
+    run: RunDirectory
+    finetune: Callable[..., FinetuneResult]  # does a run of a point, a seed and a directory
+    space: Space
+    seeds: Sequence[int]
+    options: Collection[str]  # the names of the task's, which decide how tables are read
+    places: Sequence[Slot]  # where runs can be side by side
+    progress: Progress | None
+    done: dict[str, GridRun] = field(default_factory=dict)
+    measure: Best | None = None
+    ended_here: int = 0
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        finetune: Callable[..., FinetuneResult],
-        space: Space,
-        seeds: Sequence[int],
-        options: Collection[str],
-        places: Sequence[Slot],
-        progress: Progress | None,
-    ) -> None:
-        self._options = options
-        self._run, self._finetune, self._space, self._seeds = run, finetune, space, seeds
-        self._places, self._progress = places, progress
-        self._done: dict[str, GridRun] = {}
-        self._reported = {line["run"]: line for line in run.lines() if line["kind"] == "run"}
-        self._measure: Best | None = None
-        self._total = (space.trials or len(space.points())) * len(seeds)
-        self._begun, self._ended_here = time.monotonic(), 0
+    def __post_init__(self) -> None:
+        self.reported = {line["run"]: line for line in self.run.lines() if line["kind"] == "run"}
+        self.total = (self.space.trials or len(self.space.points())) * len(self.seeds)
+        self.begun = time.monotonic()
 
     def all(self) -> GridResult:
         """Do what is not done yet.
@@ -80,19 +72,19 @@ class GridLoop:
             TrainingError: all of them failed.
             SettingsError: they are not measured by one metric.
         """
-        say(self._progress, f"{self._total} runs, {len(self._places)} at a time")
+        say(self.progress, f"{self.total} runs, {len(self.places)} at a time")
         points: list[Point] = []
         for together in self._rounds():
             self._do(together)
             points += together
-        if self._measure is None:
+        if self.measure is None:
             raise TrainingError(
-                f"every run failed; the last: {list(self._done.values())[-1].error}",
-                where=str(self._run.path),
+                f"every run failed; the last: {list(self.done.values())[-1].error}",
+                where=str(self.run.path),
             )
         distinct = {run_name(point, 0): point for point in points}  # a search may come back to one
         return GridResult(
-            self._run, self._measure, tuple(self._result(point) for point in distinct.values())
+            self.run, self.measure, tuple(self._result(point) for point in distinct.values())
         )
 
     def _rounds(self) -> Iterator[list[Point]]:
@@ -101,66 +93,66 @@ class GridLoop:
         What a search has asked for is in the journal, so that it continues in the same way
         whatever has come in between.
         """
-        space = self._space
+        space = self.space
         if space.trials is None:
             yield space.points()
             return
         asked: list[Point] = []
-        for line in list(self._run.lines()):
+        for line in list(self.run.lines()):
             if line["kind"] == "asked":
                 yield line["points"][: max(0, space.trials - len(asked))]
                 asked += line["points"]
         while len(asked) < space.trials:
-            size = STARTUP if not asked else max(1, len(self._places) // len(self._seeds))
-            measure = self._measure
+            size = STARTUP if not asked else max(1, len(self.places) // len(self.seeds))
+            measure = self.measure
             points = propose(
                 space,
                 min(size, space.trials - len(asked)),
                 [(point, self._result(point).mean) for point in asked],
-                seed=self._seeds[0],
+                seed=self.seeds[0],
                 lower_is_better=measure is not None and measure.lower_is_better,
             )
-            self._run.write({"kind": "asked", "points": points})
+            self.run.write({"kind": "asked", "points": points})
             yield points
             asked += points
 
     def _do(self, points: Sequence[Point]) -> None:
         """Do each run of the points that is not done."""
         runs = {
-            run_name(point, seed): GridRun(point, seed, self._run.path / run_name(point, seed))
+            run_name(point, seed): GridRun(point, seed, self.run.path / run_name(point, seed))
             for point in points
-            for seed in self._seeds
+            for seed in self.seeds
         }
         jobs = []
         for name, run in runs.items():
-            if name in self._done:
+            if name in self.done:
                 continue
             if self._read(run):
                 self._report_late(name)
             else:
-                do = partial(self._finetune, **run.point, seed=run.seed, out=run.directory)
+                do = partial(self.finetune, **run.point, seed=run.seed, out=run.directory)
                 jobs.append(Job(run.directory, do, self._reading(run.point)))
         with closing(self._outcomes(jobs)) as outcomes:
             for job, error in outcomes:
                 run = runs[job.directory.name]
                 if error is not None or not self._read(run):
                     why = error or "its metric on dev is not finite"
-                    self._done[job.directory.name] = replace(run, error=why)
-                self._ended_here += 1
+                    self.done[job.directory.name] = replace(run, error=why)
+                self.ended_here += 1
                 self._report(job.directory.name)
 
     def _reading(self, point: Point) -> str:
         """The settings of a point that decide how the tables are read."""
-        return name_of({key: value for key, value in point.items() if key in self._options})
+        return name_of({key: value for key, value in point.items() if key in self.options})
 
     def _outcomes(self, jobs: Sequence[Job]) -> Generator[tuple[Job, str | None]]:
-        if len(self._places) > 1:
-            yield from do_in_processes(jobs, self._places)
+        if len(self.places) > 1:
+            yield from do_in_processes(jobs, self.places)
             return
         for job in jobs:
-            title = f"run {len(self._done) + 1}/{self._total}"
-            is_first = self._ended_here == 0
-            shown = self._progress and _RunProgress(self._progress, title, is_first=is_first)
+            title = f"run {len(self.done) + 1}/{self.total}"
+            is_first = self.ended_here == 0
+            shown = self.progress and _RunProgress(self.progress, title, is_first=is_first)
             yield job, do_here(job, shown)
 
     def _read(self, run: GridRun) -> bool:
@@ -172,64 +164,60 @@ class GridLoop:
         if outcome["metrics"][outcome["best_metric"]] is None:
             return False
         measure = Best(outcome["best_metric"], outcome["lower_is_better"])
-        if self._measure not in (None, measure):
+        if self.measure not in (None, measure):
             raise SettingsError(
                 f"{run.directory.name} is measured by {measure.metric}, and others by "
-                f"{self._measure.metric}",
-                where=str(self._run.path),
+                f"{self.measure.metric}",
+                where=str(self.run.path),
                 fix="Give best_metric=…, and another directory.",
             )
-        self._measure = measure
+        self.measure = measure
         for folder in (directory.checkpoints, directory.best):
             shutil.rmtree(folder, ignore_errors=True)
-        self._done[run.directory.name] = replace(
+        self.done[run.directory.name] = replace(
             run, metrics=outcome["metrics"], remarks=tuple(outcome["remarks"])
         )
         return True
 
     def _result(self, point: Point) -> PointResult:
-        runs = [self._done[run_name(point, seed)] for seed in self._seeds]
-        return PointResult.of(runs, None if self._measure is None else self._measure.metric)
+        runs = [self.done[run_name(point, seed)] for seed in self.seeds]
+        return PointResult.of(runs, None if self.measure is None else self.measure.metric)
 
     def _line(self, name: str) -> dict[str, Any]:
         """The line of the journal about a run."""
-        run = self._done[name]
+        run = self.done[name]
         return {"kind": "run", "run": name, "metrics": run.metrics, "error": run.error}
 
     def _report_late(self, name: str) -> None:
-        """Write the line of a finished run that a kill, before it was written, left out.
-
-        Raises:
-            DataError: there is a line, and it says otherwise.
-        """
-        line, before = self._line(name), self._reported.get(name)
+        """Write the line of a finished run that a kill, before it was written, left out."""
+        line, before = self._line(name), self.reported.get(name)
         if before is None or before["error"] is not None:
-            self._run.write(line)
+            self.run.write(line)
         elif before != parse_json(as_json(line)):
             raise DataError(
-                f"says otherwise of {name} than its {self._run.evaluation.name}",
-                where=str(self._run.journal_file),
+                f"says otherwise of {name} than its {self.run.evaluation.name}",
+                where=str(self.run.journal_file),
                 fix="If the run was trained anew, delete its line; or else restore one of the two.",
             )
 
     def _report(self, name: str) -> None:
         """A line of the journal, and one for people: how far it is, and what came of a run."""
-        run = self._done[name]
-        self._run.write(self._line(name))
-        if self._progress is None:
+        run = self.done[name]
+        self.run.write(self._line(name))
+        if self.progress is None:
             return
-        done = len(self._done)
+        done = len(self.done)
         what = f"failed: {run.error}"
-        if run.error is None and self._measure is not None:
-            metric = self._measure.metric
+        if run.error is None and self.measure is not None:
+            metric = self.measure.metric
             what = f"{metric} {run.metrics[metric]:.4f}"
-        took = time.monotonic() - self._begun
-        left = took / self._ended_here * (self._total - done)
-        if self._ended_here < len(self._places):  # those that run beside it end about now too
+        took = time.monotonic() - self.begun
+        left = took / self.ended_here * (self.total - done)
+        if self.ended_here < len(self.places):  # those that run beside it end about now too
             left = 0.0
-        parts = [f"{done}/{self._total} · {what}", name.replace(",", " ")]
+        parts = [f"{done}/{self.total} · {what}", name.replace(",", " ")]
         remarks = run.remarks[:1]  # the rest is said of the best run alone
-        self._progress.parts([*parts, *remarks, *([f"{duration(left)} left"] if left else [])])
+        self.progress.parts([*parts, *remarks, *([f"{duration(left)} left"] if left else [])])
 
 
 class _RunProgress(Progress):
@@ -284,20 +272,17 @@ def slots(device: torch.device, jobs: int | None) -> list[Slot]:
         device: where they compute; of CUDA without a number, all devices are meant.
         jobs: how many at a time; one for each device, if left out.
     """
-    threads = torch.get_num_threads()
-    if device.type != "cuda":
-        count = jobs or 1
-        return [Slot({}, max(1, threads // count))] * count
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if names == [""]:
-        names = [str(number) for number in range(torch.cuda.device_count())]
-    if device.index is not None:
-        names = [names[device.index]]
-    count = jobs or len(names)
-    share = max(1, threads // count)
-    return [
-        Slot({"CUDA_VISIBLE_DEVICES": names[number % len(names)]}, share) for number in range(count)
-    ]
+    environments: list[dict[str, str]] = [{}]
+    if device.type == "cuda":
+        names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        if names == [""]:
+            names = [str(number) for number in range(torch.cuda.device_count())]
+        if device.index is not None:
+            names = [names[device.index]]
+        environments = [{"CUDA_VISIBLE_DEVICES": name} for name in names]
+    count = jobs or len(environments)
+    threads = max(1, torch.get_num_threads() // count)
+    return [Slot(environments[number % len(environments)], threads) for number in range(count)]
 
 
 def do_here(job: Job, progress: Progress | None) -> str | None:

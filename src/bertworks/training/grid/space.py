@@ -137,7 +137,16 @@ class _Reader:
 
     def axis(self, name: str, values: Any) -> Axis:
         """The values that a text lists or spans, or that Python has already."""
-        self._check(name, values)
+        if name in _NEVER_VARIED:
+            raise SettingsError(f"{name} is no setting of a grid", fix=_NEVER_VARIED[name])
+        if name in self._fixed:
+            raise SettingsError(
+                f"{name} is in the grid, and given as {name}={shown(self._fixed[name])} too"
+            )
+        if not isinstance(values, Sequence):
+            raise SettingsError(f"{name}={shown(values)} in the grid", fix="Give a list of values.")
+        if not values or (isinstance(values, str) and not all(values.split(","))):
+            raise SettingsError(f"{name} has an empty value in the grid")
         if not isinstance(values, str):
             found = [self._settings.parse({**self._fixed, name: value}) for value in values]
             return tuple(dict.fromkeys(getattr(one, name) for one in found))
@@ -159,18 +168,6 @@ class _Reader:
     def _value(self, name: str, text: str) -> Any:
         read = self._settings.resolve(overrides=[f"{name}={text}"], **self._fixed)
         return getattr(read, name)
-
-    def _check(self, name: str, values: Any) -> None:
-        if name in _NEVER_VARIED:
-            raise SettingsError(f"{name} is no setting of a grid", fix=_NEVER_VARIED[name])
-        if name in self._fixed:
-            raise SettingsError(
-                f"{name} is in the grid, and given as {name}={shown(self._fixed[name])} too"
-            )
-        if not isinstance(values, Sequence):
-            raise SettingsError(f"{name}={shown(values)} in the grid", fix="Give a list of values.")
-        if not values or (isinstance(values, str) and not all(values.split(","))):
-            raise SettingsError(f"{name} has an empty value in the grid")
 
 
 def shown(value: Any) -> str:
@@ -195,15 +192,6 @@ def name_of(point: Mapping[str, Any]) -> str:
 
 STARTUP = 10
 """So many trials are drawn at random, before the search looks at results."""
-
-
-def require_optuna() -> None:
-    """See that a search can be made.
-
-    Raises:
-        BertworksError: optuna is not installed.
-    """
-    need("optuna", "optuna", "A search")
 
 
 def propose(
@@ -249,7 +237,8 @@ def propose(
         study.sampler = optuna.samplers.TPESampler(
             seed=(seed * 1_000_003 + number) % 2**32, n_startup_trials=STARTUP
         )
-        found.append(_point(space.axes, study.ask(distributions).params))
+        drawn = study.ask(distributions).params
+        found.append({name: _value(axis, drawn[name]) for name, axis in space.axes.items()})
     return found
 
 
@@ -268,12 +257,8 @@ def _parameter(axis: Axis, value: Any) -> Any:
     return axis.index(tuple(value) if isinstance(value, list) else value)  # as a journal has it
 
 
-def _point(axes: Mapping[str, Axis], parameters: Mapping[str, Any]) -> Point:
-    """The point with numbers that people can read: three digits are enough for a search."""
-    return {name: _value(axis, parameters[name]) for name, axis in axes.items()}
-
-
 def _value(axis: Axis, parameter: Any) -> Any:
+    """A value of optuna's as people can read it: three digits are enough for a search."""
     if not isinstance(axis, Range):
         return axis[parameter]
     if axis.is_whole:

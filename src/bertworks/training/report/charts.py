@@ -85,8 +85,7 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
                 label=curve.name,
                 solid_capstyle="round",
             )
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        _thousands(axes.xaxis)
         # Of one step, or of values that hardly differ, the ticks would have too many digits.
         first, last = axes.get_xlim()
         if last - first < 2:

@@ -1,0 +1,173 @@
+"""Models that a smaller one learns from in place of labels: classifiers, and sentence encoders.
+
+A teacher is asked once, before training. What a sentence encoder said is kept in `teacher.npy`, so
+that a run that is resumed does not ask again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..api import Model, load
+from ..errors import BertworksWarning, DataError, SettingsError
+from ..inference import engine
+from ..tables.rows import Rows
+from ..tables.schema import Columns, find_columns
+from ..tables.texts import Texts
+from ..tasks.classification import ClassificationOptions, ClassificationTask, DistilledTask
+from ..tasks.example import LabelledExample
+from ..tasks.labelled import LabelledTask, TaskOptions
+from ..tasks.retrieval.columns import RetrievalColumns, RetrievalOptions, RetrievalSettings
+from ..tasks.retrieval.distillation import StudentTask, principal_axes
+from ..tasks.texts import TEXTS, TextSettings
+from ..text.tokenizer import Tokenizer
+from .journal import TEACHER_VECTORS, RunDirectory
+from .settings import FinetuneSettings
+
+_AT_ONCE = 4096  # rows that are tokenised at a time
+
+
+def taught(
+    kind: type[LabelledTask[Any]],
+    tokenizer: Tokenizer,
+    rows: Rows,
+    options: TaskOptions,
+    settings: FinetuneSettings,
+    device: torch.device,
+    run: Path | None,
+) -> tuple[LabelledTask[Any], list[LabelledExample]]:
+    """The student's task, and the rows as its examples, with the teacher's answers for labels.
+
+    Args:
+        kind: what the student is to learn.
+        rows: texts; labels are not looked at.
+        settings: whose teacher is meant.
+        run: where a sentence encoder's vectors are kept; nowhere, if None.
+
+    Raises:
+        CheckpointError: there is no such teacher.
+        SettingsError: the task takes no teacher, or another; or an option is not for a student.
+        DataError: a row is not one of the task; or the run keeps vectors of other texts or another
+            teacher.
+        OtherRunError: the directory holds something else than a run.
+    """
+    match kind.teacher_gives:
+        case "probabilities":
+            return _by_classifier(tokenizer, rows, options, settings, device)
+        case "vectors":
+            return _by_sentence_encoder(tokenizer, rows, options, settings, device, run)
+        case None:
+            raise SettingsError(f"teacher={settings.teacher}: {kind.name} takes no teacher")
+
+
+def _by_classifier(
+    tokenizer: Tokenizer,
+    rows: Rows,
+    options: TaskOptions,
+    settings: FinetuneSettings,
+    device: torch.device,
+) -> tuple[DistilledTask, list[LabelledExample]]:
+    assert isinstance(options, ClassificationOptions) and settings.teacher is not None
+    teacher = load(settings.teacher, device=device)
+    if not isinstance(teacher.task, ClassificationTask) or teacher.task.settings.multi_label:
+        raise SettingsError(
+            f"teacher={settings.teacher}: it is no classifier of one label a row",
+            fix="Give one that `finetune classification` made.",
+        )
+    for option in ("multi_label", "balance_classes", "label_smoothing", "lm_weight"):
+        if value := getattr(options, option):
+            raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
+    found = Columns.parse(TEXTS.find(rows, options.named(TEXTS), labelled=False))
+    reader = teacher.task.reading(found, rows.name)
+    task = DistilledTask(
+        tokenizer,
+        teacher.task.settings.with_values(
+            columns=found,
+            takes_either=False,
+            **options.shared(TextSettings),
+            positive_label=options.positive_label or teacher.task.settings.positive_label,
+            class_weights=None,
+            label_smoothing=0.0,
+            lm_weight=0.0,
+        ),
+        settings.temperature,
+    )
+    examples = []
+    answers = engine.predict(teacher.network, reader, rows)  # type: ignore[arg-type]
+    for (_, answer), example in zip(answers, _unlabelled(task, rows), strict=True):
+        chances = [answer["probabilities"][label] for label in task.settings.labels]
+        examples.append(replace(example, target=np.array(chances, np.float32)))
+    return task, examples
+
+
+def _by_sentence_encoder(
+    tokenizer: Tokenizer,
+    rows: Rows,
+    options: TaskOptions,
+    settings: FinetuneSettings,
+    device: torch.device,
+    run: Path | None,
+) -> tuple[StudentTask, list[LabelledExample]]:
+    assert isinstance(options, RetrievalOptions) and settings.teacher is not None
+    for option in ("loss", "negative_columns", "symmetric"):
+        if value := getattr(options, option):
+            raise SettingsError(f"{option}={value} is not for a student, which learns from texts")
+    if settings.temperature != 1:
+        raise SettingsError(
+            f"temperature={settings.temperature} is of classifiers, and this teacher gives vectors"
+        )
+    teacher = load(settings.teacher, device=device)
+    found = find_columns(rows, text=options.text_column, labelled=False)
+    if found.pair is not None:
+        fix = "Name the column of the texts: text_column=NAME."
+        raise DataError(
+            "a student learns from texts, and these are pairs", where=rows.name, fix=fix
+        )
+    columns = RetrievalColumns(
+        query=options.query_column or "query",
+        passage=options.passage_column or "passage",
+        score=options.score_column,
+    )
+    values = {k: v for k, v in options.shared(RetrievalSettings).items() if v is not None}
+    vectors = _vectors(teacher, Texts(rows, found.text, again=True), settings, run)
+    task = StudentTask(
+        tokenizer,
+        RetrievalSettings.parse(values | {"columns": columns}),
+        found.text,
+        principal_axes(vectors),
+    )
+    examples = [replace(one, target=vectors[one.index]) for one in _unlabelled(task, rows)]
+    return task, examples
+
+
+def _vectors(
+    teacher: Model, texts: Texts, settings: FinetuneSettings, run: Path | None
+) -> NDArray[np.float32]:
+    """The teacher's vectors of length 1, `[rows, width]`, from the run if they are there."""
+    if run is None:
+        return teacher.embed(data=texts, normalize=True, precision=settings.precision)
+    RunDirectory(run).check_free()
+    run.mkdir(parents=True, exist_ok=True)
+    file = run / TEACHER_VECTORS
+    written = teacher.embed_to(file, texts, normalize=True, precision=settings.precision)
+    if written.cut:
+        what = f"teacher={settings.teacher}: {written.cut:,} texts were too long for it, and cut"
+        warnings.warn(what, BertworksWarning, stacklevel=2)
+    return np.asarray(np.load(file, mmap_mode="r"))
+
+
+def _unlabelled(task: LabelledTask[LabelledExample], rows: Rows) -> Iterator[LabelledExample]:
+    """The rows as the task's examples, without targets."""
+    done = 0
+    for chunk in engine.chunks(rows, _AT_ONCE):
+        values, places = [row.values for row in chunk], [row.where for row in chunk]
+        yield from task.examples(values, done, where=places, labelled=False)
+        done += len(chunk)
