@@ -74,12 +74,12 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
             "as ONNX"
         )
     network = PaddedNetwork(model.network).eval()
-    shape = (2, min(7, model.encoder.config.max_seqlen))
+    shape = (2, min(7, config.max_seqlen))
     inputs = {
         "input_ids": torch.ones(shape, dtype=torch.int64),
         "attention_mask": torch.ones(shape, dtype=torch.int64),
     }
-    if model.encoder.config.type_vocab_size > 1:
+    if config.type_vocab_size > 1:
         inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.int64)
     with torch.no_grad():
         names = list(network.named(**inputs))
@@ -127,12 +127,12 @@ def write_tensorflow(
     directory = Path(directory)
     if config.family != "bert":
         raise CheckpointError(f"the original release's layout has no {config.family} models")
-    if not family_of(config).pools_as_published(config):
+    family = family_of(config)
+    if not family.pools_as_published(config):
         raise CheckpointError(
             "the original release's classifiers use the first token alone, not "
             f"classifier_pooling={config.classifier_pooling}"
         )
-    family = family_of(config)
     tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
