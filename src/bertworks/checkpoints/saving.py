@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .. import files
 from ..errors import CheckpointError
-from ..files import LOCK, is_empty
+from ..files import LOCK
 from ..locks import claim
 from ..model.config import EncoderConfig
 from ..model.device import is_finite
@@ -40,18 +40,6 @@ _FILES = {
 def is_other(name: str) -> bool:
     """Whether the file of that path in a saved model's directory is no part of the model."""
     return name not in _FILES and name != LOCK
-
-
-def check_empty(directory: Path) -> None:
-    """See that a directory is new or empty.
-
-    Raises:
-        CheckpointError: it is not.
-    """
-    if directory.exists() and not is_empty(directory):
-        raise CheckpointError(
-            "the directory is not empty", where=str(directory), fix="Name one that is new or empty."
-        )
 
 
 def check_target(directory: str | Path, *, keep_others: bool = False) -> None:
