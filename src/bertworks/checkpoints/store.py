@@ -360,17 +360,12 @@ def own_tensors(network: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def _names(network: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
-    """Every name of each parameter, with the first that it has."""
-    first: dict[int, str] = {}
-    for name, parameter in network.named_parameters(remove_duplicate=False):
-        yield name, first.setdefault(id(parameter), name), parameter
-
-
 def _fill(network: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Give a network's tensors their values; those on the device "meta" become the values."""
+    first: dict[int, str] = {}
     taken: dict[str, nn.Parameter] = {}
-    for name, source, parameter in list(_names(network)):
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        source = first.setdefault(id(parameter), name)
         if source not in values:
             continue
         if not parameter.is_meta:
@@ -386,11 +381,13 @@ def _fill(network: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 def _tied_tensors(network: nn.Module, keys: KeyMap) -> dict[str, str]:
     """Their names of parameters that have two, and the other name of each."""
-    return {
-        keys.theirs(name)[0]: keys.theirs(first)[0]
-        for name, first, _ in _names(network)
-        if name != first
-    }
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        other = first.setdefault(id(parameter), name)
+        if other != name:
+            tied[keys.theirs(name)[0]] = keys.theirs(other)[0]
+    return tied
 
 
 def _why_dropped(
