@@ -13,7 +13,7 @@ from bertworks.cli.schemas import VERBS, schema_of
 from bertworks.settings import Settings
 from bertworks.settings_help import commented_yaml, describe, help_text
 from bertworks.tasks import LABELLED
-from bertworks.training.recipe import PretrainSettings, read_recipe
+from bertworks.training.recipe import PretrainSettings
 
 TASKS = LABELLED
 SCHEMAS: list[type[Settings]] = [
@@ -109,12 +109,3 @@ def test_a_file_of_all_settings_is_accepted_and_changes_nothing(
     assert kind.parse(needed | tree) == usual, "with its default"
     for key, value in tree.items():
         assert kind.parse({**needed, key: value}) == usual, key
-
-
-def test_a_recipe_s_values_are_written_as_they_are(tmp_path: Path) -> None:
-    recipe = read_recipe("tiny", data="prepared")
-    given = recipe.model_dump(mode="json", exclude_unset=True)
-    file = tmp_path / "recipe.yaml"
-    file.write_text(commented_yaml(PretrainSettings, given))
-    assert read_recipe(file) == recipe
-    assert PretrainSettings.parse(yaml.safe_load(file.read_text())) == recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias, Unpack
@@ -385,7 +385,7 @@ class Model:
         """
         self._check_workers(workers, on)
         settings["precision"] = self._precision(settings.get("precision", "auto"))
-        measure = _Evaluate(self, settings, engine.threads_of_worker(workers, on))
+        measure = partial(_measured, self, settings, engine.threads_of_worker(workers, on))
         gpus = int(next(self.network.parameters()).is_cuda)
         return list(parallel.map(measure, tables, workers=workers, on=on, gpus=gpus))
 
@@ -446,7 +446,7 @@ class Model:
         Raises:
             DataError, SettingsError: as `embed` does; or the vectors do not have the same width.
         """
-        one, other = (_of_unit_length(self._vectors(part, settings)) for part in (texts, others))
+        one, other = (of_unit_length(self._vectors(part, settings)) for part in (texts, others))
         if one.shape[1] != other.shape[1]:
             raise DataError(f"vectors of {one.shape[1]} and of {other.shape[1]} numbers")
         cosines: NDArray[np.float32] = one @ other.T
@@ -753,18 +753,13 @@ class Model:
         return answer
 
 
-@dataclass(frozen=True)
-class _Evaluate:
-    """What a worker has: a model, the settings, and the threads to run it with."""
-
-    model: Model
-    settings: EvaluateKeywords
-    threads: int | None
-
-    def __call__(self, table: Table) -> Evaluation:
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        return self.model.evaluate(table, **self.settings)
+def _measured(
+    model: Model, settings: EvaluateKeywords, threads: int | None, table: Table
+) -> Evaluation:
+    """What a worker makes of a table."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return model.evaluate(table, **settings)
 
 
 def load(
@@ -869,10 +864,7 @@ def _described_task(
     """The task that a directory's `bertworks.json` describes.
 
     Args:
-        described: what the file holds.
         task: its class, where the user names it; else the package's of its name.
-        tokenizer: the model's.
-        directory: the model's.
 
     Raises:
         SettingsError: the class that the user names cannot be had.
@@ -921,7 +913,7 @@ def _one_of(texts: Any, data: Any) -> Any:
     return texts if data is None else data
 
 
-def _of_unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def of_unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Vectors divided by their lengths; a zero vector stays one."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     found: NDArray[np.float32] = (vectors / np.where(lengths, lengths, 1)).astype(np.float32)

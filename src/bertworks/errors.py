@@ -11,7 +11,7 @@ import difflib
 import importlib
 import os
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -94,9 +94,9 @@ def brief(value: object) -> str:
     return repr(value) if isinstance(value, str) else _SHORT.repr(value)
 
 
-def some_of(names: Sequence[str]) -> str:
+def some_of(names: Sequence[str], shown_as: Callable[[str], str] = brief) -> str:
     """The first dozen of some names, and how many more there are."""
-    shown = ", ".join(map(brief, names[:MOST_NAMES])) or "none"
+    shown = ", ".join(map(shown_as, names[:MOST_NAMES])) or "none"
     more = len(names) - MOST_NAMES
     return f"{shown} and {more:,} more" if more > 0 else shown
 
@@ -114,10 +114,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     close = closest(name, valid)
     if close is not None:
         return f"The nearest valid name is {close!r}"
-    if any(set(name) & {" ", ","} for name in valid):
-        return f"Valid: {some_of(valid)}"
-    more = len(valid) - MOST_NAMES
-    return "Valid: " + ", ".join(valid[:MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+    are_plain = not any(set(name) & {" ", ","} for name in valid)
+    return f"Valid: {some_of(valid, str if are_plain else brief)}"
 
 
 _ELSEWHERE: Mapping[str, tuple[str, ...]] = {

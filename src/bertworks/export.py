@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -20,7 +22,6 @@ from . import files
 from .api import BareEncoder, Model
 from .checkpoints.bundle import write_bundle
 from .checkpoints.families import family_of
-from .checkpoints.saving import check_empty
 from .checkpoints.store import keys_of, own_tensors
 from .checkpoints.tensorflow import CHECKPOINT, CONFIG, original_tensors
 from .errors import CheckpointError, need
@@ -74,37 +75,35 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
             "as ONNX"
         )
     network = PaddedNetwork(model.network).eval()
-    shape = (2, min(7, model.encoder.config.max_seqlen))
+    shape = (2, min(7, config.max_seqlen))
     inputs = {
         "input_ids": torch.ones(shape, dtype=torch.int64),
         "attention_mask": torch.ones(shape, dtype=torch.int64),
     }
-    if model.encoder.config.type_vocab_size > 1:
+    if config.type_vocab_size > 1:
         inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.int64)
     with torch.no_grad():
         names = list(network.named(**inputs))
     rows, length = (torch.export.Dim(name) for name in ("rows", "length"))
-    with claim(directory, kind="whole directory"):
-        check_empty(directory)
-        with files.new_directory(directory, last="config.json") as new:
-            model.save(new)
-            for name in ("model.safetensors", "bertworks.json"):
-                (new / name).unlink(missing_ok=True)
-            with warnings.catch_warnings():
-                # The exporter's, about itself and about packages that nobody asked for.
-                warnings.simplefilter("ignore")
-                logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-                torch.onnx.export(
-                    network,
-                    kwargs=inputs,
-                    f=new / "model.onnx",
-                    input_names=list(inputs),
-                    output_names=names,
-                    dynamic_shapes={name: {0: rows, 1: length} for name in inputs},
-                    dynamo=True,
-                    external_data=False,
-                    verbose=False,
-                )
+    with _empty_directory(directory, last="config.json") as new:
+        model.save(new)
+        for name in ("model.safetensors", "bertworks.json"):
+            (new / name).unlink(missing_ok=True)
+        with warnings.catch_warnings():
+            # The exporter's, about itself and about packages that nobody asked for.
+            warnings.simplefilter("ignore")
+            logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+            torch.onnx.export(
+                network,
+                kwargs=inputs,
+                f=new / "model.onnx",
+                input_names=list(inputs),
+                output_names=names,
+                dynamic_shapes={name: {0: rows, 1: length} for name in inputs},
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
     return directory
 
 
@@ -127,20 +126,33 @@ def write_tensorflow(
     directory = Path(directory)
     if config.family != "bert":
         raise CheckpointError(f"the original release's layout has no {config.family} models")
-    if not family_of(config).pools_as_published(config):
+    family = family_of(config)
+    if not family.pools_as_published(config):
         raise CheckpointError(
             "the original release's classifiers use the first token alone, not "
             f"classifier_pooling={config.classifier_pooling}"
         )
-    family = family_of(config)
     tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
     kept["hidden_act"] = _ACTIVATIONS.get(kept["hidden_act"], kept["hidden_act"])
-    with claim(directory, kind="whole directory"):
-        check_empty(directory)
-        with files.new_directory(directory, last=CONFIG) as new:
-            files.write_json(new / CONFIG, kept)
-            write_bundle(new / CHECKPOINT, tensors)
-            files.write(new / "vocab.txt", "".join(f"{piece}\n" for piece in tokenizer.pieces))
+    with _empty_directory(directory, last=CONFIG) as new:
+        files.write_json(new / CONFIG, kept)
+        write_bundle(new / CHECKPOINT, tensors)
+        files.write(new / "vocab.txt", "".join(f"{piece}\n" for piece in tokenizer.pieces))
     return directory
+
+
+@contextmanager
+def _empty_directory(directory: Path, *, last: str) -> Iterator[Path]:
+    """Give a directory to fill, which becomes one that is new or empty; see `new_directory`.
+
+    Raises:
+        CheckpointError: it is neither.
+    """
+    with claim(directory, kind="whole directory"):
+        if directory.exists() and not files.is_empty(directory):
+            fix = "Name one that is new or empty."
+            raise CheckpointError("the directory is not empty", where=str(directory), fix=fix)
+        with files.new_directory(directory, last=last) as new:
+            yield new

@@ -68,13 +68,10 @@ class Settings(BaseModel):
                 raise SettingsError(
                     f"{word!r} is not of the form key=value", fix="For example: seed=1"
                 )
-            parsed: dict[str, Any] = {}
-            branch = parsed
-            *parents, leaf = key.split(".")
-            for parent in parents:
-                branch = branch.setdefault(parent, {})
             field = cls.field(key)
-            branch[leaf] = _parsed(value, None if field is None else field.annotation)
+            parsed = _parsed(value, None if field is None else field.annotation)
+            for name in reversed(key.split(".")):
+                parsed = {name: parsed}
             parsed = cls.upgraded(parsed, met)
             names = _names(parsed)
             if twice := sorted(given & names):
@@ -115,9 +112,10 @@ class Settings(BaseModel):
     def field(cls, key: str) -> FieldInfo | None:
         """The field that a dotted key, present or former, names; None if there is none."""
         name, _, rest = cls.former.get(key, key).partition(".")
-        if not rest or name not in cls.model_fields:
-            return None if rest else cls.model_fields.get(name)
-        owner = _owner(cls, [name])
+        field = cls.model_fields.get(name)
+        if not rest or field is None:
+            return None if rest else field
+        owner = group_in(field.annotation)
         if owner is None:
             return None
         return owner.field(rest) if issubclass(owner, Settings) else owner.model_fields.get(rest)
@@ -152,7 +150,7 @@ class Settings(BaseModel):
                 del found[group]
                 found |= {f"{group}.{key}": value for key, value in rest.items()}  # not valid
         for name in found.keys() & cls.model_fields.keys():
-            owner, value = _owner(cls, [name]), found[name]
+            owner, value = group_in(cls.model_fields[name].annotation), found[name]
             if isinstance(value, Mapping) and owner is not None and issubclass(owner, Settings):
                 inner_met: dict[str, str] = {}
                 found[name] = owner.upgraded(value, inner_met)
@@ -196,10 +194,6 @@ class Settings(BaseModel):
     def with_values(self, **values: Any) -> Self:
         """The same settings with some values replaced, validated again."""
         return type(self).parse({**self.model_dump(), **values})
-
-    def to_yaml(self) -> str:
-        """The resolved settings as YAML, in the order in which they are declared."""
-        return dump_yaml(self.model_dump(mode="json"))
 
 
 def with_default(
@@ -363,8 +357,8 @@ def _required(
         value = tree.get(name)
         if isinstance(value, str) and value == REQUIRED:
             yield f"{prefix}{name}", field
-        owner = _owner(cls, [name])
-        if isinstance(value, Mapping) and owner is not None and owner is not cls:
+        owner = group_in(field.annotation)
+        if isinstance(value, Mapping) and owner is not None:
             yield from _required(owner, value, f"{prefix}{name}.")
 
 
@@ -375,7 +369,10 @@ def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) 
     loc = first["loc"][:-1] if first["loc"][-1:] in _TYPES else first["loc"]
     key = ".".join(str(part) for part in loc)
     if first["type"] == "extra_forbidden":
-        owner = _owner(cls, path[:-1])
+        owner: type[BaseModel] | None = cls
+        for name in path[:-1]:
+            if owner is not None and name in owner.model_fields:
+                owner = group_in(owner.model_fields[name].annotation)
         names = list(owner.model_fields) if owner else []
         fix = nearest_setting(path[-1], names)
         return SettingsError(f"unknown setting {key!r}", where=where, fix=fix)
@@ -403,18 +400,9 @@ def _reason(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _owner(cls: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
-    """The settings class that a dotted path leads to."""
-    for name in path:
-        field = cls.model_fields.get(name)
-        if field is None:
-            continue
-        found = [
-            kind
-            for kind in (field.annotation, *get_args(field.annotation))
-            if isinstance(kind, type) and issubclass(kind, BaseModel)
-        ]
-        if not found:
-            return None
-        cls = found[0]
-    return cls
+def group_in(annotation: Any) -> type[BaseModel] | None:
+    """The settings class that a field's type holds: alone, optionally or in a list."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None

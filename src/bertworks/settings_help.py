@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from .settings import dump_yaml
+from .settings import group_in
 
 _TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
 _WIDTH = 100
 _INDENT = 30
-_Item = TypeVar("_Item", "SettingHelp", "_Field")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,10 @@ def describe(settings: type[BaseModel]) -> list[SettingHelp]:
     Settings are grouped by the class that declares them; the first line of its docstring is the
     group's title.
     """
-    return sorted_by_group(settings, _described(settings, "", {}))
+    return _by_group(settings, _described(settings))
 
 
-def sorted_by_group(settings: type[BaseModel], found: Iterable[_Item]) -> list[_Item]:
+def _by_group(settings: type[BaseModel], found: Iterable[SettingHelp]) -> list[SettingHelp]:
     """Bring the settings of a group together: first common ones, and those that the class adds."""
     common: tuple[str, ...] = getattr(settings, "common", ())
     items = list(found)
@@ -96,58 +95,32 @@ def help_text(settings: Sequence[SettingHelp], width: int = 80) -> str:
     return "\n".join(lines).strip("\n")
 
 
-def commented_yaml(settings: type[BaseModel], given: Mapping[str, Any] | None = None) -> str:
-    """Write a YAML file of all settings, each with its meaning; the defaults are commented out.
-
-    Args:
-        settings: the class that accepts the file.
-        given: values that are written as they are, not commented out, such as a recipe's.
-    """
+def commented_yaml(settings: type[BaseModel]) -> str:
+    """Write a YAML file of all settings, each with its meaning; the defaults are commented out."""
+    fields = settings.model_fields
     lines: list[str] = []
     group = None
-    for field in _top_level(settings):
-        if field.group != group:
-            lines += ["", f"# --- {field.group}"]
-            group = field.group
-        lines += _yaml_of(field, given or {})
+    for setting in _by_group(settings, (_help(settings, name) for name in fields)):
+        if setting.group != group:
+            lines += ["", f"# --- {setting.group}"]
+            group = setting.group
+        lines += _yaml_of(setting, fields[setting.key].annotation)
     return "\n".join(lines).strip() + "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A setting of the top level, with the group of settings that it holds, if it holds one."""
-
-    key: str
-    info: FieldInfo
-    group: str
-    help: SettingHelp
-    inner: type[BaseModel] | None
-
-
-def _top_level(settings: type[BaseModel]) -> list[_Field]:
-    found = []
-    for name, info in settings.model_fields.items():
-        described = _help(settings, name, info, "", {})
-        found.append(_Field(name, info, described.group, described, _settings_in(info.annotation)))
-    return sorted_by_group(settings, found)
-
-
-def _yaml_of(field: _Field, given: Mapping[str, Any]) -> list[str]:
-    name = field.key
-    if name in given:
-        value = dump_yaml({name: given[name]})
-        return [*_comment(_sentence(field.help)), *value.rstrip().splitlines()]
-    if field.inner is None:
-        line = f"{name}: " + ("REQUIRED" if field.help.required else field.help.default_text)
-        return [*_comment(_sentence(field.help)), f"# {line}"]
-    lines = [*_comment(field.help.description or field.help.group)]
-    if _is_list(field.info.annotation):
-        return [*lines, f"# {name}: {field.help.default_text}"]
-    lines.append(f"# {name}:")
-    for setting in _described(field.inner, "", {}):
-        if "." not in setting.key:
-            lines += _comment(_sentence(setting), indent="  ")
-            lines.append(f"#   {setting.key}: {setting.default_text}")
+def _yaml_of(setting: SettingHelp, annotation: Any) -> list[str]:
+    inner = group_in(annotation)
+    if inner is None:
+        value = "REQUIRED" if setting.required else setting.default_text
+        return [*_comment(_sentence(setting)), f"# {setting.key}: {value}"]
+    lines = _comment(setting.description or setting.group)
+    if _is_list(annotation):
+        return [*lines, f"# {setting.key}: {setting.default_text}"]
+    lines.append(f"# {setting.key}:")
+    for part in _described(inner):
+        if "." not in part.key:
+            lines += _comment(_sentence(part), indent="  ")
+            lines.append(f"#   {part.key}: {part.default_text}")
     return lines
 
 
@@ -161,13 +134,13 @@ def _comment(text: str, indent: str = "") -> list[str]:
 
 
 def _described(
-    settings: type[BaseModel], prefix: str, seen: Mapping[type, str]
+    settings: type[BaseModel], prefix: str = "", group: str = ""
 ) -> Iterator[SettingHelp]:
     for name, info in settings.model_fields.items():
         if info.json_schema_extra == {"hidden": True}:
             continue
-        described = _help(settings, name, info, prefix, seen)
-        inner = _settings_in(info.annotation)
+        described = _help(settings, name, prefix, group)
+        inner = group_in(info.annotation)
         if inner is None:
             yield described
             continue
@@ -175,23 +148,20 @@ def _described(
         if info.default is None:  # a group that is left out as a whole
             yield described
         title = f"{prefix}{name}: {info.description or _title(inner)}"
-        groups = dict.fromkeys(inner.__mro__, title)
-        yield from _described(inner, f"{prefix}{name}{dots}", groups)
+        yield from _described(inner, f"{prefix}{name}{dots}", title)
 
 
-def _help(
-    settings: type[BaseModel], name: str, info: FieldInfo, prefix: str, groups: Mapping[type, str]
-) -> SettingHelp:
-    owner = _owner(settings, name)
-    kind, allowed = _type_text(info)
+def _help(settings: type[BaseModel], name: str, prefix: str = "", group: str = "") -> SettingHelp:
+    """One setting; its group is of that title, or the class that declares it."""
+    info = settings.model_fields[name]
     return SettingHelp(
         key=f"{prefix}{name}",
-        type=kind,
-        allowed=allowed,
+        type=_named(info.annotation),
+        allowed=_bounds(info),
         default=None if info.is_required() else info.get_default(call_default_factory=True),
         required=info.is_required(),
         description=info.description or "",
-        group=groups.get(owner) or _title(owner),
+        group=group or _title(_owner(settings, name)),
     )
 
 
@@ -211,23 +181,12 @@ def _title(settings: type[BaseModel]) -> str:
     return text.removesuffix(".")
 
 
-def _settings_in(annotation: Any) -> type[BaseModel] | None:
-    """The settings class that an annotation holds, alone, optionally or as a list."""
-    kinds = [annotation, *_members(annotation)]
-    found = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-    return found[0] if found else None
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) is not Literal else ()
-
-
 def _is_list(annotation: Any) -> bool:
     return get_origin(annotation) is tuple
 
 
-def _type_text(info: FieldInfo) -> tuple[str, str]:
-    """A field's type, and the bounds of its values."""
+def _bounds(info: FieldInfo) -> str:
+    """The bounds of a field's values; empty if there are none."""
     bounds, length = [], []
     for rule in info.metadata:
         for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
@@ -235,7 +194,7 @@ def _type_text(info: FieldInfo) -> tuple[str, str]:
                 bounds.append(f"{sign} {getattr(rule, name)}")
         if isinstance(rule, annotated_types.MinLen) and rule.min_length:
             length.append("not empty")
-    return _named(info.annotation), ", ".join([*bounds, *length])
+    return ", ".join([*bounds, *length])
 
 
 def _named(annotation: Any) -> str:

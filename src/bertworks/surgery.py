@@ -22,7 +22,7 @@ from torch import Tensor
 from .api import BareEncoder, Model
 from .errors import DataError, SettingsError
 from .inference.engine import chunks
-from .model.config import EncoderConfig
+from .tasks.task import Network, Task
 from .text.definition import AddedPiece, Definition, Frame, WordPieceDefinition
 from .text.tokenizer import Tokenizer
 from .text.tree import TreeDefinition
@@ -34,7 +34,7 @@ _ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_h
 GPT_FRAME = Frame(("_start_",), ("_delimiter_",), ("_classify_",), 0)
 """GPT's pieces around a text, or around and between two, in the names of the original code."""
 
-_POSITIONS = "encoder.embeddings.position_embeddings.weight"
+_POSITIONS = ("encoder.embeddings.position_embeddings.weight",)
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model
     config = model.encoder.config
     known, size = model.tokenizer.vocab_size, max(config.vocab_size, tokenizer.vocab_size)
 
-    def change(name: str, tensor: Tensor) -> Tensor:
-        if name not in _ROWS:
-            return tensor
+    def change(tensor: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(seed)  # the same for a matrix of two names
         taken = tensor.new_zeros(size, *tensor.shape[1:])
         taken[: len(tensor)] = tensor
@@ -76,7 +74,7 @@ def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model
             new.normal_(0, config.initializer_range, generator=generator)
         return taken
 
-    return _rebuilt(model, tokenizer, config.with_values(vocab_size=size), change)
+    return _rebuilt(model, tokenizer, _ROWS, change, vocab_size=size)
 
 
 def add_tokens(model: Model, words: Iterable[str]) -> Addition:
@@ -95,14 +93,12 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
     if isinstance(definition, TreeDefinition):
         return _add_to_tree(model, definition, list(words))
     assert isinstance(definition, WordPieceDefinition)
-    pieces = list(definition.base_pieces)
-    free = [n for n in model.tokenizer.unused_ids.tolist() if n < len(pieces)]
+    pieces, before = list(definition.base_pieces), len(definition.base_pieces)
+    free = [n for n in model.tokenizer.unused_ids.tolist() if n < before]
     sources: dict[int, list[int]] = {}  # ids of the former pieces, by the new id
-    later: list[AddedPiece] = []
-    appended: list[tuple[str, list[int]]] = []
+    several: dict[str, list[int]] = {}  # and by the new pieces that are several words
     added: list[str] = []
     known: list[str] = []
-    reused = 0
     for number, word in enumerate(words, 1):
         parts = definition.normalization.words(word, where=f"word {number}")
         if not parts:
@@ -114,49 +110,24 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
         if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or piece in added:
             known.append(word)
             continue
-        if len(parts) == 1 and free:
-            at = free.pop(0)
-            pieces[at] = piece
-            sources[at] = former
-            reused += 1
-        else:
-            appended.append((piece, former))
         if len(parts) > 1:
-            later.append(AddedPiece(piece, single_word=True))
+            several[piece] = former
+        elif free:
+            pieces[free[0]] = piece
+            sources[free.pop(0)] = former
+        else:
+            sources[len(pieces)] = former
+            pieces.append(piece)
         added.append(piece)
-    return Addition(
-        _with_pieces(model, definition, pieces, later, appended, sources),
-        tuple(added),
-        tuple(known),
-        reused,
-    )
-
-
-def _with_pieces(
-    model: Model,
-    definition: WordPieceDefinition,
-    pieces: list[str],
-    later: list[AddedPiece],
-    appended: list[tuple[str, list[int]]],
-    sources: dict[int, list[int]],
-) -> Model:
-    """The model with some pieces in place of others, and more behind them."""
-    behind = {piece.content for piece in later}
-    whole = [(text, former) for text, former in appended if text not in behind]
-    tail = [(text, former) for text, former in appended if text in behind]
-    before = len(definition.base_pieces)
-    old_added = len(definition.added)
-    order = [*range(before)]
-    for text, former in whole:
-        sources[len(pieces)] = former
-        pieces.append(text)
-        order.append(-1)
-    order += range(before, before + old_added)
-    for _, former in tail:
-        sources[len(order)] = former
-        order.append(-1)
-    changed = replace(definition, base_pieces=tuple(pieces), added=(*definition.added, *later))
-    return _with_rows(model, Tokenizer(changed), order, sources)
+    reused = sum(at < before for at in sources)
+    order = [*range(before), *[-1] * (len(pieces) - before)]
+    order += range(before, before + len(definition.added))
+    sources |= enumerate(several.values(), len(order))
+    order += [-1] * len(several)
+    behind = (AddedPiece(piece, single_word=True) for piece in several)
+    changed = replace(definition, base_pieces=tuple(pieces), added=(*definition.added, *behind))
+    new = _with_rows(model, Tokenizer(changed), order, sources)
+    return Addition(new, tuple(added), tuple(known), reused)
 
 
 def _add_to_tree(model: Model, definition: TreeDefinition, words: list[str]) -> Addition:
@@ -172,18 +143,15 @@ def _with_rows(
     model: Model, tokenizer: Tokenizer, order: list[int], sources: dict[int, list[int]]
 ) -> Model:
     """The model with a row for each piece: the row of before, or the mean of its sources'."""
-    config = model.encoder.config
-    rows = order + list(range(len(order), config.vocab_size))  # rows that no piece has
+    rows = order + list(range(len(order), model.encoder.config.vocab_size))  # that no piece has
 
-    def change(name: str, tensor: Tensor) -> Tensor:
-        if name not in _ROWS:
-            return tensor
+    def change(tensor: Tensor) -> Tensor:
         taken = tensor[torch.tensor([max(row, 0) for row in rows])].clone()
         for new, former in sources.items():
             taken[new] = tensor[torch.tensor(former)].mean(0)
         return taken
 
-    return _rebuilt(model, tokenizer, config.with_values(vocab_size=len(rows)), change)
+    return _rebuilt(model, tokenizer, _ROWS, change, vocab_size=len(rows))
 
 
 def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
@@ -209,14 +177,7 @@ def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
         changed, kept = keep_pieces(tokenizer.definition, used)
     else:
         changed, kept = _keep_wordpieces(tokenizer, used)
-    rows = torch.tensor(kept)
-    config = model.encoder.config.with_values(vocab_size=len(kept))
-    return _rebuilt(
-        model,
-        Tokenizer(changed),
-        config,
-        lambda name, tensor: tensor[rows] if name in _ROWS else tensor,
-    )
+    return _rebuilt(model, Tokenizer(changed), _ROWS, _take(kept), vocab_size=len(kept))
 
 
 def _keep_wordpieces(
@@ -259,30 +220,32 @@ def extend_positions(model: Model, positions: int) -> Model:
         raise SettingsError(f"the model has {config.max_seqlen} positions already")
     offset, length = config.position_offset, config.max_seqlen
     rows = [*range(offset), *(offset + at % length for at in range(positions))]
-    taken = torch.tensor(rows)
-    return _rebuilt(
-        model,
-        model.tokenizer,
-        config.with_values(max_position_embeddings=offset + positions),
-        lambda name, tensor: tensor[taken] if name == _POSITIONS else tensor,
-    )
+    changed = {"max_position_embeddings": offset + positions}
+    return _rebuilt(model, model.tokenizer, _POSITIONS, _take(rows), **changed)
+
+
+def _take(rows: list[int]) -> Callable[[Tensor], Tensor]:
+    """What takes these rows of a matrix."""
+    at = torch.tensor(rows)
+    return lambda tensor: tensor[at]
 
 
 def _rebuilt(
     model: Model,
     tokenizer: Tokenizer,
-    config: EncoderConfig,
-    change: Callable[[str, Tensor], Tensor],
+    names: tuple[str, ...],
+    change: Callable[[Tensor], Tensor],
+    **geometry: int,
 ) -> Model:
-    """A model of another geometry, its parameters made from the old one's."""
-    task: Any = None
-    if model.task is not None:
+    """A model of another geometry: the parameters of these names are made from the old one's."""
+    config = model.encoder.config.with_values(**geometry)
+    task: Task[Any] | None = None
+    network: Network | BareEncoder
+    if model.task is None:
+        network = BareEncoder(config, pooler=model.encoder.pooler is not None)
+    else:
         task = type(model.task).from_dict(model.task.to_dict(), tokenizer)
-    network = (
-        BareEncoder(config, pooler=model.encoder.pooler is not None)
-        if task is None
-        else task.network(config)
-    )
+        network = task.network(config)
     state = model.network.state_dict()
-    network.load_state_dict({name: change(name, tensor) for name, tensor in state.items()})
+    network.load_state_dict(state | {name: change(state[name]) for name in state.keys() & names})
     return Model(tokenizer, task, network.eval(), sentence=model.sentence)

@@ -19,7 +19,7 @@ from jaxtyping import Float32
 from torch import nn
 
 from . import files
-from .api import Model
+from .api import Model, of_unit_length
 from .corpus.lines import ReadCounts, Reading, read_lines
 from .errors import DataError
 from .model.config import STATIC, EncoderConfig
@@ -155,9 +155,7 @@ class WordVectors:
 
     @cached_property
     def _unit(self) -> Float32[np.ndarray, "words width"]:
-        lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
-        unit: np.ndarray = self.vectors / np.where(lengths, lengths, 1)
-        return unit
+        return of_unit_length(self.vectors)
 
     def _place(self, word: str) -> int:
         if word not in self._places:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model.config import EncoderConfig
 from .family import NO_DECODER, Family, constants, embedding_keys, key_map, layer_keys, same_names
 from .heads import task_classes, task_tensors
 
@@ -52,10 +51,6 @@ def _bert_spelled(raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "is_decoder": "causal" if raw.get("is_decoder") else "bidirectional"}
 
 
-def _bert_extra(config: EncoderConfig) -> dict[str, Any]:
-    return {"is_decoder": config.attention == "causal"}
-
-
 _MUST_BE = {"position_embedding_type": "absolute", **NO_DECODER}
 _BARE = ("embeddings.", "encoder.", "pooler.")
 
@@ -68,7 +63,7 @@ BERT = Family(
     classes={**bert_classes("Bert"), "causal-lm": "BertLMHeadModel"},
     must_be={name: value for name, value in _MUST_BE.items() if name != "is_decoder"},
     spelled=_bert_spelled,
-    extra=_bert_extra,
+    extra=lambda config: {"is_decoder": config.attention == "causal"},
     dropped=bert_dropped("bert"),
 )
 
@@ -76,10 +71,6 @@ BERT = Family(
 def _ernie_spelled(raw: dict[str, Any]) -> dict[str, Any]:
     """Without `use_task_id` there are no embeddings of tasks, whatever number is written."""
     return raw if raw.get("use_task_id") else {**raw, "task_type_vocab_size": 0}
-
-
-def _ernie_extra(config: EncoderConfig) -> dict[str, Any]:
-    return {"use_task_id": config.task_type_vocab_size > 0}
 
 
 ERNIE = Family(
@@ -97,6 +88,6 @@ ERNIE = Family(
     defaults={"task_type_vocab_size": 3},
     must_be=_MUST_BE,
     spelled=_ernie_spelled,
-    extra=_ernie_extra,
+    extra=lambda config: {"use_task_id": config.task_type_vocab_size > 0},
     dropped=bert_dropped("ernie"),
 )

@@ -267,12 +267,12 @@ def _packed_block(entries: list[tuple[bytes, bytes]]) -> bytes:
     restarts: list[int] = []
     before = b""
     for number, (key, value) in enumerate(entries):
-        shared = 0
         if number % _RESTART == 0:
             restarts.append(len(block))
-        else:
-            while shared < min(len(before), len(key)) and before[shared] == key[shared]:
-                shared += 1
+            before = b""
+        shared = 0
+        while shared < min(len(before), len(key)) and before[shared] == key[shared]:
+            shared += 1
         block += varint(shared) + varint(len(key) - shared) + varint(len(value))
         block += key[shared:] + value
         before = key

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model.config import EncoderConfig
 from .family import NO_DECODER, Family, constants, embedding_keys, key_map, layer_keys, same_names
 from .heads import task_classes, task_tensors
 
@@ -13,10 +12,6 @@ def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
     """Embeddings as wide as the layers are not mapped to their width."""
     same = raw.get("embedding_size") == raw.get("hidden_size")
     return {**raw, "embedding_size": None} if same else raw
-
-
-def _extra(config: EncoderConfig) -> dict[str, Any]:
-    return {"embedding_size": config.embedding_width}
 
 
 ELECTRA = Family(
@@ -65,7 +60,7 @@ ELECTRA = Family(
     },
     spelled=_spelled,
     settled=_spelled,
-    extra=_extra,
+    extra=lambda config: {"embedding_size": config.embedding_width},
     dropped=(
         *constants("electra."),
         (r"generator_(predictions|lm_head)\..*", "the generator's head, which this task has not"),

@@ -73,7 +73,6 @@ class Family:
         dropouts: the key of `config.json` from which the head of a task, a key of `classes`, reads
             its dropout; none for a head whose dropout is that of the layers.
         dropped: patterns of their tensors that may stay unused, and why.
-        rename: brings a tensor's name in today's spelling, the prefix aside.
     """
 
     name: str
@@ -95,7 +94,6 @@ class Family:
         )
     )
     dropped: tuple[tuple[str, str], ...] = ()
-    rename: Callable[[str], str] = str
 
     def read_config(self, raw: Raw, *, where: str) -> EncoderConfig:
         """The geometry that a `config.json` describes.
@@ -148,7 +146,6 @@ class Family:
     def normalize_name(self, name: str) -> str:
         """A tensor's name in today's spelling: with its prefix, without gamma and beta."""
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        name = self.rename(name)
         return self.prefix + name if name.startswith(self.bare) else name
 
     @property

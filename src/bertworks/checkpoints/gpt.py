@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model.config import EncoderConfig
 from .family import Family, key_map
 
 _LAYER = "transformer.h.{}"
@@ -17,10 +16,6 @@ def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
     if values["afn"] == "gelu":
         values["afn"] = "gelu_new"
     return values
-
-
-def _extra(config: EncoderConfig) -> dict[str, Any]:
-    return {"afn": "gelu" if config.hidden_act == "gelu_new" else config.hidden_act}
 
 
 GPT = Family(
@@ -92,7 +87,7 @@ GPT = Family(
         "layer_norm_epsilon": 1e-5,
     },
     spelled=_spelled,
-    extra=_extra,
+    extra=lambda config: {"afn": config.hidden_act.removesuffix("_new")},
     dropped=(
         (r"transformer\.h\.\d+\.attn\.bias", "a constant that older releases saved"),
         (r"transformer\.position_ids", "a constant that older releases saved"),

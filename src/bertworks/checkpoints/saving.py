@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .. import files
 from ..errors import CheckpointError
-from ..files import LOCK, is_empty
+from ..files import LOCK
 from ..locks import claim
 from ..model.config import EncoderConfig
 from ..model.device import is_finite
@@ -40,18 +40,6 @@ _FILES = {
 def is_other(name: str) -> bool:
     """Whether the file of that path in a saved model's directory is no part of the model."""
     return name not in _FILES and name != LOCK
-
-
-def check_empty(directory: Path) -> None:
-    """See that a directory is new or empty.
-
-    Raises:
-        CheckpointError: it is not.
-    """
-    if directory.exists() and not is_empty(directory):
-        raise CheckpointError(
-            "the directory is not empty", where=str(directory), fix="Name one that is new or empty."
-        )
 
 
 def check_target(directory: str | Path, *, keep_others: bool = False) -> None:
@@ -102,19 +90,16 @@ def save_model(
     dtype: torch.dtype = torch.float32,
     keep_others: bool = False,
 ) -> Path:
-    """Write a model; one that is there is replaced once the new one is complete.
+    """Write a model, as `Model.save` does; one that is there is replaced once the new one is whole.
 
     Args:
-        directory: where to; new, empty, or a saved model's. See `files.new_directory` for where
-            the former model is if the program is killed while it is replaced.
+        directory: see `files.new_directory` for where the former model is if the program is killed
+            while it is replaced.
         model_class: which class of the family's opens the model: a key of `Family.classes`.
         config_entries: what the task adds to `config.json` (`id2label`).
         head_dropout: before the task's output layer, where it is not the family's usual.
-        sentence: how a sentence encoder makes vectors; None if it is none.
         dtype: of the weights in the file; int8 is that of the layers' linear maps (see
             `weights.CODES`), with bfloat16 for the rest.
-        keep_others: keep the files in the directory that are no part of a saved model, rather than
-            refuse to save there.
 
     Raises:
         CheckpointError: the directory holds something else, the family has no place for the model,

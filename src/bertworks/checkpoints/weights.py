@@ -54,11 +54,8 @@ def read_weights(
     Raises:
         CheckpointError: there are no weights, or a file is damaged, or holds more than weights.
     """
-    for name in (SAFETENSORS, PYTORCH):
-        files = _files(directory, name)
-        if files:
-            break
-    else:
+    files = _files(directory, SAFETENSORS) or _files(directory, PYTORCH)
+    if not files:
         raise CheckpointError(f"there is no {SAFETENSORS} and no {PYTORCH}", where=str(directory))
     tensors: dict[str, Tensor] = {}
     for file in files:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..api import of_unit_length
 from ..inference.activations import is_awaited
 from .failures import invalid
 from .gate import RequestContext, Turnstile
@@ -293,10 +294,7 @@ def finished(
 ) -> NDArray[np.float32]:
     """Vectors cut, then brought to length 1; a zero vector stays one."""
     vectors = np.ascontiguousarray(vectors[:, :dimensions])
-    if normalize:
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = (vectors / np.where(lengths, lengths, 1)).astype(np.float32)
-    return vectors
+    return of_unit_length(vectors) if normalize else vectors
 
 
 async def encoded(vectors: Sequence[NDArray[np.float32]], form: str = "float") -> list[Any]:
