@@ -19,7 +19,7 @@ from torch import nn
 from bertworks import finetune, load
 from bertworks.errors import CheckpointError
 from bertworks.inference.form import FrozenLayer, frozen_form
-from bertworks.inference.native import FrozenNativeLayer
+from bertworks.inference.native import FrozenNativeEncoder, FrozenNativeLayer
 from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
 from bertworks.model.layers import Linear
@@ -144,6 +144,31 @@ def test_batches_of_rows_and_threads_change_no_bit(precision):
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
     assert torch.equal(states(encoder, pack(*range(1, 60), 1100), precision), found[0][:2870])
+
+
+@needs_kernels
+@pytest.mark.parametrize("values", [{}, {"num_hidden_groups": 1}])
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_all_layers_at_once_give_what_they_give_one_by_one(precision, values):
+    packed = pack(3, 17, 600, 40)
+    form = frozen_form(encoder_of(**values), precision)
+    assert type(form) is FrozenNativeEncoder
+    with torch.inference_mode():
+        *_, last = form.hidden_states(packed)
+        assert torch.equal(form(packed), last)
+
+
+@needs_kernels
+def test_hooks_of_layers_are_called():
+    encoder, packed, seen = encoder_of(), pack(5), []
+    with torch.inference_mode():
+        before = frozen_form(encoder, "bf16")(packed)
+        hook = encoder.layers[1].register_forward_hook(lambda *_: seen.append(1))
+        assert torch.equal(frozen_form(encoder, "bf16")(packed), before)
+        assert seen == [1]
+        hook.remove()
+        frozen_form(encoder, "bf16")(packed)
+    assert seen == [1]
 
 
 @needs_kernels

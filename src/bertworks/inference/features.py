@@ -116,8 +116,7 @@ class States:
     def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:
         """The vector of each token, in the order of the pack."""
         with torch.inference_mode():
-            states = self.frozen_encoder().hidden_states(packed)
-            return torch.cat(self.parts(states, lambda hidden: hidden), -1)
+            return torch.cat(self.parts(packed, lambda hidden: hidden), -1)
 
     def frozen_encoder(self) -> Encoder:
         """The encoder in its frozen form."""
@@ -125,18 +124,24 @@ class States:
         return frozen_form(self.network, engine.precision, engine.deterministic).encoder
 
     def parts(
-        self, states: Iterable[Tensor], reduce: Callable[[Tensor], Tensor]
+        self, packed: Packed, reduce: Callable[[Tensor], Tensor]
     ) -> list[Float[Tensor, "vectors width"]]:
         """What is laid side by side: of each layer, or of all together, once it is reduced."""
-        layers = self.layers
+        layers, encoder = self.layers, self.frozen_encoder()
+        last = self.config.num_hidden_layers
+        states: Iterable[tuple[int, Tensor]]
+        if layers == [last]:  # by a call of its own, which may compute all layers at once
+            states = [(last, encoder(packed))]
+        else:
+            states = enumerate(encoder.hidden_states(packed))
         if self.settings.combine == "concat":
             found: dict[int, Tensor] = {}
-            for number, hidden in enumerate(states):
+            for number, hidden in states:
                 if number in layers:
                     found[number] = reduce(hidden.float())
             return [found[layer] for layer in layers]
         total: Tensor | None = None
-        for number, hidden in enumerate(states):
+        for number, hidden in states:
             if number in layers:
                 weighted = layers.count(number) * hidden.float()
                 total = weighted if total is None else total + weighted
@@ -224,12 +229,11 @@ class Embedder(States):
         return found
 
     def _vectors(self, packed: Packed) -> Float[Tensor, "sequences width"]:
-        encoder = self.frozen_encoder()
         if self.pooling == "pooler":
+            encoder = self.frozen_encoder()
             vectors = encoder.pooled(encoder(packed), packed).float()
         else:
-            states = encoder.hidden_states(packed)
-            parts = self.parts(states, lambda hidden: pool(hidden, packed, self.pooling))
+            parts = self.parts(packed, lambda hidden: pool(hidden, packed, self.pooling))
             vectors = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 

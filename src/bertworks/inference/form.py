@@ -35,7 +35,7 @@ from ..model.eight_bits import CalibratedLinear, QuantizedLinear
 from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
 from ..model.heads import MLMHead
 from ..model.layers import ACTIVATIONS, Embeddings, Linear
-from .native import FrozenNativeLayer, native_layers
+from .native import FrozenNativeEncoder, FrozenNativeLayer, native_layers
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -322,6 +322,7 @@ class _Freezing:
         self.twins[module] = twin
         if isinstance(twin, Encoder):
             twin.compute_dtype = dtype
+            FrozenNativeEncoder.prepare(twin)
         elif isinstance(twin, MLMHead) and dtype is not None:
             cast = {
                 name: None if part is None else nn.Parameter(part.to(dtype), requires_grad=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -14,15 +14,16 @@ from ..model.eight_bits import codes_of
 from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
 from ..model.layers import ACTIVATIONS as ACTIVATION_OF
 from ..model.layers import LayerNorm, Linear
-from ..native.layer import ACTIVATIONS, NativeLayer, NativeMap
+from ..native.layer import ACTIVATIONS, NativeLayer, NativeLayers, NativeMap
 from ..native.library import PANEL, has_kernels
-from ..packed import Packed
+from ..packed import Packed, Sequences
 
 
 class FrozenNativeLayer(Layer):
     """The same in one call, in bfloat16."""
 
-    native: NativeLayer
+    weights: NativeLayer
+    native: NativeLayers
 
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
@@ -38,12 +39,43 @@ class FrozenNativeLayer(Layer):
         packed = _eight_bit_map if int8 else _bfloat16_map
         layer.__class__ = FrozenNativeLayer
         assert isinstance(layer, FrozenNativeLayer)
-        layer.native = NativeLayer(
+        layer.weights = NativeLayer(
             [packed(linear) for linear in parts.maps],
             [(norm.weight, _bias(norm), norm.eps) for norm in parts.norms],
             config.num_attention_heads,
             config.hidden_act,
         )
+        layer.native = NativeLayers([layer.weights])
+
+
+class FrozenNativeEncoder(Encoder):
+    """The same with all layers in one call, if their outputs are not asked for."""
+
+    native: NativeLayers
+    hooks: list[Mapping[int, Any]]  # those of each layer, which are to be called
+
+    def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
+        if not isinstance(packed, Packed) or any(self.hooks):
+            return super().forward(packed)
+        hidden = next(self.hidden_states(packed))
+        return self.native(hidden, packed)
+
+    @staticmethod
+    def prepare(encoder: Encoder) -> None:
+        """Make an encoder whose layers native code computes one that computes them at once."""
+        groups = encoder.config.layer_groups
+        weights = [
+            layer.weights for layer in encoder.layers if isinstance(layer, FrozenNativeLayer)
+        ]
+        if type(encoder) is Encoder and len(weights) == len(encoder.layers):
+            encoder.__class__ = FrozenNativeEncoder
+            assert isinstance(encoder, FrozenNativeEncoder)
+            encoder.native = NativeLayers([weights[group] for group in groups])
+            encoder.hooks = [
+                hooks
+                for layer in encoder.layers
+                for hooks in (layer._forward_hooks, layer._forward_pre_hooks)
+            ]
 
 
 def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> list[Layer]:

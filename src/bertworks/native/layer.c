@@ -289,13 +289,15 @@ static int64_t end_of_batch(const int32_t *edges, int64_t sequences, int64_t fir
     return end;
 }
 
-/* `result` is what the layer makes of `hidden`, both [tokens, width] of sequences laid end to end.
+/* `result` is what layers of one geometry, one after the other, make of `hidden`, both
+   [tokens, width] of sequences laid end to end.
 
    `edges` are where the sequences begin, and the end of the last. `parallel` runs a function in
    at most so many threads, the caller among them. Returns 0, or 1 where there is no memory. */
-int bertworks_layer(const layer *net, const bf16 *hidden, bf16 *result, const int32_t *edges,
-                    int64_t sequences, int64_t threads, parallel_fn parallel) {
-    int64_t width = net->output.outputs, inner = net->inner.outputs, rows = 0, end;
+int bertworks_layers(const layer *nets, int64_t layers, const bf16 *hidden, bf16 *result,
+                     const int32_t *edges, int64_t sequences, int64_t threads,
+                     parallel_fn parallel) {
+    int64_t width = nets->output.outputs, inner = nets->inner.outputs, rows = 0, end;
     int64_t widest = inner > width ? inner : width;
     int64_t bytes_of_row = 2 * (3 * width + width + width + inner) + 4 * width + 4 + widest;
     int64_t most = BATCH_BYTES / bytes_of_row;
@@ -303,8 +305,8 @@ int bertworks_layer(const layer *net, const bf16 *hidden, bf16 *result, const in
         end = end_of_batch(edges, sequences, first, most);
         if (edges[end] - edges[first] > rows) rows = edges[end] - edges[first];
     }
-    job all = {.net = net, .width = width};
-    all.all.scratch_bytes = attention_bytes(longest_of(edges, sequences), width / net->heads);
+    job all = {.width = width};
+    all.all.scratch_bytes = attention_bytes(longest_of(edges, sequences), width / nets->heads);
     int64_t bytes = rows * bytes_of_row + threads * all.all.scratch_bytes + 16 * LINE;
     char *memory = aligned_alloc(LINE, bytes / LINE * LINE), *free_from = memory;
     if (!memory) return 1;
@@ -323,7 +325,10 @@ int bertworks_layer(const layer *net, const bf16 *hidden, bf16 *result, const in
         all.rows = edges[end] - edges[first];
         all.hidden = hidden + edges[first] * width;
         all.result = result + edges[first] * width;
-        run_team(&all.all, layer_work, &all, threads, parallel);
+        for (all.net = nets; all.net < nets + layers; all.net++) {
+            run_team(&all.all, layer_work, &all, threads, parallel);
+            all.hidden = all.result; /* which is written when all of it was read */
+        }
     }
     free(memory);
     return 0;

@@ -1,9 +1,9 @@
-"""A layer of an encoder in one call of native code, for inference."""
+"""Layers of an encoder in one call of native code, for inference."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref, c_float, c_void_p
+from ctypes import c_float, c_void_p
 from dataclasses import dataclass
 
 import torch
@@ -74,7 +74,7 @@ class NativeMap:
 
 
 class NativeLayer:
-    """A layer: `self(hidden, layout)`.
+    """The weights of a layer, for `NativeLayers`.
 
     Args:
         maps: four: query, key and value; attention's output; the two feed-forward maps.
@@ -90,10 +90,9 @@ class NativeLayer:
         heads: int,
         activation: str,
     ) -> None:
-        self._run, self._parallel = library().bertworks_layer, parallel()
         self._norms = [_floats(part) for weight, bias, _ in norms for part in (weight, bias)]
         self._maps = maps
-        self._layer = Layer(
+        self.described = Layer(
             (Map * 4)(*(one.described() for one in maps)),
             (c_void_p * 4)(*(part.data_ptr() for part in self._norms)),
             (c_float * 2)(*(epsilon for *_, epsilon in norms)),
@@ -102,10 +101,19 @@ class NativeLayer:
             maps[0].scales is not None,
         )
 
+
+class NativeLayers:
+    """Layers of one geometry, one after the other: `self(hidden, layout)`."""
+
+    def __init__(self, layers: Sequence[NativeLayer]) -> None:
+        self._run, self._parallel = library().bertworks_layers, parallel()
+        self._layers = layers
+        self._described = (Layer * len(layers))(*(layer.described for layer in layers))
+
     def __call__(
         self, hidden: Float[Tensor, "tokens hidden_size"], layout: Layout
     ) -> Float[Tensor, "tokens hidden_size"]:
-        """The layer's output, bfloat16 as `hidden`; rows after the last sequence are zeros.
+        """The last layer's output, bfloat16 as `hidden`; rows after the last sequence are zeros.
 
         Raises:
             MemoryError: there is no room for what lies between.
@@ -116,14 +124,14 @@ class NativeLayer:
         result = torch.empty_like(hidden)
         if last < len(hidden):
             result[last:].zero_()
-        threads = torch.get_num_threads()
         failed = self._run(
-            byref(self._layer),
+            self._described,
+            len(self._layers),
             hidden.data_ptr(),
             result.data_ptr(),
             edges.data_ptr(),
             len(edges) - 1,
-            threads,
+            torch.get_num_threads(),
             self._parallel,
         )
         if failed:

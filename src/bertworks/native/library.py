@@ -129,11 +129,11 @@ def library() -> Any:
         *(c_int64, c_void_p),
     )
     found.bertworks_pack.restype = None
-    found.bertworks_layer.argtypes = (
-        *(POINTER(Layer), c_void_p, c_void_p, c_void_p, c_int64),
+    found.bertworks_layers.argtypes = (
+        *(POINTER(Layer), c_int64, c_void_p, c_void_p, c_void_p, c_int64),
         *(c_int64, c_void_p),
     )
-    found.bertworks_layer.restype = c_int
+    found.bertworks_layers.restype = c_int
     found.bertworks_attention.argtypes = (
         *(POINTER(Attention), c_void_p, c_int64, c_void_p, c_void_p),
         *(c_int64, c_void_p),
