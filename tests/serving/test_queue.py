@@ -443,14 +443,6 @@ def test_while_a_batch_is_computed_others_gather_and_closing_loses_none() -> Non
         submit(queue, upper, "x")
 
 
-def test_what_is_not_drained_is_refused() -> None:
-    queue, upper = Queue(), Upper()
-    ticket = submit(queue, upper, "a")
-    queue.close(drain=False)
-    with pytest.raises(ClosedError, match="stopped"):
-        outcomes(ticket)
-
-
 def test_a_fault_of_the_queue_itself_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a bug")

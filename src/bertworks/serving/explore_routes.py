@@ -20,9 +20,10 @@ from ..explorer.needs import missing
 from ..explorer.page import POLICY, assets
 from .failures import RequestError
 from .gate import PAGE_FILES
+from .job import job_of, reply, service_of
 from .models import Models
 from .schemas import StrictRequest
-from .service import Service, context_of, reply, service_of
+from .service import Service
 
 Number = Annotated[int, Field(ge=0, le=100_000)]
 Numbers = Annotated[list[Number], Field(max_length=128)]
@@ -156,7 +157,7 @@ async def models(request: Request, model: str | None = None) -> Response:
     """The models, which views each has, and why it lacks the others; `model` is loaded first."""
     service = service_of(request)
     if model is not None:
-        await service.model(request, model)
+        await job_of(request, model)
     every = service.models
     found = await asyncio.to_thread(lambda: [_entry(every, name) for name in every.sources])
     return reply(request, {**LIMITS, "models": found})
@@ -181,17 +182,16 @@ def _elsewhere(every: Models, view: str) -> str:
 
 def _add(view: str, schema: type[StrictRequest], compute: Callable[..., dict[str, Any]]) -> None:
     async def answer(body: Any, request: Request) -> Response:
-        service = service_of(request)
-        served = await service.model(request, body.model)
+        job = await job_of(request, body.model)
         values = body.model_dump(exclude={"model"})
         if values.get("target") is not None:
             values["target"] = {k: v for k, v in values["target"].items() if v is not None}
-        _check(service, values)
-        if (reason := missing(served.model, view)) is not None:
-            message = str(reason) + _elsewhere(service.models, view)
+        _check(job.service, values)
+        if (reason := missing(job.served.model, view)) is not None:
+            message = str(reason) + _elsewhere(job.service.models, view)
             raise RequestError(424, "Backend", message, "model")
-        found = await service.lane.run(
-            lambda: compute(served.model, **values), context_of(request).deadline
+        found = await job.service.lane.run(
+            lambda: compute(job.served.model, **values), job.context.deadline
         )
         return reply(request, found)
 
@@ -208,7 +208,7 @@ def _check(service: Service, values: dict[str, Any]) -> None:
     """
     for field in ("text", "pair", "other", "word"):
         if values.get(field) is not None:
-            service.check_texts(field, [values[field]], single=True)
+            service.check_text(field, values[field])
     if "texts" in values:
         service.check_texts("texts", values["texts"])
 

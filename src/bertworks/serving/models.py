@@ -23,15 +23,13 @@ from ..tasks.task import Network, Task
 from ..tasks.texts import TextTask
 from .runners import (
     WHOLE,
-    AnswerRunner,
     EmbedRunner,
     GenerateRunner,
-    MaskedRunner,
     TaskRunner,
-    TokenStatesRunner,
 )
 
 RunnerT = TypeVar("RunnerT")
+TaskRunnerT = TypeVar("TaskRunnerT", bound=TaskRunner)
 
 _MOST_RUNNERS = 32
 """Of a model, for different settings; the least recently used are made anew."""
@@ -157,17 +155,15 @@ class Served:
         said = {} if precision is None else {"precision": precision}
         return EngineSettings.parse({**self._settings, **said})
 
-    def embed(self, precision: str | None = None, **settings: Any) -> EmbedRunner:
-        """Texts to vectors; `settings` are those of `Model.embed`, lists as tuples."""
-        return self._embedding(EmbedRunner, precision, settings)
-
-    def embed_tokens(self, precision: str | None = None, **settings: Any) -> EmbedRunner:
-        """Texts to a vector for each token."""
-        return self._embedding(TokenStatesRunner, precision, settings)
-
-    def _embedding(
-        self, kind: type[EmbedRunner], precision: str | None, settings: Mapping[str, Any]
+    def embed(
+        self,
+        kind: type[EmbedRunner] = EmbedRunner,
+        *,
+        precision: str | None = None,
+        **settings: Any,
     ) -> EmbedRunner:
+        """Texts to vectors; `settings` are those of `Model.embed`, lists as tuples."""
+
         def make() -> EmbedRunner:
             engine = self.engine(precision).with_values(batch_tokens=WHOLE)
             how = {**engine.model_dump(), **settings, "normalize": False, "prompt": ""}
@@ -175,19 +171,16 @@ class Served:
 
         return self._runner((kind, precision, *sorted(settings.items())), make)
 
-    def rows(self, verb: str) -> TaskRunner:
-        """Rows of the task to its predictions."""
-        self.check(verb)
-        task, network = self._task_and_network()
-        kind = AnswerRunner if verb == "answer" else TaskRunner
-        return self._runner(kind, lambda: kind(task, network, self.engine()))
+    def runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
+        """Rows of the task to what a verb answers.
 
-    def masked(self, verb: str) -> MaskedRunner:
-        """Texts with masks, or pairs of texts."""
+        Raises:
+            WrongModelError: the model cannot be asked.
+        """
         self.check(verb)
-        task, network = self._task_and_network()
-        assert isinstance(task, PretrainingTask)
-        return self._runner(MaskedRunner, lambda: MaskedRunner(task, network, self.engine()))
+        task, network = self.task, self.model.network
+        assert task is not None and isinstance(network, Network)
+        return self._runner((kind,), lambda: kind(task, network, self.engine()))
 
     def generate(self, batch_tokens: int) -> GenerateRunner:
         """Prompts to what comes next, in batches of so many tokens."""
@@ -198,11 +191,6 @@ class Served:
             GenerateRunner,
             lambda: GenerateRunner(network, self.model.tokenizer, self.engine(), batch_tokens),
         )
-
-    def _task_and_network(self) -> tuple[Task[Any], Network]:
-        network = self.model.network
-        assert self.task is not None and isinstance(network, Network)
-        return self.task, network
 
     def _runner(self, key: Hashable, make: Callable[[], RunnerT]) -> RunnerT:
         with self._lock:

@@ -327,14 +327,11 @@ class Queue:
         self._notify()
         return True
 
-    def close(self, *, drain: bool = True) -> None:
-        """Take no more requests; finish those that were taken, or (no `drain`) refuse them."""
+    def close(self) -> None:
+        """Take no more requests, and finish those that were taken."""
         with self._changed:
             self._closed = True
-            if not drain:
-                self._fail(ClosedError("the server was stopped before the request was computed"))
             self._changed.notify_all()
-        self._notify()
         for thread in self._threads:
             thread.join()
 
@@ -525,10 +522,6 @@ class Queue:
         for ticket in over:
             ticket.notify()
 
-    def _fail(self, error: BaseException) -> None:
-        for ticket in tuple(self._tickets):
-            self._end(ticket, error)
-
     def _loop(self, step: Callable[..., bool]) -> None:
         """A thread. A fault of the queue itself fails whatever is held, and hangs nobody."""
         try:
@@ -537,7 +530,8 @@ class Queue:
         except BaseException as error:
             with self._changed:
                 self.broken, self._closed = error, True
-                self._fail(error)
+                for ticket in tuple(self._tickets):
+                    self._end(ticket, error)
                 self._changed.notify_all()
             self._notify()
 

@@ -10,7 +10,7 @@ import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
@@ -185,11 +185,11 @@ class TaskRunner:
         self.engine = engine.with_values(batch_tokens=WHOLE)
         self._rows = 0
 
-    def prepare(self, items: Sequence[TaskRow], task: Task[Any] | None = None) -> list[Any]:
+    def prepare(self, items: Sequence[Any], task: Task[Any] | None = None) -> list[Any]:
         """Tokenise rows.
 
         Args:
-            items: the rows.
+            items: `TaskRow`s.
             task: another form of the task, that treats long texts in another way.
 
         Raises:
@@ -257,61 +257,42 @@ class Masked(NamedTuple):
     candidates: Sequence[tuple[int, Sequence[int]]] = ()
 
 
-@dataclass(frozen=True)
-class MaskedExample(PretrainingExample):
+class MaskedRow(NamedTuple):
     """A tokenised `Masked`."""
 
-    top_k: int = 1
-    candidates: Sequence[tuple[int, Sequence[int]]] = ()
+    example: PretrainingExample
+    item: Masked
+
+    @property
+    def num_tokens(self) -> int:
+        return self.example.num_tokens
 
 
-class MaskedRunner:
-    """Texts with masks to what `PretrainingTask.decode` returns, and probabilities of `candidates`.
+class MaskedRunner(TaskRunner):
+    """Texts with masks to what `PretrainingTask.decode` returns, and chances of `candidates`."""
 
-    Args:
-        task: pre-training.
-        network: its network.
-        engine: batching and precision.
-    """
+    task: PretrainingTask
 
-    def __init__(self, task: PretrainingTask, network: Network, engine: EngineSettings) -> None:
-        self.task, self.network = task, network
-        self.engine = engine.with_values(batch_tokens=WHOLE)
-        self._rows = 0
+    def prepare(self, items: Sequence[Masked], task: Task[Any] | None = None) -> list[MaskedRow]:
+        rows = [TaskRow(item.where, {"text": item.text, "pair": item.pair}) for item in items]
+        made = super().prepare(rows, task)
+        return [MaskedRow(example, item) for item, example in zip(items, made, strict=True)]
 
-    def prepare(self, items: Sequence[Masked]) -> list[MaskedExample]:
-        """Tokenise texts.
-
-        Raises:
-            DataError: a text is too long, or cannot be tokenised.
-        """
-        rows = [{"text": item.text, "pair": item.pair} for item in items]
-        where = [item.where for item in items]
-        made = self.task.examples(rows, self._rows, where=where, labelled=False)
-        self._rows += len(items)
-        return [
-            MaskedExample(**_values(example), top_k=item.top_k, candidates=item.candidates)
-            for item, example in zip(items, made, strict=True)
-        ]
-
-    def run(self, examples: Sequence[MaskedExample]) -> list[Prediction]:
+    def run(self, examples: Sequence[MaskedRow]) -> list[Prediction]:
         task = copy.copy(self.task)
-        task.top_k = max(example.top_k for example in examples)
-        by_row = {example.row: example for example in examples}
+        task.top_k = max(one.item.top_k for one in examples)
+        asked = {one.example.row: one.item for one in examples}
         found: dict[int | None, Prediction] = {}
+        tokenised = [one.example for one in examples]
         with _memory_errors():
-            for outputs, batch in outputs_of(self.network, task, examples, self.engine):
+            for outputs, batch in outputs_of(self.network, task, tokenised, self.engine):
                 for row, answer in task.decode(outputs, batch).items():
-                    masks = [pieces[: by_row[row].top_k] for pieces in answer["masks"]]
+                    masks = [pieces[: asked[row].top_k] for pieces in answer["masks"]]
                     found[row] = {**answer, "masks": masks, "candidates": []}
-                if any(example.candidates for example in examples):
+                if any(item.candidates for item in asked.values()):
                     for row, chances in _probabilities(outputs["mlm_logits"], batch):
-                        found[row]["candidates"] = _scores(chances, by_row[row].candidates)
-        return [found[example.row] for example in examples]
-
-
-def _values(example: PretrainingExample) -> dict[str, Any]:
-    return {one.name: getattr(example, one.name) for one in fields(PretrainingExample)}
+                        found[row]["candidates"] = _scores(chances, asked[row].candidates)
+        return [found[row] for row in asked]
 
 
 def _probabilities(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]:
