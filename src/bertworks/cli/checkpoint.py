@@ -13,11 +13,9 @@ from ..errors import SettingsError
 from . import show
 from .app import (
     AsJson,
-    Encoding,
-    MaxLineBytes,
+    Lines,
     ModelPath,
     TaskFile,
-    line_options,
     load_model,
     output,
     read_lines,
@@ -171,17 +169,17 @@ def quantize(
     "bertworks add-tokens bert-base-uncased words.txt --out bert-base-domain",
 )
 def add_tokens(
+    *,
     model: ModelPath,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one a line.")],
     out: Out,
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
+    lines: Lines,
 ) -> None:
     """Add words to the vocabulary; each new vector starts as the mean of its old pieces."""
     from ..surgery import add_tokens as add
 
     with output(out, [file], model=model, kind="whole directory"):
-        words = list(read_lines(Path(file), **line_options(encoding, max_line_bytes)))
+        words = list(read_lines(Path(file), **lines))
         found = add(load_model(model, "cpu"), words)
         written = found.model.save(out)
     show.facts(
