@@ -137,12 +137,17 @@ class TEIError(BaseModel):
     error_type: str
 
 
-class TEIRequest(LenientRequest):
-    """What its requests have in common."""
+class TEIParameters(LenientRequest):
+    """What may be said of texts."""
 
     truncate: bool | None = Truncate
     truncation_direction: Side = "Right"
     prompt_name: str | None = Prompt
+
+
+class TEIRequest(TEIParameters):
+    """What requests have in common."""
+
     model: str | None = None
 
 
@@ -198,17 +203,11 @@ class SimilarityInput(LenientRequest):
     sentences: list[str]
 
 
-class SimilarityParameters(LenientRequest):
-    truncate: bool | None = Truncate
-    truncation_direction: Side = "Right"
-    prompt_name: str | None = Prompt
-
-
 class SimilarityRequest(LenientRequest):
     """Cosines of one text and others."""
 
     inputs: SimilarityInput
-    parameters: SimilarityParameters | None = None
+    parameters: TEIParameters | None = None
     model: str | None = None
 
 

@@ -53,10 +53,8 @@ def read_keys(file: Path | None) -> Keys:
     lines = [(ENVIRONMENT, line) for line in _with_keys(given).values()]
     if file is not None:
         try:
-            in_file = _with_keys(file.read_text(encoding="utf-8").splitlines())
-        except FileNotFoundError:
-            raise SettingsError("no such file", where=str(file)) from None
-        except (OSError, UnicodeDecodeError) as error:
+            in_file = _with_keys(_content(file).decode().splitlines())
+        except UnicodeDecodeError as error:
             raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
         if not in_file:
             raise SettingsError(
@@ -76,6 +74,16 @@ def read_keys(file: Path | None) -> Keys:
             raise SettingsError(f"two keys are called {name!r}", where=where)
         found[name] = key
     return Keys(found)
+
+
+def _content(file: str | Path) -> bytes:
+    """What a file holds; a `SettingsError` if it cannot be read."""
+    try:
+        return Path(file).read_bytes()
+    except FileNotFoundError:
+        raise SettingsError("no such file", where=str(file)) from None
+    except OSError as error:
+        raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
 
 
 def _with_keys(lines: Sequence[str]) -> dict[int, str]:
@@ -127,13 +135,7 @@ def check_tls(key: str | None, certificate: str | None) -> None:
         (certificate, "certificate", "--tls-certificate"),
         (key or certificate, "private key", "--tls-key"),
     ):
-        try:
-            content = Path(file).read_bytes()
-        except FileNotFoundError:
-            raise SettingsError("no such file", where=file) from None
-        except OSError as error:
-            raise SettingsError(f"cannot be read ({error})", where=file) from None
-        if f"{what.upper()}-----".encode() not in content:
+        if f"{what.upper()}-----".encode() not in _content(file):
             fix = f"Give its PEM file as {option}."
             raise SettingsError(f"there is no {what} in it", where=file, fix=fix)
 
