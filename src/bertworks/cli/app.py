@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import literals, memory
-from ..errors import BertworksError, BertworksWarning, DataError, SettingsError
+from ..errors import BertworksError, BertworksWarning, SettingsError
 from ..locks import Kind, claim
 from . import schemas
 
@@ -368,8 +368,6 @@ def given_settings(
     """The settings that a verb is given, by name.
 
     Args:
-        ctx: the verb's.
-        file: of settings.
         words: `key=value`; replace what the file has.
         task: of `finetune`.
         values: replace what the file has.
@@ -440,37 +438,10 @@ Table = Annotated[dict[str, Any], Group(_table)]
 """The settings of `TableOptions` that are given."""
 
 
-def read_lines(file: Path, **options: Any) -> Iterator[str]:
-    """The lines of a file that are not empty.
-
-    Args:
-        file: plain or compressed.
-        options: `encoding` and `max_line_bytes`, as of `corpus.lines.Reading`.
-
-    Raises:
-        DataError: a line is too long, or not of the encoding; or there are none.
-    """
-    from ..corpus.lines import ReadCounts, Reading
-    from ..corpus.lines import read_lines as read
-
-    count = 0
-    for _, line in read(str(file), Reading(ReadCounts(), **options)):
-        if text := line.strip():
-            count += 1
-            yield text
-    if not count:
-        raise DataError("the file is empty", where=str(file))
-
-
 def lines_of(texts: Iterable[str], **options: Any) -> Iterator[str]:
     """The texts as given; `-` stands for the lines of standard input, read as they come.
 
-    Args:
-        texts: of the command line.
-        options: `encoding` and `max_line_bytes`, as of `corpus.lines.Reading`.
-
-    Raises:
-        DataError: a line is too long, or not of the encoding.
+    Options as in `Lines`.
     """
     for text in texts:
         if text == "-":

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from .. import literals
-from ..errors import SettingsError
+from ..errors import DataError, SettingsError
 from . import show
 from .app import (
     AsJson,
@@ -18,7 +18,6 @@ from .app import (
     TaskFile,
     load_model,
     output,
-    read_lines,
     verb,
 )
 from .corpus import Corpus, GivenCorpus, Reading
@@ -176,10 +175,14 @@ def add_tokens(
     lines: Lines,
 ) -> None:
     """Add words to the vocabulary; each new vector starts as the mean of its old pieces."""
+    from ..corpus.lines import ReadCounts, Reading, read_lines
     from ..surgery import add_tokens as add
 
     with output(out, [file], model=model, kind="whole directory"):
-        words = list(read_lines(Path(file), **lines))
+        read = read_lines(file, Reading(ReadCounts(), **lines))
+        words = [word for _, line in read if (word := line.strip())]
+        if not words:
+            raise DataError("the file is empty", where=file)
         found = add(load_model(model, "cpu"), words)
         written = found.model.save(out)
     show.facts(

@@ -295,11 +295,7 @@ def table_or_share(text: str) -> str | float:
 
 
 def seed_numbers(text: str | None) -> int | list[int]:
-    """How many seeds a word asks for (`3`; 1, if left out), or which (`0,1,2`; `7,`).
-
-    Raises:
-        SettingsError: it is neither.
-    """
+    """How many seeds a word asks for (`3`; 1, if left out), or which (`0,1,2`; `7,`)."""
     if text is None:
         return 1
     parts = text.removesuffix(",").split(",")

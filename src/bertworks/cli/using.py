@@ -164,14 +164,7 @@ def score(
 
 
 def check_page(report: Path | None, *, endings: Sequence[str] = ("", *_PAGE)) -> None:
-    """See that a page has the name of one, before anything is measured.
-
-    Args:
-        endings: those that its name may have.
-
-    Raises:
-        DataError: its name ends otherwise.
-    """
+    """Refuse a page whose name ends otherwise, before anything is measured."""
     if report is not None and report.suffix.lower() not in endings:
         raise DataError("a report is a page", where=str(report), fix="Name it .html.")
 

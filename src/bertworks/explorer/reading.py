@@ -224,11 +224,7 @@ def _described(
 
 
 def heads_off(model: Model, rows: Sequence[Heads]) -> Bool[Tensor, "layers sequences heads"] | None:
-    """Which heads are off for each of some sequences; None if none are.
-
-    Raises:
-        DataError: there is no such head.
-    """
+    """Which heads are off for each of some sequences; None if none are."""
     config = model.encoder.config
     if not any(rows):
         return None

@@ -94,8 +94,6 @@ def make_app(
     """The application of some models.
 
     Args:
-        models: what is served.
-        settings: limits.
         keys: who may ask; everybody, if left out.
         local: whether it listens to this machine alone.
     """

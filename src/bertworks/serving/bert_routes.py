@@ -16,7 +16,7 @@ from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
 from .failures import invalid
 from .job import job_of, reply
-from .runners import AnswerRunner, Masked, MaskedRunner, Spans, TaskRow, TaskRunner
+from .runners import AnswerRunner, Masked, MaskedRunner, TaskRow, TaskRunner
 from .schemas import (
     AnswerRequest,
     ClassifyRequest,
@@ -118,7 +118,7 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
         for at, one in enumerate(asked)
     ]
     texts = [f"{one.question} {one.context}" for one in asked]
-    found: list[Spans] = await job.compute(runner, items, texts, limit=None)
+    found = await job.compute(runner, items, texts, limit=None)
     if body.null_threshold is not None:
         changed = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
         task = AnsweringTask(task.tokenizer, changed)
@@ -162,12 +162,7 @@ async def predict_rows(body: RowsRequest, request: Request) -> Response:
 
 
 def _row(task: Task[Any], given: str | list[str] | dict[str, Any], place: str) -> Row:
-    """A row of a task from a row, a text, or a pair of texts.
-
-    Raises:
-        RequestError: it is neither a text nor a pair of texts.
-        DataError: the task takes no texts.
-    """
+    """A row of a task from a row, or, where the task takes such, from a text or a pair of texts."""
     if isinstance(given, dict):
         return given
     texts = [given] if isinstance(given, str) else given
@@ -177,11 +172,7 @@ def _row(task: Task[Any], given: str | list[str] | dict[str, Any], place: str) -
 
 
 def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
-    """The pieces of each candidate.
-
-    Raises:
-        RequestError: there are none, too many, or one has no pieces in the vocabulary.
-    """
+    """The pieces of each candidate; refused are none, too many, and words without pieces."""
     if not 1 <= len(candidates) <= _MOST_CANDIDATES:
         raise invalid("candidates", f"from 1 to {_MOST_CANDIDATES} words")
     found = {}

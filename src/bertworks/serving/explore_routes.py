@@ -201,11 +201,7 @@ def _add(view: str, schema: type[StrictRequest], compute: Callable[..., dict[str
 
 
 def _check(service: Service, values: dict[str, Any]) -> None:
-    """See that texts are neither empty nor too long.
-
-    Raises:
-        RequestError: they are.
-    """
+    """Refuse texts that are empty or too long."""
     for field in ("text", "pair", "other", "word"):
         if values.get(field) is not None:
             service.check_text(field, values[field])

@@ -42,35 +42,23 @@ _ID = re.compile(rb"[\w.:-]{1,64}")
 
 @dataclass
 class RequestContext:
-    """A request's client and deadline, and figures for the log, the metrics and the headers.
+    """A request's client and deadline, and figures for the log, the metrics and the headers."""
 
-    Attributes:
-        id: new, or the one that the client sent.
-        client: a key's name, or an address; the queue shares time among clients.
-        deadline: on the monotonic clock.
-        verb: what the metrics call it.
-        model, device: which model it names, and where that runs.
-        rows, characters, tokens: of its texts.
-        tokenising, queueing, computing: seconds.
-        truncation: what became of texts that were too long.
-        error: the kind of the error, if there was one.
-    """
-
-    id: str
-    started: float
-    client: str = ""
+    id: str  # new, or the one that the client sent
+    started: float  # on the monotonic clock, as is the deadline
+    client: str = ""  # a key's name, or an address; the queue shares time among clients
     deadline: float | None = None
-    verb: str | None = None
+    verb: str | None = None  # what the metrics call it
     model: str | None = None
-    device: str = "cpu"
+    device: str = "cpu"  # where the model runs
     rows: int = 0
-    characters: int = 0
+    characters: int = 0  # of all rows, and so the tokens
     tokens: int = 0
-    tokenising: float = 0.0
+    tokenising: float = 0.0  # seconds, as are the next two
     queueing: float = 0.0
     computing: float = 0.0
     truncation: Truncation = field(default_factory=Truncation)
-    error: str | None = None
+    error: str | None = None  # its kind
 
     def headers(self, now: float) -> dict[str, str]:
         """The headers of text-embeddings-inference, times in milliseconds."""
@@ -162,11 +150,7 @@ class Gate:
             self._note(scope, context, status)
 
     def _admit(self, scope: Scope, headers: Headers, context: RequestContext) -> None:
-        """See who asks, and whether there is room.
-
-        Raises:
-            RequestError: they may not, or there is none.
-        """
+        """Note who asks, and until when; refuse who may not, and whom there is no room for."""
         client = scope.get("client")
         context.client = client[0] if client else "local"
         path = scope["path"]
@@ -196,11 +180,7 @@ class Gate:
             )
 
     async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> bytes:
-        """The whole body.
-
-        Raises:
-            RequestError: it is too large, or does not arrive.
-        """
+        """The whole body; one that is too large, or does not arrive, is refused."""
         if scope["method"] == "GET":
             return b""
         limit = self.settings.max_body_bytes

@@ -29,23 +29,13 @@ _IDS = (
 
 
 class Job:
-    """What a request asks of a model.
-
-    Attributes:
-        service: the server's models, queue and limits.
-        context: the request's id, client, deadline and figures.
-        served: the model.
-    """
+    """What a request asks of a model: the service, the request's context, and the model."""
 
     def __init__(self, service: Service, context: RequestContext, served: Served) -> None:
         self.service, self.context, self.served = service, context, served
 
     def texts(self, field: str, given: str | list[str] | list[int] | list[list[int]]) -> list[Text]:
         """Texts, or token ids where the server takes them, with the fields that they came in.
-
-        Args:
-            field: where in the request they are.
-            given: one, or several.
 
         Raises:
             RequestError: there are none, too many, one is empty or too long, or ids are not taken.
@@ -72,7 +62,6 @@ class Job:
         """Compute rows in the queue; their answers, in order.
 
         Args:
-            runner: what computes them.
             items: the rows, as the runner takes them.
             texts: what of each is tokenised: a text, words, or token ids; its `text` if left out.
             limit: the most tokens that a row has; None where it has as many windows as it takes.
@@ -125,7 +114,6 @@ class Job:
         """The vectors of texts, cut and then brought to length 1 where that is asked.
 
         Args:
-            runner: what computes them.
             items: texts, token ids, or lists of words.
             normalize: whether vectors, of texts rather than tokens, have length 1.
             truncate: whether texts that are too long are truncated; else they are an error.
@@ -156,11 +144,7 @@ class Job:
         return found
 
     def prompt(self, name: str | None) -> str:
-        """What is put before texts.
-
-        Raises:
-            RequestError: the model has no prompt of that name.
-        """
+        """What is put before texts; a name that the model has no prompt of is refused."""
         prompts = self.served.prompts
         if name is None:
             default = prompts.default if self.service.settings.default_prompt else None
@@ -171,11 +155,7 @@ class Job:
         return prompts.texts[name]
 
     def _check_dimensions(self, width: int, dimensions: int | None) -> None:
-        """See that vectors may be cut to a width.
-
-        Raises:
-            RequestError: they may not.
-        """
+        """Refuse a width to which vectors may not be cut."""
         if dimensions is None:
             return
         if not 1 <= dimensions <= width:
@@ -197,12 +177,7 @@ async def job_of(request: Request, model: str | None, verb: str | None = None) -
     """What a request asks of the model that it names, which is loaded for it.
 
     Args:
-        request: itself.
-        model: the name that is in its body.
         verb: what the metrics call it.
-
-    Raises:
-        UnknownModelError: there is no model of that name.
     """
     service, context = service_of(request), context_of(request)
     served = service.models.loaded(model)

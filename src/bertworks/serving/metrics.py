@@ -24,7 +24,6 @@ class Metrics:
     """Counters and histograms, all there from the start.
 
     Args:
-        routes: all routes that requests may have.
         queue_size, queue_tokens: of the requests that wait.
     """
 

@@ -79,8 +79,6 @@ class Served:
     Args:
         name: what requests call it.
         source: its directory, or name on the hub.
-        model: itself.
-        prompts: what its files say of texts.
         settings: those of `EngineSettings`: what it computes in.
     """
 
@@ -134,11 +132,7 @@ class Served:
         return frozenset(found)
 
     def check(self, verb: str) -> None:
-        """See that the model can be asked.
-
-        Raises:
-            WrongModelError: it cannot.
-        """
+        """Refuse what the model was not trained for."""
         if verb not in self.verbs:
             trained = "nothing but vectors" if self.task is None else self.task.name
             raise WrongModelError(
@@ -147,11 +141,7 @@ class Served:
             )
 
     def engine(self, precision: str | None = None) -> EngineSettings:
-        """How it is run.
-
-        Raises:
-            SettingsError: there is no such precision.
-        """
+        """How it is run."""
         said = {} if precision is None else {"precision": precision}
         return EngineSettings.parse({**self._settings, **said})
 
@@ -172,11 +162,7 @@ class Served:
         return self._runner((kind, precision, *sorted(settings.items())), make)
 
     def runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
-        """Rows of the task to what a verb answers.
-
-        Raises:
-            WrongModelError: the model cannot be asked.
-        """
+        """Rows of the task to what a verb answers, for which the model must be trained."""
         self.check(verb)
         task, network = self.task, self.model.network
         assert task is not None and isinstance(network, Network)
@@ -260,8 +246,7 @@ class Models:
         """A model; it is loaded if it was not.
 
         Raises:
-            UnknownModelError: there is none of that name.
-            CheckpointError: it cannot be loaded.
+            UnknownModelError, CheckpointError: there is none of that name; it cannot be loaded.
         """
         name = self.name(name)
         with self._loading[name]:

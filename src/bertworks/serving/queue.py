@@ -228,7 +228,6 @@ class Queue:
         """Queue a request. Nothing of it is tokenised before it is taken or refused.
 
         Args:
-            runner: what computes it.
             items: its rows, one at least.
             sizes: the most tokens that each may become, such as its characters.
             limit: the most tokens that a row may have.
@@ -238,9 +237,7 @@ class Queue:
             stop_at_error: the first row's error is the request's, and drops its other rows.
 
         Raises:
-            OverloadedError: the queue is full.
-            TooLargeError: the request would never fit.
-            ClosedError: the queue is closed.
+            OverloadedError, TooLargeError, ClosedError: it cannot be taken.
         """
         assert items and len(items) == len(sizes), "a request has rows, each of some size"
         with self._changed:
@@ -268,8 +265,7 @@ class Queue:
     def prepare_some(self, *, wait: bool = False) -> bool:
         """Tokenise some rows of the request whose turn it is; False if there are none.
 
-        Args:
-            wait: for a request, if there is none, until the queue is closed.
+        With `wait`, a request is waited for until the queue is closed.
         """
         part = None
         while part is None:
@@ -297,8 +293,7 @@ class Queue:
     def run_batch(self, *, wait: bool = False) -> bool:
         """Compute a batch; False if no row is ready.
 
-        Args:
-            wait: for rows, if none is ready, until the queue is closed.
+        With `wait`, rows are waited for until the queue is closed.
         """
         batch: list[_Row] = []
         while not batch:

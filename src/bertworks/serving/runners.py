@@ -28,7 +28,6 @@ from ..memory import is_memory_short
 from ..model.memory import Memory
 from ..packed import Batch
 from ..tables.rows import Row
-from ..tasks.answering.spans import AnsweringExample, Candidate
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
@@ -77,22 +76,14 @@ class Truncation:
     tokens: int = 0
 
     def count(self, tokens: int) -> None:
-        """Note the tokens of a text.
-
-        Raises:
-            LengthError: they are too many by now.
-        """
+        """Note the tokens of a text; a `LengthError` if they are too many by now."""
         self.tokens += tokens
         if self.max_tokens is not None and self.tokens > self.max_tokens:
             raise LengthError(f"the texts have more than {self.max_tokens:,} tokens")
 
 
 class EmbedRunner:
-    """Texts, lists of words, or token ids, to a vector each.
-
-    Args:
-        embedder: of the model, for a choice of layers and pooling.
-    """
+    """Texts, lists of words, or token ids, to a vector each."""
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
@@ -172,13 +163,7 @@ class Scored(NamedTuple):
 
 
 class TaskRunner:
-    """Rows of a task to its predictions; of a task on texts, to `Scored`.
-
-    Args:
-        task: the model's.
-        network: its network.
-        engine: batching and precision.
-    """
+    """Rows of a task to its predictions; of a task on texts, to `Scored`."""
 
     def __init__(self, task: Task[Any], network: Network, engine: EngineSettings) -> None:
         self.task, self.network = task, network
@@ -186,11 +171,7 @@ class TaskRunner:
         self._rows = 0
 
     def prepare(self, items: Sequence[Any], task: Task[Any] | None = None) -> list[Any]:
-        """Tokenise rows.
-
-        Args:
-            items: `TaskRow`s.
-            task: another form of the task, that treats long texts in another way.
+        """Tokenise `TaskRow`s, by another form of the task where long texts are treated otherwise.
 
         Raises:
             DataError: a row is not one of the task.
@@ -222,21 +203,13 @@ class TaskRunner:
         return {row: Scored(answer, logits) for (row, answer), logits in scored}
 
 
-class Spans(NamedTuple):
-    """What `AnsweringTask.answer` makes an answer from."""
-
-    example: AnsweringExample
-    candidates: Sequence[Candidate]
-    null: float
-
-
 class AnswerRunner(TaskRunner):
-    """Questions and passages to the best spans, from which each request makes its answer."""
+    """Questions and passages to what each request makes its answer from, by the task's `answer`."""
 
     task: AnsweringTask
 
-    def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Spans]:
-        return {found[0].index: Spans(*found) for found in self.task.spans(outputs, batch)}
+    def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
+        return {spans[0].index: spans for spans in self.task.spans(outputs, batch)}
 
 
 class Masked(NamedTuple):
@@ -336,9 +309,6 @@ class GenerateRunner:
     """Prompts to their continuations by a causal model; each prompt has its settings.
 
     Args:
-        network: causal.
-        tokenizer: the model's.
-        engine: the precision.
         batch_tokens: of the queue's batches.
     """
 
@@ -362,13 +332,10 @@ class GenerateRunner:
         """Tokenise prompts.
 
         Args:
-            items: the prompts.
-            settings: how their tokens are chosen.
             seen: counts the prompts of a request.
 
         Raises:
-            LengthError: a prompt leaves no room for a token.
-            DataError: it has none.
+            LengthError, DataError: a prompt leaves no room for a token; it has none.
         """
         settings = settings or GenerationSettings()
         seen = Counter() if seen is None else seen

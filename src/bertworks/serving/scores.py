@@ -19,14 +19,9 @@ from .runners import Scored, TaskRow, TaskRunner, Text
 async def score_texts(
     job: Job, verb: str, rows: Sequence[Text], *, truncate: bool | None, windows: bool = False
 ) -> list[Scored]:
-    """What a task on texts says of texts and pairs.
+    """What a task on texts says of rows of one text or two.
 
-    Args:
-        job: whose they are.
-        verb: what is asked.
-        rows: of one text or two each.
-        truncate: whether long rows are cut; if not, they are an error.
-        windows: whether they are read in windows instead.
+    Long rows are cut with `truncate`, read in windows with `windows`, and else an error.
     """
     runner = job.served.runner(verb, TaskRunner)
     task = runner.task

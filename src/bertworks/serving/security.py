@@ -17,11 +17,7 @@ _LEAST = 16
 
 
 class Keys:
-    """Named API keys, of which only digests are held.
-
-    Args:
-        keys: by name.
-    """
+    """API keys by name, of which only digests are held."""
 
     def __init__(self, keys: Mapping[str, str] | None = None) -> None:
         self._digests = {name: _digest(key) for name, key in (keys or {}).items()}
@@ -104,11 +100,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_host(host: str, keys: Keys, *, no_auth: bool) -> None:
-    """See that a server that others can reach asks for a key.
-
-    Raises:
-        SettingsError: it does not.
-    """
+    """Refuse to serve other machines without any key."""
     if not is_loopback(host) and not keys and not no_auth:
         raise SettingsError(
             f"host={host} is not this machine alone, and there are no API keys",
@@ -124,7 +116,7 @@ def check_tls(key: str | None, certificate: str | None) -> None:
         certificate: the PEM file of the certificate; without both there is no HTTPS.
 
     Raises:
-        SettingsError: one is missing, or cannot be read, or holds something else.
+        SettingsError: they do not.
     """
     if certificate is None:
         if key is not None:

@@ -117,10 +117,6 @@ def serve(
     """Serve models until a signal ends it.
 
     Args:
-        models: what is served.
-        settings: limits.
-        keys: who may ask.
-        host, port: where to listen.
         no_auth: listen to other machines without a key.
         log_level: "debug" also notes health checks.
         options: more of uvicorn's, such as `ssl_keyfile` and `ssl_certfile`.

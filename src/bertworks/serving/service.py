@@ -28,8 +28,6 @@ class Service:
     """Models, queue and limits of a server.
 
     Args:
-        models: what is served.
-        settings: limits.
         routes: all routes that requests may have.
 
     Attributes:
@@ -54,11 +52,7 @@ class Service:
         self.answering = Turnstile()
 
     def check_count(self, field: str, count: int) -> None:
-        """See that there are texts, and not too many.
-
-        Raises:
-            RequestError: they are not.
-        """
+        """Refuse no texts, and too many."""
         most = self.settings.max_texts
         if not count:
             raise invalid(field, "give at least one text", kind="Empty")
@@ -66,11 +60,7 @@ class Service:
             raise invalid(field, f"{count:,} texts, but at most {most:,}", 413)
 
     def check_text(self, field: str, text: Sequence[object]) -> None:
-        """See that a text, or its token ids, is neither empty nor too long.
-
-        Raises:
-            RequestError: it is.
-        """
+        """Refuse a text, or its token ids, that is empty or too long."""
         most = self.settings.max_characters
         if not text:
             raise invalid(field, "must not be empty", kind="Empty")
@@ -78,11 +68,7 @@ class Service:
             raise invalid(field, f"{len(text):,} characters, but at most {most:,}", 413)
 
     def check_texts(self, field: str, texts: Sequence[Sequence[object]]) -> None:
-        """See that texts are there, and neither too many nor too long.
-
-        Raises:
-            RequestError: they are not.
-        """
+        """Refuse texts of which there are none or too many, or one is empty or too long."""
         self.check_count(field, len(texts))
         for at, text in enumerate(texts):
             self.check_text(f"{field}[{at}]", text)
@@ -100,10 +86,6 @@ class Lane:
 
     async def run(self, work: Callable[[], T], deadline: float | None) -> T:
         """What the work returns; if the client leaves, it is dropped, or stops at the next layer.
-
-        Args:
-            work: what is done.
-            deadline: on the monotonic clock.
 
         Raises:
             OverloadedError: too many wait.

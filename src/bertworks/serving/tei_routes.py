@@ -245,11 +245,7 @@ def model_type(served: Served) -> dict[str, Any]:
 
 
 def text_rows(service: Service, given: str | list[str] | list[list[str]]) -> list[Text]:
-    """Rows of one text or two, with their places; that of one alone is `inputs`.
-
-    Raises:
-        RequestError: there are none, too many, or a row is neither.
-    """
+    """Rows of one text or two, checked, with their places; that of one alone is `inputs`."""
     single = isinstance(given, str) or (bool(given) and isinstance(given[0], str))
     if single and len(given) == 1 and isinstance(given, list):
         raise invalid("inputs", "a list of strings is a pair; a batch is a list of lists", 422)
@@ -266,11 +262,7 @@ def text_rows(service: Service, given: str | list[str] | list[list[str]]) -> lis
 
 
 def check_pairs(body: PairsRequest) -> None:
-    """Check that a request for rows that may be pairs asks for nothing that these cannot have.
-
-    Raises:
-        RequestError: it asks for a prompt, or to truncate on the left.
-    """
+    """Refuse a prompt, or truncating on the left, for rows that may be pairs."""
     if body.prompt_name is not None:
         raise invalid("prompt_name", "prompts are for vectors, not for labels and ranks")
     if body.truncation_direction.lower() == "left":
