@@ -78,8 +78,6 @@ class TargetChoice(BaseModel):
 
 
 class PiecesRequest(StrictRequest):
-    """A text, or a pair of texts, as the model sees it."""
-
     text: str
     pair: str | None = None
 
@@ -93,8 +91,6 @@ class TargetRequest(MaskedRequest):
 
 
 class FillRequest(MaskedRequest):
-    """What each blank would be: from both sides, from the left alone, at every layer."""
-
     top_k: Annotated[int, Field(ge=1, le=50)] = 10
     candidates: list[str] = Field([], max_length=50, description="Words to score.")
     layers: bool = True
@@ -104,34 +100,24 @@ class FillRequest(MaskedRequest):
 
 
 class AttentionRequest(MaskedRequest):
-    """The attention weights of all heads, and measures of each."""
-
     off: list[Two] = Off
 
 
 class PredictRequest(TargetRequest):
-    """What the model predicts with heads switched off."""
-
     off: list[Two] = Off
 
 
 class PairRequest(PiecesRequest):
-    """What changes from a text to another."""
-
     other: str
     target: TargetChoice | None = None
 
 
 class ContextsRequest(StrictRequest):
-    """A word's vectors in several texts."""
-
     word: str
     texts: list[str]
 
 
 class ClaimRequest(StrictRequest):
-    """How often each head's strongest word is the claimed one."""
-
     texts: list[str]
     claim: Claim = "previous"
     links: list[list[Two]] = Field([], description="For each text, words: [from, to].")
@@ -149,7 +135,7 @@ VIEWS: dict[str, tuple[type[StrictRequest], Callable[..., dict[str, Any]]]] = {
     "contexts": (ContextsRequest, explorer.contexts),
     "claim": (ClaimRequest, explorer.claim),
 }
-"""The request of each view, and what computes it."""
+"""The request of each view, and what computes and describes it."""
 
 
 @router.get("/explore/models")
@@ -196,7 +182,7 @@ def _add(view: str, schema: type[StrictRequest], compute: Callable[..., dict[str
         return reply(request, found)
 
     answer.__annotations__["body"] = schema
-    answer.__doc__ = (schema.__doc__ or "").strip()
+    answer.__doc__ = (compute.__doc__ or "").partition("\n")[0]
     router.add_api_route(f"/explore/{view}", answer, methods=["POST"], name=f"explore_{view}")
 
 
