@@ -26,8 +26,6 @@ from .needs import check, is_causal_lm, is_masked_lm
 TOKENS = 128
 """The most tokens of a sequence whose activations are shown: attention grows with their square."""
 
-_AT_ONCE = 1024  # tokens that are computed at a time
-
 Ids = NDArray[np.int64]
 Heads = Sequence[Sequence[int]]
 """Heads by their layer and their number in it."""
@@ -100,10 +98,6 @@ class Reading:
         check(self.model, "attention")
         found = self.activations(off, attention=True).attention
         return torch.stack(found)[:, 0].float().cpu().numpy()
-
-    def fold(self, size: int) -> int:
-        """How many sequences of so many tokens are computed at a time."""
-        return max(1, _AT_ONCE // size)
 
 
 def read(

@@ -203,11 +203,15 @@ class SimilarityInput(LenientRequest):
     sentences: list[str]
 
 
+class SimilarityParameters(TEIParameters):
+    """What may be said of the texts of a similarity."""
+
+
 class SimilarityRequest(LenientRequest):
     """Cosines of one text and others."""
 
     inputs: SimilarityInput
-    parameters: TEIParameters | None = None
+    parameters: SimilarityParameters | None = None
     model: str | None = None
 
 

@@ -28,8 +28,8 @@ from .schemas import (
     PredictRequest,
     Rank,
     RerankRequest,
+    SimilarityParameters,
     SimilarityRequest,
-    TEIParameters,
     Token,
     TokenizeRequest,
 )
@@ -111,7 +111,7 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
 @router.post("/similarity", responses={200: {"model": list[float]}})
 async def similarity(body: SimilarityRequest, request: Request) -> Response:
     job = await job_of(request, body.model, "embed")
-    given, more = body.inputs, body.parameters or TEIParameters()
+    given, more = body.inputs, body.parameters or SimilarityParameters()
     first, *others = await job.vectors(
         job.served.embed(),
         [
