@@ -84,7 +84,6 @@ class Job:
             client=context.client,
             prepare=prepare,
             deadline=context.deadline,
-            stop_at_error=True,
         )
         left = None if context.deadline is None else context.deadline - time.monotonic()
         try:

@@ -79,8 +79,8 @@ class Ticket:
     """A request in the queue.
 
     Attributes:
-        future: of the list of outcomes, one for each item in order: an answer, or the error of this
-            item alone. Cancelling it drops what is not computed yet.
+        future: of the answers, one for each item in order; or of the first item's error, which
+            drops the others. Cancelling it drops what is not computed yet.
         preparing, running: seconds that its rows were tokenised, and in the network.
         tokens: that its rows have, once they are tokenised.
     """
@@ -94,15 +94,14 @@ class Ticket:
         lane: _Lane,
         prepare: Callable[[Sequence[Any]], Sequence[Sized]],
         deadline: float | None,
-        stop_at_error: bool,
     ) -> None:
         self.runner, self.items, self.sizes, self.lane = runner, items, sizes, lane
-        self.prepare, self.deadline, self.stop_at_error = prepare, deadline, stop_at_error
+        self.prepare, self.deadline = prepare, deadline
         self.future: Future[list[Any]] = Future()
-        self.outcomes: list[Any] = [None] * len(items)
+        self.answers: list[Any] = [None] * len(items)
         self.costs = [size if limit is None else min(size, limit) for size in sizes]
         self.held = sum(self.costs)  # of the queue's tokens
-        self.left = self.untokenised = len(items)  # rows without an outcome, and without tokens
+        self.left = self.untokenised = len(items)  # rows without an answer, and without tokens
         self.next = 0  # the first row that nothing was done for
         self.ready: deque[tuple[int, Sized]] = deque()
         self.has_turn = False
@@ -112,11 +111,11 @@ class Ticket:
         self.tokens = 0
 
     def notify(self) -> None:
-        """Give the caller, if there is one still, the outcomes or the error."""
+        """Give the caller, if there is one still, the answers or the error."""
         if not self.future.set_running_or_notify_cancel():
             return
         if self.error is None:
-            self.future.set_result(self.outcomes)
+            self.future.set_result(self.answers)
         else:
             self.future.set_exception(self.error)
 
@@ -223,7 +222,6 @@ class Queue:
         client: Hashable = None,
         prepare: Callable[[Sequence[Any]], Sequence[Sized]] | None = None,
         deadline: float | None = None,
-        stop_at_error: bool = False,
     ) -> Ticket:
         """Queue a request. Nothing of it is tokenised before it is taken or refused.
 
@@ -234,7 +232,6 @@ class Queue:
             client: whose it is; clients are served alike.
             prepare: what tokenises the items, if it is not `runner.prepare`.
             deadline: on the queue's clock; rows that are reached later are not computed.
-            stop_at_error: the first row's error is the request's, and drops its other rows.
 
         Raises:
             OverloadedError, TooLargeError, ClosedError: it cannot be taken.
@@ -248,7 +245,7 @@ class Queue:
                 self._numbers += 1
                 lane = _Lane(client, self._numbers)
             prepare = prepare or runner.prepare
-            ticket = Ticket(runner, items, sizes, limit, lane, prepare, deadline, stop_at_error)
+            ticket = Ticket(runner, items, sizes, limit, lane, prepare, deadline)
             self._check_room(ticket.held)
             self._lanes[client] = lane
             lane.requests += 1
@@ -472,13 +469,13 @@ class Queue:
         return True
 
     def _settle(self, ticket: Ticket, row: int, outcome: Any) -> None:
-        """Note a row's outcome; the last one ends the request."""
+        """Note a row's outcome; the last answer, or the first error, ends the request."""
         if ticket.is_over:
             return
         self._hold(ticket, -ticket.costs[row])
-        ticket.outcomes[row] = outcome
+        ticket.answers[row] = outcome
         ticket.left -= 1
-        if ticket.stop_at_error and isinstance(outcome, Exception):
+        if isinstance(outcome, Exception):
             self._end(ticket, outcome)
         elif not ticket.left:
             self._end(ticket)
