@@ -263,11 +263,11 @@ def test_layers_below_a_head_that_is_off_are_computed_once(monkeypatch) -> None:
         return watched(self, hidden, scope)
 
     monkeypatch.setattr(_WatchedAttention, "context", counted)
-    monkeypatch.setattr("bertworks.explorer.reading._AT_ONCE", 4 * size)
+    monkeypatch.setattr("bertworks.explorer.target._AT_ONCE", 4 * size)
     found = explorer.heads(model, TEXT)["effects"]
     text, states = [0, 1, 2], [0, 1, 2]  # the prediction, and the states that others begin with
     assert sorted(computed) == sorted([*text, *states, 0, 1, 2, 1, 2, 2])
-    monkeypatch.setattr("bertworks.explorer.reading._AT_ONCE", 3 * size)  # layers in one pack
+    monkeypatch.setattr("bertworks.explorer.target._AT_ONCE", 3 * size)  # layers in one pack
     assert np.allclose(explorer.heads(model, TEXT)["effects"], found, atol=1e-6)
 
 

@@ -107,21 +107,22 @@ def test_rows_of_two_runners_are_never_in_one_batch() -> None:
     assert other.batches == [["a", "b"]]
 
 
-def test_a_bad_row_fails_alone() -> None:
+def test_a_bad_row_fails_its_request_alone() -> None:
     queue, upper = Queue(), Upper()
-    one = submit(queue, upper, "a", "?", "b", "!", "c")
-    two = submit(queue, upper, "d")
+    tickets = [submit(queue, upper, text) for text in "a?b!c"]
+    many = submit(queue, upper, *"defg")
     finish(queue)
-    found = outcomes(one)
-    assert [found[at] for at in (0, 2, 4)] == ["A", "B", "C"]
-    assert [str(found[at]) for at in (1, 3)] == ["no tokens", "not finite"]
-    assert outcomes(two) == ["D"]
+    assert [outcomes(tickets[at]) for at in (0, 2, 4)] == [["A"], ["B"], ["C"]]
+    for at, says in ((1, "no tokens"), (3, "not finite")):
+        with pytest.raises(DataError, match=says):
+            outcomes(tickets[at])
+    assert outcomes(many) == ["D", "E", "F", "G"]
 
 
-def test_a_request_may_stop_at_its_first_error() -> None:
+def test_a_request_stops_at_its_first_error() -> None:
     queue, upper = Queue(batch_tokens=2), Upper()
-    bad = submit(queue, upper, "a", "?", *"bcdefg", stop_at_error=True)
-    worse = submit(queue, upper, "!", *"hijkl", stop_at_error=True)
+    bad = submit(queue, upper, "a", "?", *"bcdefg")
+    worse = submit(queue, upper, "!", *"hijkl")
     good = submit(queue, upper, "z")
     finish(queue)
     with pytest.raises(DataError, match="no tokens"):
@@ -136,20 +137,22 @@ def test_a_request_may_stop_at_its_first_error() -> None:
 
 def test_a_fault_fails_its_batch_and_nothing_else() -> None:
     queue, upper = Queue(batch_tokens=2), Upper()
-    one = submit(queue, upper, "a", "#", "b", "c")
+    tickets = [submit(queue, upper, text) for text in "a#bc"]
     finish(queue)
-    found = outcomes(one)
-    assert [type(outcome) for outcome in found[:2]] == [ZeroDivisionError] * 2
-    assert found[2:] == ["B", "C"]
+    for ticket in tickets[:2]:
+        with pytest.raises(ZeroDivisionError):
+            outcomes(ticket)
+    assert [outcomes(ticket) for ticket in tickets[2:]] == [["B"], ["C"]]
 
 
 def test_where_memory_runs_out_batches_become_smaller() -> None:
     queue, upper = Queue(batch_tokens=64), Upper(memory=20)
-    ticket = submit(queue, upper, *["abc"] * 40, "x" * 30)
+    fits = submit(queue, upper, *["abc"] * 40)
+    never = submit(queue, upper, "x" * 30)
     finish(queue)
-    found = outcomes(ticket)
-    assert found[:40] == ["ABC"] * 40
-    assert "not enough memory" in str(found[40])
+    assert outcomes(fits) == ["ABC"] * 40
+    with pytest.raises(BertworksError, match="not enough memory"):
+        outcomes(never)
     assert queue.batch_tokens == 15, "63 tokens, then 30"
     assert max(sum(map(len, batch)) for batch in upper.batches) <= 20
 
@@ -321,7 +324,6 @@ STEPS = st.one_of(
         st.lists(TEXTS, min_size=1, max_size=90),
         st.integers(0, 3),  # the client
         st.integers(0, 1),  # the runner
-        st.booleans(),  # whether it stops at an error
         st.sampled_from([None, 3.0, 10.0]),  # the deadline
     ),
     st.tuples(st.just("prepare")),
@@ -331,11 +333,11 @@ STEPS = st.one_of(
 )
 
 
-def right(text: str, outcome: Any, *, alone: bool) -> bool:
+def right(text: str, outcome: Any) -> bool:
     """Whether an outcome is what a text may have."""
     if "?" in text:
         return str(outcome) == "no tokens"
-    if "#" in text and ("!" not in text or not alone):
+    if "#" in text:
         return isinstance(outcome, (ZeroDivisionError, DataError))
     if "!" in text:
         return str(outcome) in {"not finite", "a fault"}
@@ -350,20 +352,19 @@ def test_whatever_happens_each_request_ends_right(
     now = [0.0]
     queue = Queue(batch_tokens=12, max_tokens=500, clock=lambda: now[0])
     runners = (Upper(memory), Upper(memory))
-    tickets: list[tuple[Ticket, tuple[str, ...], bool]] = []
+    tickets: list[tuple[Ticket, tuple[str, ...]]] = []
     for what, *values in steps:
         if what == "submit":
-            texts, client, runner, stops, deadline = values
+            texts, client, runner, deadline = values
             try:
                 ticket = submit(
                     queue,
                     runners[runner],
                     *texts,
                     client=client,
-                    stop_at_error=stops,
                     deadline=deadline,
                 )
-                tickets.append((ticket, tuple(texts), stops))
+                tickets.append((ticket, tuple(texts)))
             except (OverloadedError, TooLargeError):
                 assert queue.load.tokens + sum(map(len, texts)) > 500
         elif what == "cancel" and tickets:
@@ -374,24 +375,23 @@ def test_whatever_happens_each_request_ends_right(
             queue.run_batch()
         elif what == "tick":
             now[0] += 1
-        waiting = [ticket for ticket, _, _ in tickets if not ticket.future.done()]
+        waiting = [ticket for ticket, _ in tickets if not ticket.future.done()]
         assert queue.load == Load(len(waiting), sum(ticket.held for ticket in waiting))
         assert 0 <= queue.load.tokens <= 500
     finish(queue)
     assert queue.load == Load(0, 0)
     assert queue._ready_tokens == queue._untokenised_rows == 0
     assert not queue._lanes
-    for ticket, texts, stops in tickets:
+    for ticket, texts in tickets:
         assert ticket.future.done()
         if ticket.future.cancelled():
             continue
         error = ticket.future.exception()
-        if error is not None:
-            assert isinstance(error, LateError) or stops
-            continue
-        for text, outcome in zip(texts, ticket.future.result(), strict=True):
-            short = len(text) <= memory
-            assert right(text, outcome, alone=False) or (not short and "memory" in str(outcome))
+        if error is None:
+            assert all(right(*one) for one in zip(texts, outcomes(ticket), strict=True))
+        elif not isinstance(error, LateError):
+            is_long = any(len(text) > memory for text in texts)
+            assert any(right(text, error) for text in texts) or (is_long and "memory" in str(error))
     for runner in runners:
         assert all(len(batch) == 1 or sum(map(len, batch)) <= 12 for batch in runner.batches)
 
@@ -443,14 +443,6 @@ def test_while_a_batch_is_computed_others_gather_and_closing_loses_none() -> Non
         submit(queue, upper, "x")
 
 
-def test_what_is_not_drained_is_refused() -> None:
-    queue, upper = Queue(), Upper()
-    ticket = submit(queue, upper, "a")
-    queue.close(drain=False)
-    with pytest.raises(ClosedError, match="stopped"):
-        outcomes(ticket)
-
-
 def test_a_fault_of_the_queue_itself_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a bug")
@@ -469,7 +461,7 @@ def test_tokenising_that_runs_out_of_memory_fails_its_request() -> None:
         raise MemoryError
 
     queue, upper = Queue(), Upper()
-    ticket = submit(queue, upper, "a", prepare=prepare, stop_at_error=True)
+    ticket = submit(queue, upper, "a", prepare=prepare)
     kept = submit(queue, upper, "b")
     finish(queue)
     with pytest.raises(BertworksError, match="not enough memory"):

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import literals, memory
-from ..errors import BertworksError, BertworksWarning, DataError, SettingsError
+from ..errors import BertworksError, BertworksWarning, SettingsError
 from ..locks import Kind, claim
 from . import schemas
 
@@ -202,25 +202,31 @@ class Group:
     function: Callable[..., Any]
 
 
-def _with_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """A verb with the options of its groups in place of the groups, as Typer reads it."""
+def _with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with the options of its groups, and of theirs, in place of the groups.
+
+    What several of them take, such as the context, is asked for once.
+    """
     groups: dict[str, Callable[..., Any]] = {}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+    parameters: dict[str, inspect.Parameter] = {}
+    own = inspect.signature(function, eval_str=True).parameters
+    for name, parameter in own.items():
         marks = getattr(parameter.annotation, "__metadata__", ())
         group = next((mark for mark in marks if isinstance(mark, Group)), None)
         if group is None:
-            parameters.append(parameter)
+            parameters[name] = parameter
         else:
-            groups[name] = group.function
-            parameters += inspect.signature(group.function, eval_str=True).parameters.values()
+            groups[name] = _with_groups(group.function)
+            parameters |= inspect.signature(groups[name]).parameters
 
-    def run(**given: Any) -> None:
-        for name, of in groups.items():
-            given[name] = of(**{key: given.pop(key) for key in inspect.signature(of).parameters})
-        function(**given)
+    def run(**given: Any) -> Any:
+        made = {
+            name: of(**{key: given[key] for key in inspect.signature(of).parameters})
+            for name, of in groups.items()
+        }
+        return function(**{name: made[name] if name in made else given[name] for name in own})
 
-    signature = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    signature = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters.values()]
     run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in signature}
     run.__name__, run.__doc__ = function.__name__, function.__doc__
@@ -278,6 +284,7 @@ MaxLineBytes = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="A longer line is an error; 64 MiB, if left out."),
 ]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")]
 SettingsFile = Annotated[
     Path | None,
     typer.Option("--settings", metavar="FILE", help="Settings, as YAML; words replace them."),
@@ -341,6 +348,16 @@ def load_model(model: str, device: literals.Device, task: str | None = None) -> 
     return load(model, task=task, device=device)
 
 
+def _spread(workers: ModelWorkers = None, on: On = None) -> dict[str, Any]:
+    if workers is None and on is None:
+        return {}
+    return {"workers": workers or (None if on else 1), "on": on}
+
+
+Spread = Annotated[dict[str, Any], Group(_spread)]
+"""On how many processes, each with the model, and where; empty if nothing is said of it."""
+
+
 def given_settings(
     ctx: typer.Context,
     file: Path | None,
@@ -351,8 +368,6 @@ def given_settings(
     """The settings that a verb is given, by name.
 
     Args:
-        ctx: the verb's.
-        file: of settings.
         words: `key=value`; replace what the file has.
         task: of `finetune`.
         values: replace what the file has.
@@ -364,6 +379,14 @@ def given_settings(
     schema = schemas.schema_of(ctx.info_name, task)
     found = schema.resolve(file, [*words, *ctx.meta["settings"]], **values)
     return found.model_dump(exclude_unset=True)
+
+
+def _given(ctx: typer.Context, settings_file: SettingsFile = None) -> dict[str, Any]:
+    return given_settings(ctx, settings_file)
+
+
+Given = Annotated[dict[str, Any], Group(_given)]
+"""The settings of a verb that takes no others than these: of a file, and as words."""
 
 
 def is_main_process() -> bool:
@@ -397,62 +420,28 @@ def output(
         yield
 
 
-def line_options(encoding: str, max_line_bytes: int | None) -> dict[str, Any]:
-    """What is said of files of lines, as keywords of what reads them."""
-    limit = {} if max_line_bytes is None else {"max_line_bytes": max_line_bytes}
-    return {"encoding": encoding, **limit}
+def _lines(encoding: Encoding = "utf-8", max_line_bytes: MaxLineBytes = None) -> dict[str, Any]:
+    said = {"encoding": encoding, "max_line_bytes": max_line_bytes}
+    return {name: value for name, value in said.items() if value not in (None, "utf-8")}
 
 
-def _table(
-    header: Header = None,
-    format: TableFormat = "auto",
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
-) -> dict[str, Any]:
-    given = {
-        "header": header,
-        "format": None if format == "auto" else format,
-        "encoding": None if encoding == "utf-8" else encoding,
-        "max_line_bytes": max_line_bytes,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+Lines = Annotated[dict[str, Any], Group(_lines)]
+"""What is said of files of lines, as keywords of what reads them."""
+
+
+def _table(header: Header = None, format: TableFormat = "auto", *, lines: Lines) -> dict[str, Any]:
+    said = {"header": header, "format": format, **lines}
+    return {name: value for name, value in said.items() if value not in (None, "auto")}
 
 
 Table = Annotated[dict[str, Any], Group(_table)]
 """The settings of `TableOptions` that are given."""
 
 
-def read_lines(file: Path, **options: Any) -> Iterator[str]:
-    """The lines of a file that are not empty.
-
-    Args:
-        file: plain or compressed.
-        options: `encoding` and `max_line_bytes`, as of `corpus.lines.Reading`.
-
-    Raises:
-        DataError: a line is too long, or not of the encoding; or there are none.
-    """
-    from ..corpus.lines import ReadCounts, Reading
-    from ..corpus.lines import read_lines as read
-
-    count = 0
-    for _, line in read(str(file), Reading(ReadCounts(), **options)):
-        if text := line.strip():
-            count += 1
-            yield text
-    if not count:
-        raise DataError("the file is empty", where=str(file))
-
-
 def lines_of(texts: Iterable[str], **options: Any) -> Iterator[str]:
     """The texts as given; `-` stands for the lines of standard input, read as they come.
 
-    Args:
-        texts: of the command line.
-        options: `encoding` and `max_line_bytes`, as of `corpus.lines.Reading`.
-
-    Raises:
-        DataError: a line is too long, or not of the encoding.
+    Options as in `Lines`.
     """
     for text in texts:
         if text == "-":

@@ -9,18 +9,15 @@ from typing import Annotated, Literal
 import typer
 
 from .. import literals
-from ..errors import SettingsError
+from ..errors import DataError, SettingsError
 from . import show
 from .app import (
     AsJson,
-    Encoding,
-    MaxLineBytes,
+    Lines,
     ModelPath,
     TaskFile,
-    line_options,
     load_model,
     output,
-    read_lines,
     verb,
 )
 from .corpus import Corpus, GivenCorpus, Reading
@@ -171,17 +168,21 @@ def quantize(
     "bertworks add-tokens bert-base-uncased words.txt --out bert-base-domain",
 )
 def add_tokens(
+    *,
     model: ModelPath,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one a line.")],
     out: Out,
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
+    lines: Lines,
 ) -> None:
     """Add words to the vocabulary; each new vector starts as the mean of its old pieces."""
+    from ..corpus.lines import ReadCounts, Reading, read_lines
     from ..surgery import add_tokens as add
 
     with output(out, [file], model=model, kind="whole directory"):
-        words = list(read_lines(Path(file), **line_options(encoding, max_line_bytes)))
+        read = read_lines(file, Reading(ReadCounts(), **lines))
+        words = [word for _, line in read if (word := line.strip())]
+        if not words:
+            raise DataError("the file is empty", where=file)
         found = add(load_model(model, "cpu"), words)
         written = found.model.save(out)
     show.facts(

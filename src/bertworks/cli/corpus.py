@@ -14,15 +14,12 @@ from ..wording import duration
 from . import show
 from .app import (
     AsJson,
-    Encoding,
+    Given,
     Group,
-    MaxLineBytes,
+    Lines,
     On,
     Part,
-    SettingsFile,
     Workers,
-    given_settings,
-    line_options,
     lines_of,
     output,
     verb,
@@ -51,14 +48,13 @@ SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count what c
 
 
 def _reading(
+    *,
     format: Format = "auto",
     column: Column = None,
-    encoding: Encoding = "utf-8",
-    max_line_bytes: MaxLineBytes = None,
+    lines: Lines,
     skip_bad: SkipBad = False,
 ) -> dict[str, Any]:
-    how = {"format": format, "column": column, "skip_bad": skip_bad}
-    return {**how, **line_options(encoding, max_line_bytes)}
+    return {"format": format, "column": column, "skip_bad": skip_bad, **lines}
 
 
 Reading = Annotated[dict[str, Any], Group(_reading)]
@@ -105,13 +101,12 @@ class GivenCorpus:
 
 @verb("vocab", "bertworks vocab 'wiki/*.txt' --out vocab size=8000")
 def vocab(
-    ctx: typer.Context,
     *,
     corpus: Corpus,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the tokenizer is written.")],
     workers: Workers = None,
     on: On = None,
-    settings_file: SettingsFile = None,
+    given: Given,
     cased: Annotated[
         bool, typer.Option("--cased", help="lowercase=false: keep case and accents.")
     ] = False,
@@ -127,7 +122,6 @@ def vocab(
     from ..corpus.settings import VocabularySettings
     from ..text.vocabulary import train_vocabulary
 
-    given = given_settings(ctx, settings_file)
     how = VocabularySettings.parse(given | ({"lowercase": False} if cased else {}))
     given_corpus = GivenCorpus(
         corpus,
@@ -167,7 +161,6 @@ def vocab(
 
 @verb("prepare", "bertworks prepare 'wiki/*.txt' --tokenizer vocab --out prepared")
 def prepare(
-    ctx: typer.Context,
     *,
     corpus: Corpus,
     tokenizer: Annotated[
@@ -181,7 +174,7 @@ def prepare(
     workers: Workers = None,
     on: On = None,
     part: Part = None,
-    settings_file: SettingsFile = None,
+    how: Given,
     reading: Reading,
     drop_duplicates: DropDuplicates = False,
     exclude: Exclude = None,
@@ -196,7 +189,6 @@ def prepare(
     from ..corpus.prepare import PrepareProgress
     from ..corpus.prepare import prepare as run
 
-    how = given_settings(ctx, settings_file)
     last = PrepareProgress()
 
     def noted(now: PrepareProgress) -> None:

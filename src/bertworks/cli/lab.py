@@ -11,7 +11,7 @@ import typer
 from ..errors import SettingsError
 from ..wording import duration
 from . import show
-from .app import AsJson, Computing, SettingsFile, Table, given_settings, output, verb
+from .app import AsJson, Computing, Given, Table, output, verb
 from .training import Seeds, seed_numbers
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     "bertworks lab compare mini MODEL --data reviews.tsv label_column=stars",
 )
 def lab(
-    ctx: typer.Context,
     *,
     what: Annotated[
         Literal["list", "run", "all", "lineage", "compare"],
@@ -65,7 +64,7 @@ def lab(
         typer.Option(min=0, metavar="M", help="Of lineage: processor time of each pre-training."),
     ] = 10.0,
     seeds: Seeds = None,
-    settings_file: SettingsFile = None,
+    given: Given,
     table: Table,
     json: AsJson = False,
     device: Computing = "auto",
@@ -83,7 +82,7 @@ def lab(
     second of processor time, parameters. Every fourth row is measured on. The settings are of
     compare, and so are --header, --format, --encoding and --max-line-bytes.
     """
-    given = given_settings(ctx, settings_file, **table)
+    given |= table
     if what == "compare":
         _compare(claims or (), data, device, json, given)
         return

@@ -72,11 +72,10 @@ def stopwatch() -> Iterator[Callable[[], float]]:
     yield lambda: max(time.perf_counter() - start, 1e-6)
 
 
-def facts(rows: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> None:
+def facts(rows: Mapping[str, Any]) -> None:
     """Names and values, one a line."""
-    pairs = list(rows.items() if isinstance(rows, Mapping) else rows)
-    width = max(10, *(len(name) for name, _ in pairs)) if pairs else 0
-    for name, value in pairs:
+    width = max([10, *map(len, rows)])
+    for name, value in rows.items():
         typer.echo(f"  {name:<{width}}  {value}")
 
 
@@ -94,12 +93,8 @@ def metrics(values: Mapping[str, float | None]) -> None:
 
 def evaluated(breakdown: Breakdown, report: Path | None) -> dict[str, Any]:
     """What is worth saying of an evaluation beside its metrics, for `facts`."""
-    found: dict[str, Any] = {}
-    if breakdown.calibration is not None:
-        found["calibration"] = breakdown.calibration
-    if report is not None:
-        found["report"] = report
-    return found
+    found = {"calibration": breakdown.calibration, "report": report}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def predictions(
@@ -120,11 +115,7 @@ def predictions(
 
 
 def must_hold_text(text: str) -> None:
-    """See that a text on the command line is not empty.
-
-    Raises:
-        DataError: it is.
-    """
+    """Refuse an empty text on the command line."""
     if not text.strip():
         raise DataError("an empty text is given", fix="Put the text in quotes.")
 
@@ -139,7 +130,7 @@ def read_counts(counts: ReadCounts) -> None:
         ("empty", f"{counts.empty:,} documents", counts.empty),
         ("cut", f"{counts.cut:,} times: a very long document was cut in two", counts.cut),
     ]
-    facts([(name, text) for name, text, count in rows if count])
+    facts({name: text for name, text, count in rows if count})
     for kind, count in counts.skipped.items():
         typer.echo(f"  skipped {count:,} × {kind}; the first: {counts.first_skipped[kind]}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from .app import (
     MODEL_HELP,
     AsJson,
     Computing,
+    Group,
     Recipe,
     SettingsFile,
     Table,
@@ -31,18 +32,32 @@ Model = Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
 Train = Annotated[str, typer.Option(metavar="FILE", help="The rows to learn from.")]
 Dev = Annotated[str, typer.Option(metavar="FILE", help="The rows to measure on.")]
 KeyValues = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")]
-GridWords = Annotated[
-    list[str] | None,
-    typer.Option(metavar="WORD", help="paper, NAME=V,V… or optuna:N; may be repeated."),
-]
 Seeds = Annotated[
     str | None,
     typer.Option(metavar="N|N,N…", help="How many seeds each run is repeated with, or which."),
 ]
-Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Runs at a time; one for each GPU, or one, if left out."),
-]
+
+
+def _repeating(
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="paper, NAME=V,V… or optuna:N; may be repeated."),
+    ] = None,
+    seeds: Seeds = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Runs at a time; one for each GPU, or one, if left out."
+        ),
+    ] = None,
+) -> dict[str, Any]:
+    if grid is None and seeds is None and jobs is None:
+        return {}
+    return {"grid": grid or (), "seeds": seed_numbers(seeds), "jobs": jobs}
+
+
+Repeating = Annotated[dict[str, Any], Group(_repeating)]
+"""Which runs a grid makes, as `finetune_grid` takes them; empty if nothing is said of it."""
 
 
 @verb("demo", "bertworks demo", "bertworks demo --quick", "bertworks demo --out /tmp/demo --seed 2")
@@ -154,9 +169,7 @@ def finetune(
     settings: KeyValues = None,
     settings_file: SettingsFile = None,
     table: Table,
-    grid: GridWords = None,
-    seeds: Seeds = None,
-    jobs: Jobs = None,
+    repeating: Repeating,
     device: Computing = "auto",
 ) -> None:
     """Train a model for a task, from labelled rows.
@@ -175,7 +188,7 @@ def finetune(
 
     given = given_settings(ctx, settings_file, settings or (), task, **table)
     measured_on = None if dev is None else table_or_share(dev)
-    if grid is not None or seeds is not None or jobs is not None:
+    if repeating:
         if measured_on is None:
             raise DataError(
                 "a grid chooses by the rows of --dev",
@@ -189,11 +202,9 @@ def finetune(
             train=train,
             dev=measured_on,
             out=out,
-            grid=grid or (),
-            seeds=seed_numbers(seeds),
-            jobs=jobs,
             device=device,
             progress=Progress(),
+            **repeating,
             **given,
         )
         show.table(found.columns, found.rows(), right=" ".join(found.columns))
@@ -230,6 +241,7 @@ def finetune(
 )
 def glue(
     ctx: typer.Context,
+    *,
     model: Model,
     data: Annotated[
         Path, typer.Option(metavar="DIR", help="The official files: a folder for each task.")
@@ -242,9 +254,7 @@ def glue(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, for all tasks.")
     ] = None,
     settings_file: SettingsFile = None,
-    grid: GridWords = None,
-    seeds: Seeds = None,
-    jobs: Jobs = None,
+    repeating: Repeating,
     device: Computing = "auto",
 ) -> None:
     """Fine-tune and measure on GLUE, and answer its test files.
@@ -262,11 +272,9 @@ def glue(
         data,
         out=out,
         tasks=None if tasks is None else tasks.split(","),
-        grid=grid or (),
-        seeds=seed_numbers(seeds),
-        jobs=jobs,
         device=device,
         progress=Progress(),
+        **repeating,
         **given_settings(ctx, settings_file, settings or ()),
     )
     show.table(found.columns, found.rows(), right="dev mean Base Large")
@@ -287,11 +295,7 @@ def table_or_share(text: str) -> str | float:
 
 
 def seed_numbers(text: str | None) -> int | list[int]:
-    """How many seeds a word asks for (`3`; 1, if left out), or which (`0,1,2`; `7,`).
-
-    Raises:
-        SettingsError: it is neither.
-    """
+    """How many seeds a word asks for (`3`; 1, if left out), or which (`0,1,2`; `7,`)."""
     if text is None:
         return 1
     parts = text.removesuffix(",").split(",")

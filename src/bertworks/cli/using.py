@@ -17,15 +17,14 @@ from . import show
 from .app import (
     AsJson,
     Computing,
+    Given,
     Header,
     ModelPath,
-    ModelWorkers,
-    On,
     Part,
-    SettingsFile,
+    Spread,
     Table,
     TaskFile,
-    given_settings,
+    Texts,
     lines_of,
     load_model,
     output,
@@ -64,11 +63,10 @@ def evaluate(
     table: Table,
     report: Report = None,
     json: AsJson = False,
-    workers: ModelWorkers = None,
-    on: On = None,
+    spread: Spread,
     device: Computing = "auto",
     task: TaskFile = None,
-    settings_file: SettingsFile = None,
+    given: Given,
 ) -> None:
     """Measure a fine-tuned model on labelled rows, or a pre-trained one on held-out documents.
 
@@ -79,13 +77,10 @@ def evaluate(
     """
     if len(data) > 1 and report is not None:
         ctx.fail("A report is of one file.")
-    settings = given_settings(ctx, settings_file)
-    settings |= table
     with output(report, data, model=model):
         check_page(report)
         measured = load_model(model, device, task)
-        workers = workers or (None if on else 1)
-        several = measured.evaluate_each(data, workers=workers, on=on, **settings)
+        several = measured.evaluate_each(data, **spread, **(given | table))
         if len(data) == 1:
             _show_evaluation(several[0], model, data[0], report, json=json)
             return
@@ -169,14 +164,7 @@ def score(
 
 
 def check_page(report: Path | None, *, endings: Sequence[str] = ("", *_PAGE)) -> None:
-    """See that a page has the name of one, before anything is measured.
-
-    Args:
-        endings: those that its name may have.
-
-    Raises:
-        DataError: its name ends otherwise.
-    """
+    """Refuse a page whose name ends otherwise, before anything is measured."""
     if report is not None and report.suffix.lower() not in endings:
         raise DataError("a report is a page", where=str(report), fix="Name it .html.")
 
@@ -212,9 +200,7 @@ def predict(
     ctx: typer.Context,
     *,
     model: ModelPath,
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")
-    ] = None,
+    texts: Texts = None,
     data: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="A table instead; - reads TSV from standard input."),
@@ -229,11 +215,10 @@ def predict(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON Lines, whatever the name.")] = False,
     part: Part = None,
-    workers: ModelWorkers = None,
-    on: On = None,
+    spread: Spread,
     device: Computing = "auto",
     task: TaskFile = None,
-    settings_file: SettingsFile = None,
+    given: Given,
 ) -> None:
     """Label texts, or the rows of a table.
 
@@ -246,26 +231,21 @@ def predict(
         ctx.fail("--pair is for texts; a table has a column of them.")
     if data is None and table.keys() & {"header", "format"}:
         ctx.fail("--header and --format are for --data FILE.")
-    apart = [option for option in (part, workers, on) if option is not None]
-    if apart and (data is None or out is None):
+    if (part is not None or spread) and (data is None or out is None):
         ctx.fail("--part, --workers and --on are for --data FILE --out FILE.")
     for text in texts or ():
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
 
-    given = given_settings(ctx, settings_file)
-    given |= table
+    settings = given | table
     with output(out, [data], model=model):
         loaded = load_model(model, device, task)
         if data is not None and out is not None:
-            workers = workers or (None if on else 1)
-            count = loaded.predict_to(
-                out, data, json=json, part=part, workers=workers, on=on, **given
-            )
+            count = loaded.predict_to(out, data, json=json, part=part, **spread, **settings)
         else:
             lines = lines_of(texts or [], **table)
             asked = lines if pair is None else ((text, pair) for text in lines)
-            rows = loaded.stream(None if data is not None else asked, data=data, **given)
+            rows = loaded.stream(None if data is not None else asked, data=data, **settings)
             if out is None and data is None and not json and sys.stdout.isatty():
                 assert loaded.task is not None, "it has predicted"
                 show.predictions(rows, loaded.task.shown)
@@ -325,7 +305,7 @@ def next_sentence(
     'bertworks generate openai-gpt "the door" temperature=0.8 top_p=0.9',
 )
 def generate(
-    ctx: typer.Context,
+    *,
     model: ModelPath,
     texts: Annotated[
         list[str],
@@ -333,14 +313,13 @@ def generate(
     ],
     json: AsJson = False,
     device: Computing = "auto",
-    settings_file: SettingsFile = None,
+    given: Given,
 ) -> None:
     """Continue texts, token by token; the model must be causal.
 
     The same seed draws the same tokens, whatever other texts are given; a text that is given
     several times is continued in several ways.
     """
-    given = given_settings(ctx, settings_file)
     prompts = list(lines_of(texts))
     for text in prompts:
         show.must_hold_text(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,24 +15,20 @@ from .app import (
     AsJson,
     Computing,
     Encoding,
+    Given,
+    Group,
     ModelPath,
-    ModelWorkers,
-    On,
     Part,
-    SettingsFile,
+    Spread,
     Table,
     TaskFile,
-    given_settings,
+    Texts,
     lines_of,
     load_model,
     output,
     verb,
 )
 
-if TYPE_CHECKING:
-    from ..inference.vectors import WrittenVectors
-
-Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")]
 Data = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Instead: .txt, a text a line; or a table."),
@@ -41,77 +37,6 @@ Column = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The texts' column, by name or number; else found out."),
 ]
-
-
-@verb(
-    "embed",
-    "bertworks embed sentence-transformers/all-MiniLM-L6-v2 --data texts.txt \\\n"
-    "      --out vectors.npy",
-    "bertworks embed bert-base-uncased --data news.csv --column title \\\n"
-    "      --out news.parquet pooling=mean layers=-2 normalize=true",
-    "cat texts.txt | bertworks embed mini-sentences - --out vectors.npy",
-)
-def embed(
-    ctx: typer.Context,
-    *,
-    model: ModelPath,
-    out: Annotated[
-        str, typer.Option(metavar="FILE", help="Where to: .npy is NumPy's format, or .parquet.")
-    ],
-    texts: Texts = None,
-    data: Data = None,
-    column: Column = None,
-    table: Table,
-    part: Part = None,
-    workers: ModelWorkers = None,
-    on: On = None,
-    settings_file: SettingsFile = None,
-    device: Computing = "auto",
-    task: TaskFile = None,
-) -> None:
-    """Write a vector of each text to a file.
-
-    Any number of texts will do: few are held at a time. Stopped and started again with the same
-    --out, it resumes; FILE.json says what the vectors were made with. Row N of the
-    file is of text N, counted from 0.
-    """
-    source = _texts(ctx, texts, data, column, table)
-    settings = {**table, **given_settings(ctx, settings_file)}
-    with output(None if is_remote(out) else out, [data], model=model):
-        write = load_model(model, device, task).embed_to
-        _run(write, out, source, workers, on, column=column, part=part, **settings)
-
-
-@verb(
-    "features",
-    "bertworks features runs/tiny --data texts.txt --out words.parquet of=words",
-)
-def features(
-    ctx: typer.Context,
-    *,
-    model: ModelPath,
-    out: Annotated[str, typer.Option(metavar="FILE", help="Where to: a .parquet file.")],
-    texts: Texts = None,
-    data: Data = None,
-    column: Column = None,
-    table: Table,
-    part: Part = None,
-    workers: ModelWorkers = None,
-    on: On = None,
-    settings_file: SettingsFile = None,
-    device: Computing = "auto",
-    task: TaskFile = None,
-) -> None:
-    """Write a vector of each token or word, with its place in the text.
-
-    The columns are row (the text's number, counted from 0), token or word, start and end (its
-    characters), and vector. Stopped and started again with the same --out, it resumes.
-    """
-    source = _texts(ctx, texts, data, column, table)
-    settings = {**table, **given_settings(ctx, settings_file)}
-    with output(None if is_remote(out) else out, [data], model=model):
-        write = load_model(model, device, task).features_to
-        _run(write, out, source, workers, on, column=column, part=part, **settings)
 
 
 def _texts(
@@ -134,27 +59,82 @@ def _texts(
     return lines_of(given, **table) if "-" in given else given
 
 
-def _run(
-    write: Callable[..., WrittenVectors],
-    out: str,
-    source: str | Iterable[str],
-    workers: int | None,
-    on: str | None,
-    **settings: Any,
+def _writing(
+    ctx: typer.Context,
+    *,
+    model: ModelPath,
+    texts: Texts = None,
+    data: Data = None,
+    column: Column = None,
+    table: Table,
+    part: Part = None,
+    spread: Spread,
+    given: Given,
+    device: Computing = "auto",
+    task: TaskFile = None,
+) -> Callable[[str, str], None]:
+    """What writes vectors to a file, by the name of a method of `Model`."""
+    source = _texts(ctx, texts, data, column, table)
+    settings = {"column": column, "part": part, **spread, **table, **given}
+
+    def write(out: str, method: str) -> None:
+        with output(None if is_remote(out) else out, [data], model=model):
+            to_file = getattr(load_model(model, device, task), method)
+            with show.stopwatch() as seconds, show.bar("embedding", "texts") as embedding:
+                found = to_file(out, source, progress=embedding, **settings)
+            rows = f"{found.rows:,}"
+            if found.new < found.rows:
+                rows += f", {found.rows - found.new:,} of them from before"
+            facts = {"texts": rows, "width": f"{found.width:,}"}
+            if found.cut:
+                facts["cut"] = f"{found.cut:,} texts were too long for the model"
+            show.facts(facts)
+            rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing left to do"
+            show.facts({"time": f"{duration(seconds())}, {rate}", "written to": out})
+
+    return write
+
+
+Writing = Annotated[Callable[[str, str], None], Group(_writing)]
+
+
+@verb(
+    "embed",
+    "bertworks embed sentence-transformers/all-MiniLM-L6-v2 --data texts.txt \\\n"
+    "      --out vectors.npy",
+    "bertworks embed bert-base-uncased --data news.csv --column title \\\n"
+    "      --out news.parquet pooling=mean layers=-2 normalize=true",
+    "cat texts.txt | bertworks embed mini-sentences - --out vectors.npy",
+)
+def embed(
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="Where to: .npy is NumPy's format, or .parquet.")
+    ],
+    write: Writing,
 ) -> None:
-    """Write vectors, and show how it goes and what came of it."""
-    workers = workers or (None if on else 1)
-    with show.stopwatch() as seconds:
-        with show.bar("embedding", "texts") as embedding:
-            found = write(out, source, workers=workers, on=on, progress=embedding, **settings)
-        rows = f"{found.rows:,}"
-        if found.new < found.rows:
-            rows += f", {found.rows - found.new:,} of them from before"
-        show.facts({"texts": rows, "width": f"{found.width:,}"})
-        if found.cut:
-            show.facts({"cut": f"{found.cut:,} texts were too long for the model"})
-        rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing left to do"
-        show.facts({"time": f"{duration(seconds())}, {rate}", "written to": out})
+    """Write a vector of each text to a file.
+
+    Any number of texts will do: few are held at a time. Stopped and started again with the same
+    --out, it resumes; FILE.json says what the vectors were made with. Row N of the
+    file is of text N, counted from 0.
+    """
+    write(out, "embed_to")
+
+
+@verb(
+    "features",
+    "bertworks features runs/tiny --data texts.txt --out words.parquet of=words",
+)
+def features(
+    out: Annotated[str, typer.Option(metavar="FILE", help="Where to: a .parquet file.")],
+    write: Writing,
+) -> None:
+    """Write a vector of each token or word, with its place in the text.
+
+    The columns are row (the text's number, counted from 0), token or word, start and end (its
+    characters), and vector. Stopped and started again with the same --out, it resumes.
+    """
+    write(out, "features_to")
 
 
 @verb(
@@ -258,7 +238,7 @@ def search(
         bool, typer.Option("--approximate", help="Look at a part of the texts alone, with Faiss.")
     ] = False,
     json: AsJson = False,
-    settings_file: SettingsFile = None,
+    given: Given,
     device: Computing = "auto",
 ) -> None:
     """Find the texts of a file that are nearest to a question.
@@ -271,7 +251,6 @@ def search(
     from ..checkpoints.locate import local_directory
     from ..locks import check_inputs
 
-    given = given_settings(ctx, settings_file)
     asked = list(lines_of(queries))
     for query in asked:
         show.must_hold_text(query)

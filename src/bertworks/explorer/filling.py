@@ -173,11 +173,7 @@ def _answer(
 
 
 def _piece_ids(reading: Reading, candidates: Sequence[str]) -> dict[str, list[int]]:
-    """The pieces of each candidate.
-
-    Raises:
-        DataError: there are too many; or one has no pieces, or too many.
-    """
+    """The pieces of each candidate; refused are too many, and words without pieces or room."""
     model = reading.model
     if len(candidates) > MOST_CANDIDATES:
         raise DataError(f"at most {MOST_CANDIDATES}", where="candidates")

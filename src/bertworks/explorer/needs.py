@@ -130,11 +130,7 @@ def missing(model: Model, view: str) -> NoHeadError | None:
 
 
 def check(model: Model, view: str) -> None:
-    """See that a model has a view.
-
-    Raises:
-        NoHeadError: it lacks it.
-    """
+    """Refuse a view that a model lacks, with a `NoHeadError`."""
     error = missing(model, view)
     if error is not None:
         raise error

@@ -26,8 +26,6 @@ from .needs import check, is_causal_lm, is_masked_lm
 TOKENS = 128
 """The most tokens of a sequence whose activations are shown: attention grows with their square."""
 
-_AT_ONCE = 1024  # tokens that are computed at a time
-
 Ids = NDArray[np.int64]
 Heads = Sequence[Sequence[int]]
 """Heads by their layer and their number in it."""
@@ -100,10 +98,6 @@ class Reading:
         check(self.model, "attention")
         found = self.activations(off, attention=True).attention
         return torch.stack(found)[:, 0].float().cpu().numpy()
-
-    def fold(self, size: int) -> int:
-        """How many sequences of so many tokens are computed at a time."""
-        return max(1, _AT_ONCE // size)
 
 
 def read(
@@ -224,11 +218,7 @@ def _described(
 
 
 def heads_off(model: Model, rows: Sequence[Heads]) -> Bool[Tensor, "layers sequences heads"] | None:
-    """Which heads are off for each of some sequences; None if none are.
-
-    Raises:
-        DataError: there is no such head.
-    """
+    """Which heads are off for each of some sequences; None if none are."""
     config = model.encoder.config
     if not any(rows):
         return None

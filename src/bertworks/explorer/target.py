@@ -21,6 +21,7 @@ from .needs import check, kinds_of
 from .reading import Heads, Ids, Reading, heads_off
 
 _SHOWN = 10
+_AT_ONCE = 1024  # tokens that are computed at a time
 
 
 class Target:
@@ -66,7 +67,7 @@ class Target:
         count = max(len(rows or ()), len(off))
         given = [self.reading.input_ids] * count if rows is None else rows
         off = list(off) if len(off) == count else [off[0]] * count
-        model, fold = self.reading.model, self.reading.fold(len(self.reading))
+        model, fold = self.reading.model, max(1, _AT_ONCE // len(self.reading))
         found = []
         for start in range(0, count, fold):
             part = given[start : start + fold]

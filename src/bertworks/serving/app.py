@@ -18,12 +18,12 @@ from ..errors import BertworksError
 from . import bert_routes, explore_routes, openai_routes, tei_routes
 from .failures import RequestError, error_of
 from .gate import Gate
-from .metrics import Metrics
+from .job import context_of, job_of, reply, service_of
 from .models import Models
-from .openapi import ERRORS, described, docs_page
+from .openapi import described, docs_page
 from .runners import Text
 from .security import Keys
-from .service import Service, context_of, reply, service_of
+from .service import Service
 from .settings import ServeSettings
 
 operations = APIRouter(tags=["operations"])
@@ -71,8 +71,17 @@ async def docs(request: Request) -> Response:
 @operations.get("/info")
 async def info(request: Request, model: str | None = None) -> Response:
     """A model, and the server's limits."""
-    service = service_of(request)
-    return reply(request, tei_routes.info(service, await service.model(request, model)))
+    job = await job_of(request, model)
+    return reply(request, tei_routes.info(job.service, job.served))
+
+
+ROUTERS = (
+    openai_routes.router,
+    tei_routes.router,
+    bert_routes.router,
+    explore_routes.router,
+    operations,
+)
 
 
 def make_app(
@@ -85,12 +94,11 @@ def make_app(
     """The application of some models.
 
     Args:
-        models: what is served.
-        settings: limits.
         keys: who may ask; everybody, if left out.
         local: whether it listens to this machine alone.
     """
-    service = Service(models, settings or ServeSettings())
+    paths = {route.path for one in ROUTERS for route in one.routes if isinstance(route, Route)}
+    service = Service(models, settings or ServeSettings(), sorted(paths))
     keys = keys or Keys()
 
     @asynccontextmanager
@@ -111,7 +119,6 @@ def make_app(
         lifespan=lifespan,
         docs_url=None,  # ours loads nothing from other hosts
         redoc_url=None,
-        responses={code: {"description": text} for code, text in ERRORS.items()},
     )
     app.state.service = service
     for kind in (
@@ -122,28 +129,9 @@ def make_app(
         HTTPException,
     ):
         app.add_exception_handler(kind, _answer_error)
-    routers = (
-        openai_routes.router,
-        tei_routes.router,
-        bert_routes.router,
-        explore_routes.router,
-        operations,
-    )
-    for router in routers:
+    for router in ROUTERS:
         app.include_router(router)
-    service.metrics = Metrics(
-        sorted({route.path for one in routers for route in one.routes if isinstance(route, Route)}),
-        lambda: service.queue.load.requests,
-        lambda: service.queue.load.tokens,
-    )
-    app.add_middleware(
-        Gate,
-        settings=service.settings,
-        keys=keys,
-        local=local,
-        metrics=lambda: service.metrics,
-        is_draining=lambda: service.draining,
-    )
+    app.add_middleware(Gate, service=service, keys=keys, local=local)
     app.openapi = described(app, models, with_keys=bool(keys))  # type: ignore[method-assign]
     return app
 

@@ -15,7 +15,8 @@ from ..tasks.answering.task import AnsweringTask
 from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
 from .failures import invalid
-from .runners import Masked, Spans, TaskRow
+from .job import job_of, reply
+from .runners import AnswerRunner, Masked, MaskedRunner, TaskRow, TaskRunner
 from .schemas import (
     AnswerRequest,
     ClassifyRequest,
@@ -29,7 +30,6 @@ from .schemas import (
     TagRequest,
 )
 from .scores import score_texts
-from .service import Service, context_of, many, placed, reply, service_of
 from .tei_routes import text_rows
 
 _MOST_CANDIDATES = 1000
@@ -40,32 +40,23 @@ router = APIRouter(tags=["BERT"])
 
 @router.post("/fill-mask", responses={200: {"model": list[FilledMasks]}})
 async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    runner = served.masked("fill-mask")
-    texts = many(body.inputs)
-    single = isinstance(body.inputs, str)
-    service.check_texts("inputs", texts, single=single)
-    tokenizer = served.model.tokenizer
+    job = await job_of(request, body.model)
+    runner = job.served.runner("fill-mask", MaskedRunner)
+    texts = job.texts("inputs", body.inputs)
+    tokenizer = job.served.model.tokenizer
     mask = tokenizer.id_to_token(tokenizer.mask_id)
-    for place, text in placed("inputs", texts, single=single):
+    for place, text in texts:
         if mask not in text:
             raise invalid(place, f"there is no {mask} in the text")
     candidates = body.candidates
     pieces = {} if candidates is None else _pieces(tokenizer, candidates)
     items = [
-        item
-        for place, text in placed("inputs", texts, single=single)
-        for item in _variants(place, text, mask, body.top_k, pieces)
+        item for place, text in texts for item in _variants(place, text, mask, body.top_k, pieces)
     ]
-    service.check_texts("inputs", ["x"] * len(items))
-    answers = iter(
-        await service.compute(
-            request, runner, items, [item.text for item in items], limit=runner.task.max_length
-        )
-    )
+    job.service.check_count("inputs", len(items))
+    answers = iter(await job.compute(runner, items, limit=runner.task.max_length))
     filled = []
-    for text in texts:
+    for _, text in texts:
         answer = next(answers)
         chances = _chances(text.count(mask), pieces, answer["candidates"], answers)
         more = {} if candidates is None else {"candidates": chances}
@@ -75,19 +66,16 @@ async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
 
 @router.post("/next-sentence", responses={200: {"model": list[NextSentence]}})
 async def next_sentence(body: NextSentenceRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    runner = served.masked("next-sentence")
-    rows, places, _ = text_rows(service, body.inputs)
-    for place, row in zip(places, rows, strict=True):
+    job = await job_of(request, body.model)
+    runner = job.served.runner("next-sentence", MaskedRunner)
+    rows = text_rows(job.service, body.inputs)
+    for place, row in rows:
         if len(row) != 2:
             raise invalid(place, "two texts, of which the second may follow the first", 422)
-    items = [Masked(place, row[0], row[1]) for place, row in zip(places, rows, strict=True)]
-    answers = await service.compute(
-        request,
+    answers = await job.compute(
         runner,
-        items,
-        [" ".join(row) for row in rows],
+        [Masked(place, *row) for place, row in rows],
+        [" ".join(row) for _, row in rows],
         limit=runner.task.max_length,
     )
     name = "next_sentence_probability"
@@ -96,57 +84,41 @@ async def next_sentence(body: NextSentenceRequest, request: Request) -> Response
 
 @router.post("/classify", responses={200: {"model": list[dict[str, Any]]}})
 async def classify(body: ClassifyRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    rows, places = _texts_or_pairs(service, body.inputs)
-    found = await score_texts(
-        service,
-        request,
-        served,
-        "classify",
-        rows,
-        places,
-        truncate=body.truncate,
-        windows=body.windows,
-    )
+    job = await job_of(request, body.model, "predict")
+    given: Any = body.inputs
+    if given and isinstance(given, list) and isinstance(given[0], str):
+        given = [[text] for text in given]  # here a list of strings is as many texts
+    rows = text_rows(job.service, given)
+    found = await score_texts(job, "classify", rows, truncate=body.truncate, windows=body.windows)
     return reply(request, [scored.prediction for scored in found])
 
 
 @router.post("/tag", responses={200: {"model": list[dict[str, Any]]}})
 async def tag(body: TagRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    runner = served.rows("tag")
-    context_of(request).verb = "predict"
-    texts = many(body.inputs)
-    single = isinstance(body.inputs, str)
-    service.check_texts("inputs", texts, single=single)
-    items = [
-        TaskRow(place, runner.task.text_row(text))
-        for place, text in placed("inputs", texts, single=single)
-    ]
-    return reply(request, await service.compute(request, runner, items, texts, limit=None))
+    job = await job_of(request, body.model, "predict")
+    runner = job.served.runner("tag", TaskRunner)
+    texts = job.texts("inputs", body.inputs)
+    items = [TaskRow(place, runner.task.text_row(text)) for place, text in texts]
+    found = await job.compute(runner, items, [text for _, text in texts], limit=None)
+    return reply(request, found)
 
 
 @router.post("/answer", responses={200: {"model": list[dict[str, Any]]}})
 async def answer(body: AnswerRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    runner = served.rows("answer")
-    context_of(request).verb = "predict"
-    asked = many(body.inputs)
-    service.check_texts("inputs", ["x"] * len(asked))
+    job = await job_of(request, body.model, "predict")
+    runner = job.served.runner("answer", AnswerRunner)
+    asked = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+    job.service.check_count("inputs", len(asked))
     for at, one in enumerate(asked):
-        service.check_texts(f"inputs[{at}].question", [one.question], single=True)
-        service.check_texts(f"inputs[{at}].context", [one.context], single=True)
+        job.service.check_text(f"inputs[{at}].question", one.question)
+        job.service.check_text(f"inputs[{at}].context", one.context)
     task = runner.task
-    assert isinstance(task, AnsweringTask)
     items = [
         TaskRow(f"inputs[{at}]", task.text_row(one.question, one.context))
         for at, one in enumerate(asked)
     ]
     texts = [f"{one.question} {one.context}" for one in asked]
-    found: list[Spans] = await service.compute(request, runner, items, texts, limit=None)
+    found = await job.compute(runner, items, texts, limit=None)
     if body.null_threshold is not None:
         changed = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
         task = AnsweringTask(task.tokenizer, changed)
@@ -158,23 +130,18 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
 
 @router.post("/generate", responses={200: {"model": list[Generated]}})
 async def generate(body: GenerateRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    served.check("generate")
-    if body.max_new_tokens > service.settings.max_new_tokens:
-        raise invalid("max_new_tokens", f"at most {service.settings.max_new_tokens}")
+    job = await job_of(request, body.model)
+    job.served.check("generate")
+    limits = job.service.settings
+    if body.max_new_tokens > limits.max_new_tokens:
+        raise invalid("max_new_tokens", f"at most {limits.max_new_tokens}")
     values = body.model_dump(exclude={"model", "inputs"})
     settings = GenerationSettings.parse({**values, "stop_ids": tuple(body.stop_ids)})
-    runner = served.generate(service.settings.batch_tokens)
-    texts = many(body.inputs)
-    single = isinstance(body.inputs, str)
-    service.check_texts("inputs", texts, single=single)
-    found = await service.compute(
-        request,
+    runner = job.served.generate(limits.batch_tokens)
+    found = await job.compute(
         runner,
-        placed("inputs", texts, single=single),
-        texts,
-        limit=served.model.encoder.config.max_seqlen,
+        job.texts("inputs", body.inputs),
+        limit=job.served.model.encoder.config.max_seqlen,
         prepare=partial(runner.prepare, settings=settings, seen=Counter()),
     )
     return reply(request, [{"generated": text} for text in found])
@@ -182,27 +149,20 @@ async def generate(body: GenerateRequest, request: Request) -> Response:
 
 @router.post("/predict-rows", responses={200: {"model": list[dict[str, Any]]}})
 async def predict_rows(body: RowsRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    runner = served.rows("predict-rows")
-    context_of(request).verb = "predict"
+    job = await job_of(request, body.model, "predict")
+    runner = job.served.runner("predict-rows", TaskRunner)
     rows = [_row(runner.task, row, f"rows[{at}]") for at, row in enumerate(body.rows)]
     texts = [
         " ".join(value for value in row.values() if isinstance(value, str)) or "x" for row in rows
     ]
-    service.check_texts("rows", texts)
+    job.service.check_texts("rows", texts)
     items = [TaskRow(f"rows[{at}]", row) for at, row in enumerate(rows)]
-    found = await service.compute(request, runner, items, texts, limit=None)
+    found = await job.compute(runner, items, texts, limit=None)
     return reply(request, [getattr(answer, "prediction", answer) for answer in found])
 
 
 def _row(task: Task[Any], given: str | list[str] | dict[str, Any], place: str) -> Row:
-    """A row of a task from a row, a text, or a pair of texts.
-
-    Raises:
-        RequestError: it is neither a text nor a pair of texts.
-        DataError: the task takes no texts.
-    """
+    """A row of a task from a row, or, where the task takes such, from a text or a pair of texts."""
     if isinstance(given, dict):
         return given
     texts = [given] if isinstance(given, str) else given
@@ -211,25 +171,8 @@ def _row(task: Task[Any], given: str | list[str] | dict[str, Any], place: str) -
     return task.text_row(*texts)
 
 
-def _texts_or_pairs(
-    service: Service, given: str | list[str] | list[list[str]]
-) -> tuple[list[Sequence[str]], list[str]]:
-    """Rows of one text or two; here a list of strings is as many texts."""
-    rows: Any = [[text] for text in given] if _are_texts(given) else given
-    rows, places, _ = text_rows(service, rows)
-    return rows, places
-
-
-def _are_texts(given: Sequence[Any]) -> bool:
-    return isinstance(given, list) and bool(given) and isinstance(given[0], str)
-
-
 def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
-    """The pieces of each candidate.
-
-    Raises:
-        RequestError: there are none, too many, or one has no pieces in the vocabulary.
-    """
+    """The pieces of each candidate; refused are none, too many, and words without pieces."""
     if not 1 <= len(candidates) <= _MOST_CANDIDATES:
         raise invalid("candidates", f"from 1 to {_MOST_CANDIDATES} words")
     found = {}

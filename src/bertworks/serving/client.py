@@ -11,9 +11,8 @@ import asyncio
 import base64
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,9 @@ from ..literals import Combine, Pooling, Precision
 if TYPE_CHECKING:
     import httpx
 
+P = ParamSpec("P")
 T = TypeVar("T")
+_Body = Mapping[str, Any]
 Texts = str | Iterable[str]
 Rows = str | Iterable[Any]
 """A text; or texts, pairs of texts or rows."""
@@ -39,15 +40,6 @@ class ServerError(BertworksError):
     """A server cannot be reached, or answers with an error; `status` is HTTP's, 0 for none."""
 
     status: int = 0
-
-
-@dataclass(frozen=True)
-class _Call(Generic[T]):
-    """A verb's requests, and how its result is read from their answers."""
-
-    path: str
-    bodies: Sequence[Mapping[str, Any]]
-    read: Callable[[list[Any]], T]
 
 
 class EncodeKeywords(TypedDict, total=False):
@@ -72,7 +64,7 @@ class GenerationKeywords(TypedDict, total=False):
     seed: int
 
 
-class _Verbs:
+class _Connection:
     """What both clients have.
 
     Args:
@@ -119,53 +111,6 @@ class _Verbs:
         given = {"model": self.model, **values}
         return {name: value for name, value in given.items() if value is not None}
 
-    def _embed(
-        self, texts: Texts, **settings: Unpack[EncodeKeywords]
-    ) -> _Call[NDArray[np.float32]]:
-        bodies = [
-            self._body(texts=part, encoding_format="base64", **settings) for part in _parts(texts)
-        ]
-
-        def read(answers: list[Any]) -> NDArray[np.float32]:
-            coded = [row for answer in answers for row in answer["results"]]
-            rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in coded]
-            return np.stack(rows) if rows else np.empty((0, 0), np.float32)
-
-        return _Call("/encode", bodies, read)
-
-    def _predict(self, rows: Rows) -> _Call[list[dict[str, Any]]]:
-        given = [rows] if isinstance(rows, str | Mapping) else rows
-        bodies = [self._body(rows=part) for part in _parts(given)]
-        return _Call("/predict-rows", bodies, _joined)
-
-    def _fill_mask(
-        self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
-    ) -> _Call[list[list[dict[str, Any]]]]:
-        words = None if candidates is None else list(candidates)
-        body = self._body(inputs=text, top_k=top_k, candidates=words)
-        field = "masks" if candidates is None else "candidates"
-        return _Call("/fill-mask", [body], lambda answers: answers[0][0][field])
-
-    def _next_sentence(self, first: str, second: str) -> _Call[float]:
-        body = self._body(inputs=[first, second])
-        name = "next_sentence_probability"
-        return _Call("/next-sentence", [body], lambda answers: float(answers[0][0][name]))
-
-    def _generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> _Call[list[str]]:
-        bodies = [self._body(inputs=part, **settings) for part in _parts(prompts)]
-        return _Call("/generate", bodies, lambda all: [one["generated"] for one in _joined(all)])
-
-    def _rerank(
-        self, query: str, texts: Iterable[str], *, truncate: bool = False
-    ) -> _Call[list[tuple[int, float]]]:
-        body = self._body(query=query, texts=list(texts), truncate=truncate)
-        return _Call(
-            "/rerank", [body], lambda all: [(one["index"], one["score"]) for one in all[0]]
-        )
-
-    def _tokenize(self, texts: Texts) -> _Call[list[list[dict[str, Any]]]]:
-        return _Call("/tokenize", [self._body(inputs=part) for part in _parts(texts)], _joined)
-
     def _checked(self, answer: httpx.Response) -> Any:
         """The value of an answer.
 
@@ -195,8 +140,8 @@ class _Verbs:
         return ServerError(f"the connection broke ({type(error).__name__})", where=self.url)
 
 
-class Client(_Verbs):
-    """A client that waits for answers; see `_Verbs` for its arguments, and the module.
+class Client(_Connection):
+    """A client that waits for answers; see `_Connection` for its arguments, and the module.
 
     Raises:
         BertworksError: httpx is not installed.
@@ -228,7 +173,16 @@ class Client(_Verbs):
         Raises:
             ServerError: here and below: the server cannot be reached, or answers with an error.
         """
-        return self._send(self._embed(texts, **settings))
+        bodies = [
+            self._body(texts=part, encoding_format="base64", **settings) for part in _parts(texts)
+        ]
+
+        def read(answers: list[Any]) -> NDArray[np.float32]:
+            coded = [row for answer in answers for row in answer["results"]]
+            rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in coded]
+            return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+        return self._send("/encode", bodies, read)
 
     def similarity(
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
@@ -242,31 +196,44 @@ class Client(_Verbs):
 
     def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
-        return self._send(self._predict(rows))
+        given = [rows] if isinstance(rows, str | Mapping) else rows
+        bodies = [self._body(rows=part) for part in _parts(given)]
+        return self._send("/predict-rows", bodies, _joined)
 
     def fill_mask(
         self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
     ) -> list[list[dict[str, Any]]]:
         """The likeliest pieces for each mask, or the probabilities of candidates."""
-        return self._send(self._fill_mask(text, top_k=top_k, candidates=candidates))
+        words = None if candidates is None else list(candidates)
+        body = self._body(inputs=text, top_k=top_k, candidates=words)
+        field = "masks" if candidates is None else "candidates"
+        return self._send("/fill-mask", [body], lambda answers: answers[0][0][field])
 
     def next_sentence(self, first: str, second: str) -> float:
         """The probability that the second text follows the first."""
-        return self._send(self._next_sentence(first, second))
+        body = self._body(inputs=[first, second])
+        name = "next_sentence_probability"
+        return self._send("/next-sentence", [body], lambda answers: float(answers[0][0][name]))
 
     def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
         """What a causal model continues each prompt with, as `Model.generate`."""
-        return self._send(self._generate(prompts, **settings))
+        bodies = [self._body(inputs=part, **settings) for part in _parts(prompts)]
+        return self._send(
+            "/generate", bodies, lambda answers: [one["generated"] for one in _joined(answers)]
+        )
 
     def rerank(
         self, query: str, texts: Iterable[str], *, truncate: bool = False
     ) -> list[tuple[int, float]]:
         """Each text's number and score, the best first."""
-        return self._send(self._rerank(query, texts, truncate=truncate))
+        body = self._body(query=query, texts=list(texts), truncate=truncate)
+        return self._send(
+            "/rerank", [body], lambda answers: [(one["index"], one["score"]) for one in answers[0]]
+        )
 
     def tokenize(self, texts: Texts) -> list[list[dict[str, Any]]]:
         """The tokens of each text, with their bytes in it."""
-        return self._send(self._tokenize(texts))
+        return self._send("/tokenize", [self._body(inputs=part) for part in _parts(texts)], _joined)
 
     def info(self) -> dict[str, Any]:
         """The model, and the server's limits."""
@@ -279,10 +246,11 @@ class Client(_Verbs):
             raise self._failure(error) from None
         return found
 
-    def _send(self, call: _Call[T]) -> T:
-        return call.read([self._post(call.path, body) for body in call.bodies])
+    def _send(self, path: str, bodies: Sequence[_Body], read: Callable[[list[Any]], T]) -> T:
+        """Send requests; what is read from their answers."""
+        return read([self._post(path, body) for body in bodies])
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+    def _post(self, path: str, body: _Body) -> Any:
         import httpx
 
         for number in range(self.retries + 1):
@@ -296,12 +264,27 @@ class Client(_Verbs):
         raise AssertionError("the last try returns")
 
 
-class AsyncClient(_Verbs):
+def _awaited(
+    verb: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """A verb of `Client` in `AsyncClient`: it returns what `_send` does, which is awaited there."""
+    return verb  # type: ignore[return-value]
+
+
+class AsyncClient(_Connection):
     """A client whose verbs are awaited; its arguments and verbs are those of `Client`.
 
     Raises:
         BertworksError: httpx is not installed.
     """
+
+    embed = _awaited(Client.embed)
+    predict = _awaited(Client.predict)
+    fill_mask = _awaited(Client.fill_mask)
+    next_sentence = _awaited(Client.next_sentence)
+    generate = _awaited(Client.generate)
+    rerank = _awaited(Client.rerank)
+    tokenize = _awaited(Client.tokenize)
 
     def _open(self) -> None:
         import httpx
@@ -318,10 +301,6 @@ class AsyncClient(_Verbs):
         """Close the connections."""
         await self._http.aclose()
 
-    async def embed(self, texts: Texts, **settings: Unpack[EncodeKeywords]) -> NDArray[np.float32]:
-        """See `Client.embed`."""
-        return await self._send(self._embed(texts, **settings))
-
     async def similarity(
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
     ) -> NDArray[np.float32]:
@@ -332,38 +311,10 @@ class AsyncClient(_Verbs):
         cosines: NDArray[np.float32] = one @ other.T
         return cosines
 
-    async def predict(self, rows: Rows) -> list[dict[str, Any]]:
-        """See `Client.predict`."""
-        return await self._send(self._predict(rows))
+    async def _send(self, path: str, bodies: Sequence[_Body], read: Callable[[list[Any]], T]) -> T:
+        return read([await self._post(path, body) for body in bodies])
 
-    async def fill_mask(
-        self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
-    ) -> list[list[dict[str, Any]]]:
-        """See `Client.fill_mask`."""
-        return await self._send(self._fill_mask(text, top_k=top_k, candidates=candidates))
-
-    async def next_sentence(self, first: str, second: str) -> float:
-        """See `Client.next_sentence`."""
-        return await self._send(self._next_sentence(first, second))
-
-    async def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
-        """See `Client.generate`."""
-        return await self._send(self._generate(prompts, **settings))
-
-    async def rerank(
-        self, query: str, texts: Iterable[str], *, truncate: bool = False
-    ) -> list[tuple[int, float]]:
-        """See `Client.rerank`."""
-        return await self._send(self._rerank(query, texts, truncate=truncate))
-
-    async def tokenize(self, texts: Texts) -> list[list[dict[str, Any]]]:
-        """See `Client.tokenize`."""
-        return await self._send(self._tokenize(texts))
-
-    async def _send(self, call: _Call[T]) -> T:
-        return call.read([await self._post(call.path, body) for body in call.bodies])
-
-    async def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+    async def _post(self, path: str, body: _Body) -> Any:
         import httpx
 
         for number in range(self.retries + 1):

@@ -20,9 +20,10 @@ from ..explorer.needs import missing
 from ..explorer.page import POLICY, assets
 from .failures import RequestError
 from .gate import PAGE_FILES
+from .job import job_of, reply, service_of
 from .models import Models
 from .schemas import StrictRequest
-from .service import Service, context_of, reply, service_of
+from .service import Service
 
 Number = Annotated[int, Field(ge=0, le=100_000)]
 Numbers = Annotated[list[Number], Field(max_length=128)]
@@ -77,8 +78,6 @@ class TargetChoice(BaseModel):
 
 
 class PiecesRequest(StrictRequest):
-    """A text, or a pair of texts, as the model sees it."""
-
     text: str
     pair: str | None = None
 
@@ -92,8 +91,6 @@ class TargetRequest(MaskedRequest):
 
 
 class FillRequest(MaskedRequest):
-    """What each blank would be: from both sides, from the left alone, at every layer."""
-
     top_k: Annotated[int, Field(ge=1, le=50)] = 10
     candidates: list[str] = Field([], max_length=50, description="Words to score.")
     layers: bool = True
@@ -103,34 +100,24 @@ class FillRequest(MaskedRequest):
 
 
 class AttentionRequest(MaskedRequest):
-    """The attention weights of all heads, and measures of each."""
-
     off: list[Two] = Off
 
 
 class PredictRequest(TargetRequest):
-    """What the model predicts with heads switched off."""
-
     off: list[Two] = Off
 
 
 class PairRequest(PiecesRequest):
-    """What changes from a text to another."""
-
     other: str
     target: TargetChoice | None = None
 
 
 class ContextsRequest(StrictRequest):
-    """A word's vectors in several texts."""
-
     word: str
     texts: list[str]
 
 
 class ClaimRequest(StrictRequest):
-    """How often each head's strongest word is the claimed one."""
-
     texts: list[str]
     claim: Claim = "previous"
     links: list[list[Two]] = Field([], description="For each text, words: [from, to].")
@@ -148,7 +135,7 @@ VIEWS: dict[str, tuple[type[StrictRequest], Callable[..., dict[str, Any]]]] = {
     "contexts": (ContextsRequest, explorer.contexts),
     "claim": (ClaimRequest, explorer.claim),
 }
-"""The request of each view, and what computes it."""
+"""The request of each view, and what computes and describes it."""
 
 
 @router.get("/explore/models")
@@ -156,7 +143,7 @@ async def models(request: Request, model: str | None = None) -> Response:
     """The models, which views each has, and why it lacks the others; `model` is loaded first."""
     service = service_of(request)
     if model is not None:
-        await service.model(request, model)
+        await job_of(request, model)
     every = service.models
     found = await asyncio.to_thread(lambda: [_entry(every, name) for name in every.sources])
     return reply(request, {**LIMITS, "models": found})
@@ -181,34 +168,29 @@ def _elsewhere(every: Models, view: str) -> str:
 
 def _add(view: str, schema: type[StrictRequest], compute: Callable[..., dict[str, Any]]) -> None:
     async def answer(body: Any, request: Request) -> Response:
-        service = service_of(request)
-        served = await service.model(request, body.model)
+        job = await job_of(request, body.model)
         values = body.model_dump(exclude={"model"})
         if values.get("target") is not None:
             values["target"] = {k: v for k, v in values["target"].items() if v is not None}
-        _check(service, values)
-        if (reason := missing(served.model, view)) is not None:
-            message = str(reason) + _elsewhere(service.models, view)
+        _check(job.service, values)
+        if (reason := missing(job.served.model, view)) is not None:
+            message = str(reason) + _elsewhere(job.service.models, view)
             raise RequestError(424, "Backend", message, "model")
-        found = await service.lane.run(
-            lambda: compute(served.model, **values), context_of(request).deadline
+        found = await job.service.lane.run(
+            lambda: compute(job.served.model, **values), job.context.deadline
         )
         return reply(request, found)
 
     answer.__annotations__["body"] = schema
-    answer.__doc__ = (schema.__doc__ or "").strip()
+    answer.__doc__ = (compute.__doc__ or "").partition("\n")[0]
     router.add_api_route(f"/explore/{view}", answer, methods=["POST"], name=f"explore_{view}")
 
 
 def _check(service: Service, values: dict[str, Any]) -> None:
-    """See that texts are neither empty nor too long.
-
-    Raises:
-        RequestError: they are.
-    """
+    """Refuse texts that are empty or too long."""
     for field in ("text", "pair", "other", "word"):
         if values.get(field) is not None:
-            service.check_texts(field, [values[field]], single=True)
+            service.check_text(field, values[field])
     if "texts" in values:
         service.check_texts("texts", values["texts"])
 

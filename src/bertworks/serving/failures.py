@@ -39,19 +39,20 @@ from .models import UnknownModelError, WrongModelError
 from .queue import ClosedError, LateError, OverloadedError, TooLargeError
 
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_KINDS: tuple[tuple[type[BertworksError], int, str], ...] = (
-    (OverloadedError, 429, "Overloaded"),
-    (TooLargeError, 413, "Validation"),
-    (LateError, 408, "Timeout"),
-    (ClosedError, 503, "Unhealthy"),
-    (UnknownModelError, 404, "NotFound"),
-    (WrongModelError, 424, "Backend"),
-    (LengthError, 413, "Validation"),
-    (CheckpointError, 424, "Backend"),
-    (SettingsError, 400, "Validation"),
-    (DataError, 422, "Tokenizer"),
-    (BertworksError, 424, "Backend"),
+_KINDS: tuple[tuple[type[BertworksError], int, str, str | None], ...] = (
+    (OverloadedError, 429, "Overloaded", "rate_limit_exceeded"),
+    (TooLargeError, 413, "Validation", None),
+    (LateError, 408, "Timeout", None),
+    (ClosedError, 503, "Unhealthy", None),
+    (UnknownModelError, 404, "NotFound", "model_not_found"),
+    (WrongModelError, 424, "Backend", None),
+    (LengthError, 413, "Validation", "context_length_exceeded"),
+    (CheckpointError, 424, "Backend", None),
+    (SettingsError, 400, "Validation", None),
+    (DataError, 422, "Tokenizer", None),
+    (BertworksError, 424, "Backend", None),
 )
+"""The status, the kind and OpenAI's code of each error; the first that fits is taken."""
 
 _NOUNS = {
     "str": ("a text", "texts"),
@@ -144,25 +145,18 @@ def error_of(error: Exception) -> RequestError:
         )
         return RequestError(error.status_code, "NotFound", message, headers=error.headers)
     if isinstance(error, BertworksError):
-        for kind, status, name in _KINDS:
-            if isinstance(error, kind):
-                return _of_error(error, status, name)
+        return _of_error(error)
     return RequestError(500, "Internal", "a fault of the server; its log has this request's id")
 
 
-def _of_error(error: BertworksError, status: int, kind: str) -> RequestError:
+def _of_error(error: BertworksError) -> RequestError:
+    _, status, kind, code = next(one for one in _KINDS if isinstance(error, one[0]))
     headers = {}
-    code = None
     if isinstance(error, OverloadedError):
         headers = {
             "retry-after": str(math.ceil(error.retry_after)),
             "retry-after-ms": str(int(1000 * error.retry_after)),
         }
-        code = "rate_limit_exceeded"
-    elif isinstance(error, UnknownModelError):
-        code = "model_not_found"
-    elif isinstance(error, LengthError):
-        code = "context_length_exceeded"
     field = "model" if isinstance(error, UnknownModelError) else error.where
     return RequestError(status, kind, str(error), field, code, headers)
 

@@ -16,17 +16,18 @@ import random
 import re
 import time
 import traceback
-from collections.abc import Callable, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .failures import RequestError, error_of
-from .metrics import Metrics
 from .runners import Truncation
 from .security import Keys, host_of, is_loopback
-from .settings import ServeSettings
+
+if TYPE_CHECKING:
+    from .service import Service
 
 LOG = logging.getLogger("bertworks.serving")
 OPEN = frozenset({"/health", "/ready", "/ping", "/"})
@@ -35,42 +36,29 @@ OPEN = frozenset({"/health", "/ready", "/ping", "/"})
 PAGE_FILES = "/explore/static/"
 """Where the page's files are, which need none either."""
 
+Headers = Mapping[bytes, bytes]
 _ID = re.compile(rb"[\w.:-]{1,64}")
 
 
 @dataclass
 class RequestContext:
-    """A request's client and deadline, and figures for the log, the metrics and the headers.
+    """A request's client and deadline, and figures for the log, the metrics and the headers."""
 
-    Attributes:
-        id: new, or the one that the client sent.
-        client: a key's name, or an address; the queue shares time among clients.
-        deadline: on the monotonic clock.
-        route: as it was declared; "other" where there is none.
-        verb: what the metrics call it.
-        model, device: which model it names, and where that runs.
-        rows, characters, tokens: of its texts.
-        tokenising, queueing, computing: seconds.
-        truncation: what became of texts that were too long.
-        error: the kind of the error, if there was one.
-    """
-
-    id: str
-    started: float
-    client: str = ""
+    id: str  # new, or the one that the client sent
+    started: float  # on the monotonic clock, as is the deadline
+    client: str = ""  # a key's name, or an address; the queue shares time among clients
     deadline: float | None = None
-    route: str = "other"
-    verb: str | None = None
+    verb: str | None = None  # what the metrics call it
     model: str | None = None
-    device: str = "cpu"
+    device: str = "cpu"  # where the model runs
     rows: int = 0
-    characters: int = 0
+    characters: int = 0  # of all rows, and so the tokens
     tokens: int = 0
-    tokenising: float = 0.0
+    tokenising: float = 0.0  # seconds, as are the next two
     queueing: float = 0.0
     computing: float = 0.0
     truncation: Truncation = field(default_factory=Truncation)
-    error: str | None = None
+    error: str | None = None  # its kind
 
     def headers(self, now: float) -> dict[str, str]:
         """The headers of text-embeddings-inference, times in milliseconds."""
@@ -111,26 +99,16 @@ class Gate:
 
     Args:
         app: what answers.
-        settings: limits.
+        service: limits, metrics, and whether the server is about to stop: connections are then
+            closed.
         keys: who may ask; without any, everybody who can reach it.
         local: whether it listens to this machine alone. Without keys, requests must then name this
             machine as their host, so that no web page can reach it under another name.
-        metrics: where requests are noted.
-        is_draining: whether connections are to be closed.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        settings: ServeSettings,
-        keys: Keys,
-        *,
-        local: bool,
-        metrics: Callable[[], Metrics],
-        is_draining: Callable[[], bool],
-    ) -> None:
-        self.app, self.settings, self.keys, self.local = app, settings, keys, local
-        self._metrics, self._is_draining = metrics, is_draining
+    def __init__(self, app: ASGIApp, service: Service, keys: Keys, *, local: bool) -> None:
+        self.app, self.service, self.keys, self.local = app, service, keys, local
+        self.settings = service.settings
         self._open = 0
         self._begin = Turnstile()
 
@@ -140,7 +118,7 @@ class Gate:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # uvicorn leaves the body out
-        headers = _headers(scope)
+        headers: Headers = dict(scope["headers"])
         context = RequestContext(_id_of(headers), time.monotonic())
         scope.setdefault("state", {})["context"] = context
         status = 0
@@ -149,13 +127,10 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                more = {"x-request-id": context.id}
-                if self._is_draining():
-                    more["connection"] = "close"
-                message["headers"] = [
-                    *message.get("headers", []),
-                    *((name.encode(), value.encode()) for name, value in more.items()),
-                ]
+                more = [(b"x-request-id", context.id.encode())]
+                if self.service.draining:
+                    more.append((b"connection", b"close"))
+                message["headers"] = [*message.get("headers", []), *more]
             await send(message)
 
         self._open += 1
@@ -174,14 +149,8 @@ class Gate:
             self._open -= 1
             self._note(scope, context, status)
 
-    def _admit(
-        self, scope: Scope, headers: MutableMapping[bytes, bytes], context: RequestContext
-    ) -> None:
-        """See who asks, and whether there is room.
-
-        Raises:
-            RequestError: they may not, or there is none.
-        """
+    def _admit(self, scope: Scope, headers: Headers, context: RequestContext) -> None:
+        """Note who asks, and until when; refuse who may not, and whom there is no room for."""
         client = scope.get("client")
         context.client = client[0] if client else "local"
         path = scope["path"]
@@ -210,14 +179,8 @@ class Gate:
                 headers={"retry-after": "1", "retry-after-ms": "500"},
             )
 
-    async def _body(
-        self, scope: Scope, headers: MutableMapping[bytes, bytes], receive: Receive
-    ) -> bytes:
-        """The whole body.
-
-        Raises:
-            RequestError: it is too large, or does not arrive.
-        """
+    async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> bytes:
+        """The whole body; one that is too large, or does not arrive, is refused."""
         if scope["method"] == "GET":
             return b""
         limit = self.settings.max_body_bytes
@@ -291,32 +254,20 @@ class Gate:
         seconds = time.monotonic() - context.started
         if context.error is None and status >= 400:
             context.error = "Validation" if status < 500 else "Internal"
-        metrics = self._metrics()
-        metrics.request(route, seconds, context.error)
-        if context.rows:
-            times = (context.tokenising, context.queueing, context.computing)
-            metrics.work(
-                context.verb, context.rows, context.characters, times, ok=context.error is None
-            )
-        level = logging.DEBUG if is_open(route) or route == "/metrics" else logging.INFO
-        if not LOG.isEnabledFor(level):
-            return
-        LOG.log(
-            level,
-            "%s",
-            log_line(
-                "request",
-                id=context.id,
-                method=scope["method"],
-                route=route,
-                status=status,
-                error=context.error,
-                client=context.client,
-                model=context.model,
-                texts=context.rows,
-                tokens=context.tokens,
-                milliseconds=round(1000 * seconds, 1),
-            ),
+        self.service.metrics.request(route, seconds, context)
+        log(
+            logging.DEBUG if is_open(route) or route == "/metrics" else logging.INFO,
+            "request",
+            id=context.id,
+            method=scope["method"],
+            route=route,
+            status=status,
+            error=context.error,
+            client=context.client,
+            model=context.model,
+            texts=context.rows,
+            tokens=context.tokens,
+            milliseconds=round(1000 * seconds, 1),
         )
 
 
@@ -325,10 +276,11 @@ def is_open(path: str) -> bool:
     return path in OPEN or path.startswith(PAGE_FILES)
 
 
-def log_line(event: str, **values: Any) -> str:
-    """A line of the log: JSON, without what is None."""
-    known = {name: value for name, value in values.items() if value is not None}
-    return json.dumps({"time": round(time.time(), 3), "event": event, **known})
+def log(level: int, event: str, **values: Any) -> None:
+    """Write a line of the log: JSON, without what is None."""
+    if LOG.isEnabledFor(level):
+        known = {name: value for name, value in values.items() if value is not None}
+        LOG.log(level, "%s", json.dumps({"time": round(time.time(), 3), "event": event, **known}))
 
 
 def _log_fault(context: RequestContext, error: Exception) -> None:
@@ -337,21 +289,17 @@ def _log_fault(context: RequestContext, error: Exception) -> None:
     frames = [
         f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
     ]
-    line = log_line("fault", id=context.id, kind=type(error).__name__, frames=frames[-12:])
-    LOG.error("%s", line)
+    kind = type(error).__name__
+    log(logging.ERROR, "fault", id=context.id, kind=kind, frames=frames[-12:])
 
 
-def _headers(scope: Scope) -> dict[bytes, bytes]:
-    return dict(scope["headers"])
-
-
-def _id_of(headers: MutableMapping[bytes, bytes]) -> str:
+def _id_of(headers: Headers) -> str:
     """The id that a request brings, or a new one."""
     given = headers.get(b"x-request-id", b"")
     return given.decode() if _ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
 
 
-def _key_of(headers: MutableMapping[bytes, bytes]) -> str:
+def _key_of(headers: Headers) -> str:
     scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scheme.lower() == "bearer":
         return key.strip()

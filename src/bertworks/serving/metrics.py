@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
-from prometheus_client.metrics import MetricWrapperBase
+
+if TYPE_CHECKING:
+    from .gate import RequestContext
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -21,7 +24,6 @@ class Metrics:
     """Counters and histograms, all there from the start.
 
     Args:
-        routes: all routes that requests may have.
         queue_size, queue_tokens: of the requests that wait.
     """
 
@@ -34,9 +36,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._routes = (*routes, "other")
         # A client library's counters end in `_total`; these names do not, and are gauges to it.
-        self._count = self._counter("te_request_count", "requests", "route")
-        self._success = self._counter("te_request_success", "answered requests", "route")
-        self._failure = self._counter("te_request_failure", "failed requests", "err")
+        self._count = self._gauge("te_request_count", "requests", "route")
+        self._success = self._gauge("te_request_success", "answered requests", "route")
+        self._failure = self._gauge("te_request_failure", "failed requests", "err")
         self._duration = Histogram(
             "te_request_duration", "seconds", ["route"], buckets=SECONDS, registry=self.registry
         )
@@ -52,22 +54,21 @@ class Metrics:
         }
         self._verbs = {
             verb: (
-                self._counter(f"te_{verb}_count", f"texts of {verb}"),
-                self._counter(f"te_{verb}_success", f"answered texts of {verb}"),
+                self._gauge(f"te_{verb}_count", f"texts of {verb}"),
+                self._gauge(f"te_{verb}_success", f"answered texts of {verb}"),
+                self._gauge(f"te_{verb}_failure", f"failed requests of {verb}"),
                 self._histogram(f"te_{verb}_duration", "seconds", SECONDS),
             )
-            for verb in ("embed", "predict")
-        }
-        self._verb_failure = {
-            verb: self._counter(f"te_{verb}_failure", f"failed requests of {verb}")
             for verb in ("embed", "predict")
         }
         self._length = self._histogram("te_request_input_length", "characters", TOKENS)
         self._batch_size = self._histogram("te_batch_next_size", "texts of a batch", SIZES)
         self._batch_tokens = self._histogram("te_batch_next_tokens", "tokens of a batch", TOKENS)
         self._batch_seconds = self._histogram("bertworks_batch_duration", "seconds", SECONDS)
-        self._gauge("te_queue_size", "requests that wait or are computed", queue_size)
-        self._gauge("bertworks_queue_tokens", "tokens that wait or are computed", queue_tokens)
+        self._gauge("te_queue_size", "requests that wait or are computed").set_function(queue_size)
+        self._gauge("bertworks_queue_tokens", "tokens that wait or are computed").set_function(
+            queue_tokens
+        )
 
     def batch(self, rows: int, tokens: int, seconds: float) -> None:
         """Note a batch."""
@@ -75,59 +76,47 @@ class Metrics:
         self._batch_tokens.observe(tokens)
         self._batch_seconds.observe(seconds)
 
-    def request(self, route: str, seconds: float, kind: str | None) -> None:
+    def request(self, route: str, seconds: float, context: RequestContext) -> None:
         """Note a request that was answered, or failed with a kind of error."""
         route = route if route in self._routes else "other"
+        kind = context.error
         self._count.labels(route).inc()
         self._duration.labels(route).observe(seconds)
         if kind is None:
             self._success.labels(route).inc()
         else:
             self._failure.labels(kind if kind in KINDS else "Internal").inc()
+        if context.rows:
+            self._work(context)
 
-    def work(
-        self,
-        verb: str | None,
-        rows: int,
-        characters: int,
-        seconds: tuple[float, float, float],
-        *,
-        ok: bool,
-    ) -> None:
-        """Note what a request was to the queue.
-
-        Args:
-            verb: "embed", "predict", or another.
-            rows, characters: of its texts.
-            seconds: of tokenising, of waiting, and in the network.
-            ok: whether it was answered.
-        """
-        self._length.observe(characters / max(1, rows))
-        names = ("tokenization_duration", "queue_duration", "inference_duration")
-        for name, value in zip(names, seconds, strict=True):
+    def _work(self, context: RequestContext) -> None:
+        """Note what a request was to the queue."""
+        verb, rows = context.verb, context.rows
+        seconds = {
+            "tokenization_duration": context.tokenising,
+            "queue_duration": context.queueing,
+            "inference_duration": context.computing,
+        }
+        self._length.observe(context.characters / rows)
+        for name, value in seconds.items():
             self._parts[f"te_request_{name}"].observe(value)
             if verb in self._verbs:
                 self._parts[f"te_{verb}_{name}"].observe(value)
         if verb in self._verbs:
-            count, success, duration = self._verbs[verb]
+            count, success, failure, duration = self._verbs[verb]
             count.inc(rows)
-            duration.observe(sum(seconds))
-            if ok:
+            duration.observe(sum(seconds.values()))
+            if context.error is None:
                 success.inc(rows)
             else:
-                self._verb_failure[verb].inc()
+                failure.inc()
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""
         return generate_latest(self.registry)
 
-    def _counter(self, name: str, what: str, *labels: str) -> Gauge:
+    def _gauge(self, name: str, what: str, *labels: str) -> Gauge:
         return Gauge(name, what, labels, registry=self.registry)
 
     def _histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, what, buckets=buckets, registry=self.registry)
-
-    def _gauge(self, name: str, what: str, value: Callable[[], int]) -> MetricWrapperBase:
-        gauge = Gauge(name, what, registry=self.registry)
-        gauge.set_function(value)
-        return gauge

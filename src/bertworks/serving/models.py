@@ -23,15 +23,13 @@ from ..tasks.task import Network, Task
 from ..tasks.texts import TextTask
 from .runners import (
     WHOLE,
-    AnswerRunner,
     EmbedRunner,
     GenerateRunner,
-    MaskedRunner,
     TaskRunner,
-    TokenStatesRunner,
 )
 
 RunnerT = TypeVar("RunnerT")
+TaskRunnerT = TypeVar("TaskRunnerT", bound=TaskRunner)
 
 _MOST_RUNNERS = 32
 """Of a model, for different settings; the least recently used are made anew."""
@@ -81,8 +79,6 @@ class Served:
     Args:
         name: what requests call it.
         source: its directory, or name on the hub.
-        model: itself.
-        prompts: what its files say of texts.
         settings: those of `EngineSettings`: what it computes in.
     """
 
@@ -136,11 +132,7 @@ class Served:
         return frozenset(found)
 
     def check(self, verb: str) -> None:
-        """See that the model can be asked.
-
-        Raises:
-            WrongModelError: it cannot.
-        """
+        """Refuse what the model was not trained for."""
         if verb not in self.verbs:
             trained = "nothing but vectors" if self.task is None else self.task.name
             raise WrongModelError(
@@ -149,25 +141,19 @@ class Served:
             )
 
     def engine(self, precision: str | None = None) -> EngineSettings:
-        """How it is run.
-
-        Raises:
-            SettingsError: there is no such precision.
-        """
+        """How it is run."""
         said = {} if precision is None else {"precision": precision}
         return EngineSettings.parse({**self._settings, **said})
 
-    def embed(self, precision: str | None = None, **settings: Any) -> EmbedRunner:
-        """Texts to vectors; `settings` are those of `Model.embed`, lists as tuples."""
-        return self._embedding(EmbedRunner, precision, settings)
-
-    def embed_tokens(self, precision: str | None = None, **settings: Any) -> EmbedRunner:
-        """Texts to a vector for each token."""
-        return self._embedding(TokenStatesRunner, precision, settings)
-
-    def _embedding(
-        self, kind: type[EmbedRunner], precision: str | None, settings: Mapping[str, Any]
+    def embed(
+        self,
+        kind: type[EmbedRunner] = EmbedRunner,
+        *,
+        precision: str | None = None,
+        **settings: Any,
     ) -> EmbedRunner:
+        """Texts to vectors; `settings` are those of `Model.embed`, lists as tuples."""
+
         def make() -> EmbedRunner:
             engine = self.engine(precision).with_values(batch_tokens=WHOLE)
             how = {**engine.model_dump(), **settings, "normalize": False, "prompt": ""}
@@ -175,19 +161,12 @@ class Served:
 
         return self._runner((kind, precision, *sorted(settings.items())), make)
 
-    def rows(self, verb: str) -> TaskRunner:
-        """Rows of the task to its predictions."""
+    def runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
+        """Rows of the task to what a verb answers, for which the model must be trained."""
         self.check(verb)
-        task, network = self._task_and_network()
-        kind = AnswerRunner if verb == "answer" else TaskRunner
-        return self._runner(kind, lambda: kind(task, network, self.engine()))
-
-    def masked(self, verb: str) -> MaskedRunner:
-        """Texts with masks, or pairs of texts."""
-        self.check(verb)
-        task, network = self._task_and_network()
-        assert isinstance(task, PretrainingTask)
-        return self._runner(MaskedRunner, lambda: MaskedRunner(task, network, self.engine()))
+        task, network = self.task, self.model.network
+        assert task is not None and isinstance(network, Network)
+        return self._runner((kind,), lambda: kind(task, network, self.engine()))
 
     def generate(self, batch_tokens: int) -> GenerateRunner:
         """Prompts to what comes next, in batches of so many tokens."""
@@ -198,11 +177,6 @@ class Served:
             GenerateRunner,
             lambda: GenerateRunner(network, self.model.tokenizer, self.engine(), batch_tokens),
         )
-
-    def _task_and_network(self) -> tuple[Task[Any], Network]:
-        network = self.model.network
-        assert self.task is not None and isinstance(network, Network)
-        return self.task, network
 
     def _runner(self, key: Hashable, make: Callable[[], RunnerT]) -> RunnerT:
         with self._lock:
@@ -272,8 +246,7 @@ class Models:
         """A model; it is loaded if it was not.
 
         Raises:
-            UnknownModelError: there is none of that name.
-            CheckpointError: it cannot be loaded.
+            UnknownModelError, CheckpointError: there is none of that name; it cannot be loaded.
         """
         name = self.name(name)
         with self._loading[name]:

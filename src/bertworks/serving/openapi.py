@@ -153,10 +153,10 @@ def _describe(operation: dict[str, Any], path: str, *, with_keys: bool) -> None:
     """Say what errors look like, and which routes need a key."""
     kind = "OpenAIError" if path.startswith("/v1/") else "TEIError"
     schema = {"schema": {"$ref": f"#/components/schemas/{kind}"}}
-    for code in map(str, ERRORS):
-        if code != "401" or kind == "OpenAIError":
-            content = {"application/json": schema}
-            operation["responses"][code] = {"description": ERRORS[int(code)], "content": content}
+    for code, text in ERRORS.items():
+        has_body = code != 401 or kind == "OpenAIError"
+        content = {"content": {"application/json": schema}} if has_body else {}
+        operation["responses"][str(code)] = {"description": text, **content}
     if with_keys and path not in ("/health", "/ready"):
         operation["security"] = [{"key": []}]
 

@@ -79,8 +79,8 @@ class Ticket:
     """A request in the queue.
 
     Attributes:
-        future: of the list of outcomes, one for each item in order: an answer, or the error of this
-            item alone. Cancelling it drops what is not computed yet.
+        future: of the answers, one for each item in order; or of the first item's error, which
+            drops the others. Cancelling it drops what is not computed yet.
         preparing, running: seconds that its rows were tokenised, and in the network.
         tokens: that its rows have, once they are tokenised.
     """
@@ -94,15 +94,14 @@ class Ticket:
         lane: _Lane,
         prepare: Callable[[Sequence[Any]], Sequence[Sized]],
         deadline: float | None,
-        stop_at_error: bool,
     ) -> None:
         self.runner, self.items, self.sizes, self.lane = runner, items, sizes, lane
-        self.prepare, self.deadline, self.stop_at_error = prepare, deadline, stop_at_error
+        self.prepare, self.deadline = prepare, deadline
         self.future: Future[list[Any]] = Future()
-        self.outcomes: list[Any] = [None] * len(items)
+        self.answers: list[Any] = [None] * len(items)
         self.costs = [size if limit is None else min(size, limit) for size in sizes]
         self.held = sum(self.costs)  # of the queue's tokens
-        self.left = self.untokenised = len(items)  # rows without an outcome, and without tokens
+        self.left = self.untokenised = len(items)  # rows without an answer, and without tokens
         self.next = 0  # the first row that nothing was done for
         self.ready: deque[tuple[int, Sized]] = deque()
         self.has_turn = False
@@ -112,11 +111,11 @@ class Ticket:
         self.tokens = 0
 
     def notify(self) -> None:
-        """Give the caller, if there is one still, the outcomes or the error."""
+        """Give the caller, if there is one still, the answers or the error."""
         if not self.future.set_running_or_notify_cancel():
             return
         if self.error is None:
-            self.future.set_result(self.outcomes)
+            self.future.set_result(self.answers)
         else:
             self.future.set_exception(self.error)
 
@@ -223,24 +222,19 @@ class Queue:
         client: Hashable = None,
         prepare: Callable[[Sequence[Any]], Sequence[Sized]] | None = None,
         deadline: float | None = None,
-        stop_at_error: bool = False,
     ) -> Ticket:
         """Queue a request. Nothing of it is tokenised before it is taken or refused.
 
         Args:
-            runner: what computes it.
             items: its rows, one at least.
             sizes: the most tokens that each may become, such as its characters.
             limit: the most tokens that a row may have.
             client: whose it is; clients are served alike.
             prepare: what tokenises the items, if it is not `runner.prepare`.
             deadline: on the queue's clock; rows that are reached later are not computed.
-            stop_at_error: the first row's error is the request's, and drops its other rows.
 
         Raises:
-            OverloadedError: the queue is full.
-            TooLargeError: the request would never fit.
-            ClosedError: the queue is closed.
+            OverloadedError, TooLargeError, ClosedError: it cannot be taken.
         """
         assert items and len(items) == len(sizes), "a request has rows, each of some size"
         with self._changed:
@@ -251,7 +245,7 @@ class Queue:
                 self._numbers += 1
                 lane = _Lane(client, self._numbers)
             prepare = prepare or runner.prepare
-            ticket = Ticket(runner, items, sizes, limit, lane, prepare, deadline, stop_at_error)
+            ticket = Ticket(runner, items, sizes, limit, lane, prepare, deadline)
             self._check_room(ticket.held)
             self._lanes[client] = lane
             lane.requests += 1
@@ -268,8 +262,7 @@ class Queue:
     def prepare_some(self, *, wait: bool = False) -> bool:
         """Tokenise some rows of the request whose turn it is; False if there are none.
 
-        Args:
-            wait: for a request, if there is none, until the queue is closed.
+        With `wait`, a request is waited for until the queue is closed.
         """
         part = None
         while part is None:
@@ -297,8 +290,7 @@ class Queue:
     def run_batch(self, *, wait: bool = False) -> bool:
         """Compute a batch; False if no row is ready.
 
-        Args:
-            wait: for rows, if none is ready, until the queue is closed.
+        With `wait`, rows are waited for until the queue is closed.
         """
         batch: list[_Row] = []
         while not batch:
@@ -327,14 +319,11 @@ class Queue:
         self._notify()
         return True
 
-    def close(self, *, drain: bool = True) -> None:
-        """Take no more requests; finish those that were taken, or (no `drain`) refuse them."""
+    def close(self) -> None:
+        """Take no more requests, and finish those that were taken."""
         with self._changed:
             self._closed = True
-            if not drain:
-                self._fail(ClosedError("the server was stopped before the request was computed"))
             self._changed.notify_all()
-        self._notify()
         for thread in self._threads:
             thread.join()
 
@@ -480,13 +469,13 @@ class Queue:
         return True
 
     def _settle(self, ticket: Ticket, row: int, outcome: Any) -> None:
-        """Note a row's outcome; the last one ends the request."""
+        """Note a row's outcome; the last answer, or the first error, ends the request."""
         if ticket.is_over:
             return
         self._hold(ticket, -ticket.costs[row])
-        ticket.outcomes[row] = outcome
+        ticket.answers[row] = outcome
         ticket.left -= 1
-        if ticket.stop_at_error and isinstance(outcome, Exception):
+        if isinstance(outcome, Exception):
             self._end(ticket, outcome)
         elif not ticket.left:
             self._end(ticket)
@@ -525,10 +514,6 @@ class Queue:
         for ticket in over:
             ticket.notify()
 
-    def _fail(self, error: BaseException) -> None:
-        for ticket in tuple(self._tickets):
-            self._end(ticket, error)
-
     def _loop(self, step: Callable[..., bool]) -> None:
         """A thread. A fault of the queue itself fails whatever is held, and hangs nobody."""
         try:
@@ -537,7 +522,8 @@ class Queue:
         except BaseException as error:
             with self._changed:
                 self.broken, self._closed = error, True
-                self._fail(error)
+                for ticket in tuple(self._tickets):
+                    self._end(ticket, error)
                 self._changed.notify_all()
             self._notify()
 

@@ -10,7 +10,7 @@ import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
@@ -28,7 +28,6 @@ from ..memory import is_memory_short
 from ..model.memory import Memory
 from ..packed import Batch
 from ..tables.rows import Row
-from ..tasks.answering.spans import AnsweringExample, Candidate
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
@@ -77,22 +76,14 @@ class Truncation:
     tokens: int = 0
 
     def count(self, tokens: int) -> None:
-        """Note the tokens of a text.
-
-        Raises:
-            LengthError: they are too many by now.
-        """
+        """Note the tokens of a text; a `LengthError` if they are too many by now."""
         self.tokens += tokens
         if self.max_tokens is not None and self.tokens > self.max_tokens:
             raise LengthError(f"the texts have more than {self.max_tokens:,} tokens")
 
 
 class EmbedRunner:
-    """Texts, lists of words, or token ids, to a vector each.
-
-    Args:
-        embedder: of the model, for a choice of layers and pooling.
-    """
+    """Texts, lists of words, or token ids, to a vector each."""
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
@@ -172,25 +163,15 @@ class Scored(NamedTuple):
 
 
 class TaskRunner:
-    """Rows of a task to its predictions; of a task on texts, to `Scored`.
-
-    Args:
-        task: the model's.
-        network: its network.
-        engine: batching and precision.
-    """
+    """Rows of a task to its predictions; of a task on texts, to `Scored`."""
 
     def __init__(self, task: Task[Any], network: Network, engine: EngineSettings) -> None:
         self.task, self.network = task, network
         self.engine = engine.with_values(batch_tokens=WHOLE)
         self._rows = 0
 
-    def prepare(self, items: Sequence[TaskRow], task: Task[Any] | None = None) -> list[Any]:
-        """Tokenise rows.
-
-        Args:
-            items: the rows.
-            task: another form of the task, that treats long texts in another way.
+    def prepare(self, items: Sequence[Any], task: Task[Any] | None = None) -> list[Any]:
+        """Tokenise `TaskRow`s, by another form of the task where long texts are treated otherwise.
 
         Raises:
             DataError: a row is not one of the task.
@@ -222,21 +203,13 @@ class TaskRunner:
         return {row: Scored(answer, logits) for (row, answer), logits in scored}
 
 
-class Spans(NamedTuple):
-    """What `AnsweringTask.answer` makes an answer from."""
-
-    example: AnsweringExample
-    candidates: Sequence[Candidate]
-    null: float
-
-
 class AnswerRunner(TaskRunner):
-    """Questions and passages to the best spans, from which each request makes its answer."""
+    """Questions and passages to what each request makes its answer from, by the task's `answer`."""
 
     task: AnsweringTask
 
-    def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Spans]:
-        return {found[0].index: Spans(*found) for found in self.task.spans(outputs, batch)}
+    def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
+        return {spans[0].index: spans for spans in self.task.spans(outputs, batch)}
 
 
 class Masked(NamedTuple):
@@ -257,61 +230,42 @@ class Masked(NamedTuple):
     candidates: Sequence[tuple[int, Sequence[int]]] = ()
 
 
-@dataclass(frozen=True)
-class MaskedExample(PretrainingExample):
+class MaskedRow(NamedTuple):
     """A tokenised `Masked`."""
 
-    top_k: int = 1
-    candidates: Sequence[tuple[int, Sequence[int]]] = ()
+    example: PretrainingExample
+    item: Masked
+
+    @property
+    def num_tokens(self) -> int:
+        return self.example.num_tokens
 
 
-class MaskedRunner:
-    """Texts with masks to what `PretrainingTask.decode` returns, and probabilities of `candidates`.
+class MaskedRunner(TaskRunner):
+    """Texts with masks to what `PretrainingTask.decode` returns, and chances of `candidates`."""
 
-    Args:
-        task: pre-training.
-        network: its network.
-        engine: batching and precision.
-    """
+    task: PretrainingTask
 
-    def __init__(self, task: PretrainingTask, network: Network, engine: EngineSettings) -> None:
-        self.task, self.network = task, network
-        self.engine = engine.with_values(batch_tokens=WHOLE)
-        self._rows = 0
+    def prepare(self, items: Sequence[Masked], task: Task[Any] | None = None) -> list[MaskedRow]:
+        rows = [TaskRow(item.where, {"text": item.text, "pair": item.pair}) for item in items]
+        made = super().prepare(rows, task)
+        return [MaskedRow(example, item) for item, example in zip(items, made, strict=True)]
 
-    def prepare(self, items: Sequence[Masked]) -> list[MaskedExample]:
-        """Tokenise texts.
-
-        Raises:
-            DataError: a text is too long, or cannot be tokenised.
-        """
-        rows = [{"text": item.text, "pair": item.pair} for item in items]
-        where = [item.where for item in items]
-        made = self.task.examples(rows, self._rows, where=where, labelled=False)
-        self._rows += len(items)
-        return [
-            MaskedExample(**_values(example), top_k=item.top_k, candidates=item.candidates)
-            for item, example in zip(items, made, strict=True)
-        ]
-
-    def run(self, examples: Sequence[MaskedExample]) -> list[Prediction]:
+    def run(self, examples: Sequence[MaskedRow]) -> list[Prediction]:
         task = copy.copy(self.task)
-        task.top_k = max(example.top_k for example in examples)
-        by_row = {example.row: example for example in examples}
+        task.top_k = max(one.item.top_k for one in examples)
+        asked = {one.example.row: one.item for one in examples}
         found: dict[int | None, Prediction] = {}
+        tokenised = [one.example for one in examples]
         with _memory_errors():
-            for outputs, batch in outputs_of(self.network, task, examples, self.engine):
+            for outputs, batch in outputs_of(self.network, task, tokenised, self.engine):
                 for row, answer in task.decode(outputs, batch).items():
-                    masks = [pieces[: by_row[row].top_k] for pieces in answer["masks"]]
+                    masks = [pieces[: asked[row].top_k] for pieces in answer["masks"]]
                     found[row] = {**answer, "masks": masks, "candidates": []}
-                if any(example.candidates for example in examples):
+                if any(item.candidates for item in asked.values()):
                     for row, chances in _probabilities(outputs["mlm_logits"], batch):
-                        found[row]["candidates"] = _scores(chances, by_row[row].candidates)
-        return [found[example.row] for example in examples]
-
-
-def _values(example: PretrainingExample) -> dict[str, Any]:
-    return {one.name: getattr(example, one.name) for one in fields(PretrainingExample)}
+                        found[row]["candidates"] = _scores(chances, asked[row].candidates)
+        return [found[row] for row in asked]
 
 
 def _probabilities(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]:
@@ -355,9 +309,6 @@ class GenerateRunner:
     """Prompts to their continuations by a causal model; each prompt has its settings.
 
     Args:
-        network: causal.
-        tokenizer: the model's.
-        engine: the precision.
         batch_tokens: of the queue's batches.
     """
 
@@ -381,13 +332,10 @@ class GenerateRunner:
         """Tokenise prompts.
 
         Args:
-            items: the prompts.
-            settings: how their tokens are chosen.
             seen: counts the prompts of a request.
 
         Raises:
-            LengthError: a prompt leaves no room for a token.
-            DataError: it has none.
+            LengthError, DataError: a prompt leaves no room for a token; it has none.
         """
         settings = settings or GenerationSettings()
         seen = Counter() if seen is None else seen

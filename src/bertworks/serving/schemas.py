@@ -137,39 +137,46 @@ class TEIError(BaseModel):
     error_type: str
 
 
-class EmbedRequest(LenientRequest):
-    """Vectors of texts."""
+class TEIParameters(LenientRequest):
+    """What may be said of texts."""
 
-    inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
-    normalize: bool = True
-    dimensions: int | None = None
     truncate: bool | None = Truncate
     truncation_direction: Side = "Right"
     prompt_name: str | None = Prompt
+
+
+class TEIRequest(TEIParameters):
+    """What requests have in common."""
+
     model: str | None = None
 
 
-class EmbedAllRequest(LenientRequest):
+class PairsRequest(TEIRequest):
+    """What requests for labels and ranks have in common."""
+
+    raw_scores: bool = Field(False, description="Logits instead of probabilities.")
+    prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
+
+
+class EmbedAllRequest(TEIRequest):
     """A vector of each token."""
 
     inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
-    truncate: bool | None = Truncate
-    truncation_direction: Side = "Right"
-    prompt_name: str | None = Prompt
-    model: str | None = None
 
 
-class PredictRequest(LenientRequest):
+class EmbedRequest(EmbedAllRequest):
+    """Vectors of texts."""
+
+    normalize: bool = True
+    dimensions: int | None = None
+
+
+class PredictRequest(PairsRequest):
     """Labels of texts or pairs of texts; `["a", "b"]` is one pair."""
 
     inputs: str | list[str] | list[list[str]] = Field(
         description="A text, a pair of texts, or a list of lists of one or two texts."
     )
-    raw_scores: bool = Field(False, description="Logits instead of probabilities.")
-    truncate: bool | None = Truncate
-    truncation_direction: Side = "Right"
-    prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
-    model: str | None = None
 
 
 class LabelScore(BaseModel):
@@ -177,17 +184,12 @@ class LabelScore(BaseModel):
     score: float
 
 
-class RerankRequest(LenientRequest):
+class RerankRequest(PairsRequest):
     """How well texts answer a query."""
 
     query: str
     texts: list[str]
-    raw_scores: bool = False
     return_text: bool = False
-    truncate: bool | None = Truncate
-    truncation_direction: Side = "Right"
-    prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
-    model: str | None = None
 
 
 class Rank(BaseModel):
@@ -201,10 +203,8 @@ class SimilarityInput(LenientRequest):
     sentences: list[str]
 
 
-class SimilarityParameters(LenientRequest):
-    truncate: bool | None = Truncate
-    truncation_direction: Side = "Right"
-    prompt_name: str | None = Prompt
+class SimilarityParameters(TEIParameters):
+    """What may be said of the texts of a similarity."""
 
 
 class SimilarityRequest(LenientRequest):

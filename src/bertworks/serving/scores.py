@@ -7,39 +7,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from starlette.requests import Request
 
 from ..tasks.classification import ClassificationTask
 from ..tasks.texts import TextTask
 from .failures import invalid
+from .job import Job, placed
 from .models import Served
-from .runners import Scored, TaskRow
-from .service import Service, context_of
+from .runners import Scored, TaskRow, TaskRunner, Text
 
 
 async def score_texts(
-    service: Service,
-    request: Request,
-    served: Served,
-    verb: str,
-    rows: Sequence[Sequence[str]],
-    places: Sequence[str],
-    *,
-    truncate: bool | None,
-    windows: bool = False,
+    job: Job, verb: str, rows: Sequence[Text], *, truncate: bool | None, windows: bool = False
 ) -> list[Scored]:
-    """What a task on texts says of texts and pairs.
+    """What a task on texts says of rows of one text or two.
 
-    Args:
-        service, request, served: what serves.
-        verb: what is asked.
-        rows: of one text or two each.
-        places: what an error calls each.
-        truncate: whether long rows are cut; if not, they are an error.
-        windows: whether they are read in windows instead.
+    Long rows are cut with `truncate`, read in windows with `windows`, and else an error.
     """
-    runner = served.rows(verb)
-    context_of(request).verb = "predict"
+    runner = job.served.runner(verb, TaskRunner)
     task = runner.task
     assert isinstance(task, TextTask)
     settings = task.settings
@@ -53,51 +37,33 @@ async def score_texts(
         if way != "windows":
             changed |= {"stride": None}
         task = type(task)(task.tokenizer, settings.with_values(**changed))
-    items = [TaskRow(place, task.text_row(*row)) for place, row in zip(places, rows, strict=True)]
-    truncation = context_of(request).truncation
+    truncation = job.context.truncation
 
     def prepare(part: Sequence[TaskRow]) -> list[Any]:
         made = runner.prepare(part, task)
         truncation.truncated += sum(example.truncated_tokens > 0 for example in made)
         return made
 
-    found: list[Scored] = await service.compute(
-        request,
+    return await job.compute(
         runner,
-        items,
-        [" ".join(row) for row in rows],
+        [TaskRow(row.where, task.text_row(*row.text)) for row in rows],
+        [" ".join(row.text) for row in rows],
         limit=None if way == "windows" else settings.max_seq_length,
         prepare=prepare,
     )
-    return found
 
 
-async def pair_scores(
-    service: Service,
-    request: Request,
-    served: Served,
-    query: str,
-    texts: Sequence[str],
-    *,
-    field: str,
-    truncate: bool | None,
-    raw: bool,
-) -> list[float]:
-    """How well each text belongs to a query: 0 to 1, or the logit."""
-    service.check_texts(field, texts)
-    service.check_texts("query", [query], single=True)
-    found = await score_texts(
-        service,
-        request,
-        served,
-        "rerank",
-        [(query, text) for text in texts],
-        [f"{field}[{at}]" for at in range(len(texts))],
-        truncate=truncate,
-    )
+async def ranks(
+    job: Job, query: str, texts: Sequence[str], *, field: str, truncate: bool | None, raw: bool
+) -> list[tuple[int, float]]:
+    """How well texts belong to a query, 0 to 1, or as logits; each after its number, best first."""
+    job.service.check_texts(field, texts)
+    job.service.check_text("query", query)
+    rows = [row._replace(text=(query, row.text)) for row in placed(field, texts)]
+    found = await score_texts(job, "rerank", rows, truncate=truncate)
     logits = np.array([scored.logits[0] for scored in found], np.float64)
-    scores: list[float] = (logits if raw else _sigmoid(logits)).tolist()
-    return scores
+    scores = logits if raw else _sigmoid(logits)
+    return [(at, float(scores[at])) for at in np.argsort(-scores, kind="stable").tolist()]
 
 
 def label_scores(served: Served, scored: Scored, *, raw: bool) -> list[dict[str, Any]]:

@@ -17,11 +17,7 @@ _LEAST = 16
 
 
 class Keys:
-    """Named API keys, of which only digests are held.
-
-    Args:
-        keys: by name.
-    """
+    """API keys by name, of which only digests are held."""
 
     def __init__(self, keys: Mapping[str, str] | None = None) -> None:
         self._digests = {name: _digest(key) for name, key in (keys or {}).items()}
@@ -53,10 +49,8 @@ def read_keys(file: Path | None) -> Keys:
     lines = [(ENVIRONMENT, line) for line in _with_keys(given).values()]
     if file is not None:
         try:
-            in_file = _with_keys(file.read_text(encoding="utf-8").splitlines())
-        except FileNotFoundError:
-            raise SettingsError("no such file", where=str(file)) from None
-        except (OSError, UnicodeDecodeError) as error:
+            in_file = _with_keys(_content(file).decode().splitlines())
+        except UnicodeDecodeError as error:
             raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
         if not in_file:
             raise SettingsError(
@@ -78,6 +72,16 @@ def read_keys(file: Path | None) -> Keys:
     return Keys(found)
 
 
+def _content(file: str | Path) -> bytes:
+    """What a file holds; a `SettingsError` if it cannot be read."""
+    try:
+        return Path(file).read_bytes()
+    except FileNotFoundError:
+        raise SettingsError("no such file", where=str(file)) from None
+    except OSError as error:
+        raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
+
+
 def _with_keys(lines: Sequence[str]) -> dict[int, str]:
     """The lines that hold a key, by their numbers, counted from 1."""
     stripped = enumerate(map(str.strip, lines), 1)
@@ -96,11 +100,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_host(host: str, keys: Keys, *, no_auth: bool) -> None:
-    """See that a server that others can reach asks for a key.
-
-    Raises:
-        SettingsError: it does not.
-    """
+    """Refuse to serve other machines without any key."""
     if not is_loopback(host) and not keys and not no_auth:
         raise SettingsError(
             f"host={host} is not this machine alone, and there are no API keys",
@@ -116,7 +116,7 @@ def check_tls(key: str | None, certificate: str | None) -> None:
         certificate: the PEM file of the certificate; without both there is no HTTPS.
 
     Raises:
-        SettingsError: one is missing, or cannot be read, or holds something else.
+        SettingsError: they do not.
     """
     if certificate is None:
         if key is not None:
@@ -127,13 +127,7 @@ def check_tls(key: str | None, certificate: str | None) -> None:
         (certificate, "certificate", "--tls-certificate"),
         (key or certificate, "private key", "--tls-key"),
     ):
-        try:
-            content = Path(file).read_bytes()
-        except FileNotFoundError:
-            raise SettingsError("no such file", where=file) from None
-        except OSError as error:
-            raise SettingsError(f"cannot be read ({error})", where=file) from None
-        if f"{what.upper()}-----".encode() not in content:
+        if f"{what.upper()}-----".encode() not in _content(file):
             fix = f"Give its PEM file as {option}."
             raise SettingsError(f"there is no {what} in it", where=file, fix=fix)
 

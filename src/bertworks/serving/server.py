@@ -22,7 +22,7 @@ from fastapi import FastAPI
 
 from ..errors import BertworksError, SettingsError
 from .app import make_app
-from .gate import LOG, log_line
+from .gate import LOG, log
 from .models import Models
 from .security import Keys, check_host, check_tls, is_loopback
 from .service import Service
@@ -64,21 +64,21 @@ class Server(uvicorn.Server):
         gc.freeze()
         gc.enable()
         _, port, *_ = self.servers[0].sockets[0].getsockname()  # any, if 0 was asked for
-        line = log_line(
+        log(
+            logging.INFO,
             "listening",
             url=url_of(self.config, port),
             explorer="/",
             api="/docs",
             models=list(self.service.models.sources),
         )
-        LOG.info("%s", line)
 
     def _stop(self) -> None:
         if self.service.draining:
             self.force_exit = self.should_exit = True
             return
         self.service.draining = True
-        LOG.info("%s", log_line("draining", seconds=self.service.settings.drain_delay))
+        log(logging.INFO, "draining", seconds=self.service.settings.drain_delay)
         asyncio.get_running_loop().call_later(self.service.settings.drain_delay, self._exit)
 
     def _exit(self) -> None:
@@ -98,9 +98,9 @@ class Server(uvicorn.Server):
     async def _reload_models(self) -> None:
         try:
             names = await asyncio.to_thread(self.service.models.reload)
-            LOG.info("%s", log_line("reloaded", models=names))
+            log(logging.INFO, "reloaded", models=names)
         except BertworksError as error:
-            LOG.error("%s", log_line("reload failed", reason=str(error)))
+            log(logging.ERROR, "reload failed", reason=str(error))
 
 
 def serve(
@@ -117,10 +117,6 @@ def serve(
     """Serve models until a signal ends it.
 
     Args:
-        models: what is served.
-        settings: limits.
-        keys: who may ask.
-        host, port: where to listen.
         no_auth: listen to other machines without a key.
         log_level: "debug" also notes health checks.
         options: more of uvicorn's, such as `ssl_keyfile` and `ssl_certfile`.

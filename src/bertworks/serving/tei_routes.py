@@ -14,9 +14,9 @@ from .. import __version__
 from ..errors import DataError
 from ..text.tokenizer import Tokenizer
 from .failures import RequestError, invalid
+from .job import encoded, job_of, placed, reply
 from .models import Served, WrongModelError
-from .openai_routes import texts_or_ids
-from .runners import Text
+from .runners import Text, TokenStatesRunner
 from .schemas import (
     DecodeRequest,
     EmbedAllRequest,
@@ -24,52 +24,46 @@ from .schemas import (
     EncodeAnswer,
     EncodeRequest,
     LabelScore,
+    PairsRequest,
     PredictRequest,
     Rank,
     RerankRequest,
+    SimilarityParameters,
     SimilarityRequest,
     Token,
     TokenizeRequest,
 )
-from .scores import label_scores, pair_scores, score_texts
-from .service import Service, context_of, encoded, many, placed, reply, service_of, truncating
+from .scores import label_scores, ranks, score_texts
+from .service import Service
 
 router = APIRouter(tags=["text-embeddings-inference"])
 
 
 @router.post("/embed", responses={200: {"model": list[list[float]]}})
 async def embed(body: EmbedRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    context_of(request).verb = "embed"
-    values, single = texts_or_ids(service, "inputs", body.inputs)
-    runner = served.embed()
-    service.check_dimensions(served, runner.embedder.width, body.dimensions)
-    truncating(request, body.truncate, body.truncation_direction)
-    found = await service.vectors(
-        request,
-        runner,
-        placed("inputs", values, single=single),
+    job = await job_of(request, body.model, "embed")
+    found = await job.vectors(
+        job.served.embed(),
+        job.texts("inputs", body.inputs),
         normalize=body.normalize,
+        truncate=body.truncate,
+        side=body.truncation_direction,
         dimensions=body.dimensions,
-        prompt=service.prompt(served, body.prompt_name),
+        prompt_name=body.prompt_name,
     )
     return reply(request, await encoded(found))
 
 
 @router.post("/embed_all", responses={200: {"model": list[list[list[float]]]}})
 async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    context_of(request).verb = "embed"
-    values, single = texts_or_ids(service, "inputs", body.inputs)
-    truncating(request, body.truncate, body.truncation_direction)
-    found = await service.vectors(
-        request,
-        served.embed_tokens(),
-        placed("inputs", values, single=single),
+    job = await job_of(request, body.model, "embed")
+    found = await job.vectors(
+        job.served.embed(TokenStatesRunner),
+        job.texts("inputs", body.inputs),
         normalize=False,
-        prompt=service.prompt(served, body.prompt_name),
+        truncate=body.truncate,
+        side=body.truncation_direction,
+        prompt_name=body.prompt_name,
     )
     return reply(request, await encoded(found))
 
@@ -77,100 +71,79 @@ async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
 @router.post("/embed_sparse")
 async def embed_sparse(body: EmbedAllRequest, request: Request) -> Response:
     """Refused: no model here makes sparse vectors."""
-    service = service_of(request)
-    served = await service.model(request, body.model)
+    job = await job_of(request, body.model)
     raise WrongModelError(
-        f"the model {served.name!r} makes no sparse vectors (it has no SPLADE pooling)",
+        f"the model {job.served.name!r} makes no sparse vectors (it has no SPLADE pooling)",
         fix="Use /embed.",
     )
 
 
 @router.post("/predict", responses={200: {"model": list[LabelScore] | list[list[LabelScore]]}})
 async def predict(body: PredictRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    served.check("classify")
-    rows, places, single = text_rows(service, body.inputs)
+    job = await job_of(request, body.model, "predict")
+    job.served.check("classify")
+    rows = text_rows(job.service, body.inputs)
     check_pairs(body)
-    found = await score_texts(
-        service, request, served, "classify", rows, places, truncate=body.truncate
-    )
-    labels = [label_scores(served, scored, raw=body.raw_scores) for scored in found]
-    return reply(request, labels[0] if single else labels)
+    found = await score_texts(job, "classify", rows, truncate=body.truncate)
+    labels = [label_scores(job.served, scored, raw=body.raw_scores) for scored in found]
+    return reply(request, labels[0] if rows[0].where == "inputs" else labels)
 
 
 @router.post("/rerank", responses={200: {"model": list[Rank]}})
 async def rerank(body: RerankRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
+    job = await job_of(request, body.model, "predict")
     check_pairs(body)
-    scores = await pair_scores(
-        service,
-        request,
-        served,
+    found = await ranks(
+        job,
         body.query,
         body.texts,
         field="texts",
         truncate=body.truncate,
         raw=body.raw_scores,
     )
-    order = np.argsort([-score for score in scores], kind="stable").tolist()
-    ranks = [
-        {
-            "index": at,
-            "score": scores[at],
-            **({"text": body.texts[at]} if body.return_text else {}),
-        }
-        for at in order
+    answer = [
+        {"index": at, "score": score, **({"text": body.texts[at]} if body.return_text else {})}
+        for at, score in found
     ]
-    return reply(request, ranks)
+    return reply(request, answer)
 
 
 @router.post("/similarity", responses={200: {"model": list[float]}})
 async def similarity(body: SimilarityRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    context_of(request).verb = "embed"
-    given, more = body.inputs, body.parameters
-    service.check_texts("source_sentence", [given.source_sentence], single=True)
-    service.check_texts("sentences", given.sentences)
-    if more is not None:
-        truncating(request, more.truncate, more.truncation_direction)
-    first, *others = await service.vectors(
-        request,
-        served.embed(),
+    job = await job_of(request, body.model, "embed")
+    given, more = body.inputs, body.parameters or SimilarityParameters()
+    first, *others = await job.vectors(
+        job.served.embed(),
         [
-            Text("source_sentence", given.source_sentence),
-            *placed("sentences", given.sentences, single=False),
+            *job.texts("source_sentence", given.source_sentence),
+            *job.texts("sentences", given.sentences),
         ],
         normalize=True,
-        prompt=service.prompt(served, None if more is None else more.prompt_name),
+        truncate=more.truncate,
+        side=more.truncation_direction,
+        prompt_name=more.prompt_name,
     )
     return reply(request, np.clip(np.stack(others) @ first, -1, 1))
 
 
 @router.post("/tokenize", responses={200: {"model": list[list[Token]]}})
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    texts = many(body.inputs)
-    service.check_texts("inputs", texts, single=isinstance(body.inputs, str))
-    prompt = service.prompt(served, body.prompt_name) if body.prompt_name else ""
-    texts = [prompt + text for text in texts]
+    job = await job_of(request, body.model)
+    prompt = job.prompt(body.prompt_name) if body.prompt_name else ""
+    texts = [prompt + one.text for one in job.texts("inputs", body.inputs)]
     found = await asyncio.to_thread(
-        tokens_of, served.model.tokenizer, texts, special=body.add_special_tokens
+        tokens_of, job.served.model.tokenizer, texts, special=body.add_special_tokens
     )
     return reply(request, found)
 
 
 @router.post("/decode", responses={200: {"model": list[str]}})
 async def decode(body: DecodeRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
+    job = await job_of(request, body.model)
     ids: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
-    service.check_texts("ids", ["x" * len(row) for row in ids])
+    job.service.check_texts("ids", ids)
     decode_one = partial(
-        served.model.tokenizer.decode, skip_special_tokens=body.skip_special_tokens
+        job.served.model.tokenizer.decode, skip_special_tokens=body.skip_special_tokens
     )
     try:
         texts = await asyncio.to_thread(lambda: [decode_one(row) for row in ids])
@@ -183,7 +156,6 @@ async def decode(body: DecodeRequest, request: Request) -> Response:
 @router.post("/invocations", include_in_schema=False)
 async def of_kind(request: Request) -> Response:
     """What the model's kind has for it: vectors, labels or ranks."""
-    service = service_of(request)
     try:
         body = await request.json()
     except (ValueError, RecursionError):
@@ -191,8 +163,8 @@ async def of_kind(request: Request) -> Response:
     if not isinstance(body, dict):
         raise RequestError(422, "Validation", "the body must be a JSON object")
     name = body.get("model")
-    served = await service.model(request, name if isinstance(name, str) else None)
-    kind = next(iter(model_type(served)))
+    job = await job_of(request, name if isinstance(name, str) else None)
+    kind = next(iter(model_type(job.served)))
     if kind == "reranker":
         return await rerank(RerankRequest.model_validate(body), request)
     if kind == "classifier":
@@ -204,30 +176,25 @@ async def of_kind(request: Request) -> Response:
 
 @router.post("/encode", responses={200: {"model": EncodeAnswer}}, tags=["bert-as-service"])
 async def encode(body: EncodeRequest, request: Request) -> Response:
-    service = service_of(request)
-    served = await service.model(request, body.model)
-    context_of(request).verb = "embed"
+    job = await job_of(request, body.model, "embed")
     if any(isinstance(text, list) != body.is_tokenized for text in body.texts):
         kind = "lists of words" if body.is_tokenized else "texts"
         raise invalid("texts", f"must be {kind}, with is_tokenized={body.is_tokenized}", 422)
-    joined = ["".join(text) if isinstance(text, list) else text for text in body.texts]
-    service.check_texts("texts", joined)
-    truncating(request, body.truncate)
+    job.service.check_texts("texts", ["".join(text) for text in body.texts])
     settings: dict[str, Any] = {"combine": body.combine}
     if body.layers is not None:
         settings["layers"] = tuple(body.layers)
     if body.pooling is not None:
         settings["pooling"] = body.pooling
-    sentence = served.model.sentence
+    sentence = job.served.model.sentence
     normalize = body.normalize
     if normalize is None:
         normalize = sentence is not None and sentence.normalize
-    found = await service.vectors(
-        request,
-        served.embed(body.precision, **settings),
-        placed("texts", body.texts, single=False),
+    found = await job.vectors(
+        job.served.embed(precision=body.precision, **settings),
+        placed("texts", body.texts),
         normalize=normalize,
-        prompt=service.prompt(served, None),
+        truncate=body.truncate,
     )
     results = await encoded(found, body.encoding_format)
     return reply(request, {"id": body.id, "results": results, "status": 200})
@@ -277,33 +244,25 @@ def model_type(served: Served) -> dict[str, Any]:
     return {"embedding": {"pooling": pooling}}
 
 
-def text_rows(
-    service: Service, given: str | list[str] | list[list[str]]
-) -> tuple[list[Sequence[str]], list[str], bool]:
-    """Rows of one text or two, their places, and whether it is one alone.
-
-    Raises:
-        RequestError: there are none, too many, or a row is neither.
-    """
+def text_rows(service: Service, given: str | list[str] | list[list[str]]) -> list[Text]:
+    """Rows of one text or two, checked, with their places; that of one alone is `inputs`."""
     single = isinstance(given, str) or (bool(given) and isinstance(given[0], str))
-    rows: list[Any] = [[given] if isinstance(given, str) else given] if single else list(given)
-    if single and len(rows[0]) == 1 and isinstance(given, list):
+    if single and len(given) == 1 and isinstance(given, list):
         raise invalid("inputs", "a list of strings is a pair; a batch is a list of lists", 422)
-    places = ["inputs" if single else f"inputs[{at}]" for at in range(len(rows))]
-    for row, place in zip(rows, places, strict=True):
+    if single:
+        rows = [Text("inputs", [given] if isinstance(given, str) else given)]
+    else:
+        rows = placed("inputs", given)
+    for place, row in rows:
         if not 1 <= len(row) <= 2:
             raise invalid(place, f"one text or two, not {len(row)}", 422)
         service.check_texts(place, row)
-    service.check_texts("inputs", ["x"] * len(rows))
-    return rows, places, single
+    service.check_count("inputs", len(rows))
+    return rows
 
 
-def check_pairs(body: PredictRequest | RerankRequest) -> None:
-    """Check that a request for rows that may be pairs asks for nothing that these cannot have.
-
-    Raises:
-        RequestError: it asks for a prompt, or to truncate on the left.
-    """
+def check_pairs(body: PairsRequest) -> None:
+    """Refuse a prompt, or truncating on the left, for rows that may be pairs."""
     if body.prompt_name is not None:
         raise invalid("prompt_name", "prompts are for vectors, not for labels and ranks")
     if body.truncation_direction.lower() == "left":
