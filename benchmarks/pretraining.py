@@ -79,6 +79,7 @@ def peer(options: argparse.Namespace, size: str, work: Path) -> None:
     from bertworks.training.optimizer import parameter_groups
     from bertworks.training.pretrain import PretrainingData
     from bertworks.training.recipe import PretrainSettings
+    from bertworks.training.state import batch_of
     from bertworks.training.stream import stream
 
     def padded(batch: Batch) -> dict[str, torch.Tensor]:
@@ -106,7 +107,7 @@ def peer(options: argparse.Namespace, size: str, work: Path) -> None:
     model = BertForPreTraining.from_pretrained(work / size, **dropout).train()
     groups = parameter_groups(model, given.weight_decay)
     optimizer = torch.optim.AdamW(groups, betas=given.betas, eps=given.eps, fused=True)
-    for step, global_batch in enumerate(stream(phase.source, task.collate, phase.batch(given))):
+    for step, global_batch in enumerate(stream(phase.source, task.collate, batch_of(phase, given))):
         for group in optimizer.param_groups:
             group["lr"] = given.rate(step, MANY)
         (batch,) = global_batch.micro_batches

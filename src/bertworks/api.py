@@ -916,5 +916,7 @@ def _one_of(texts: Any, data: Any) -> Any:
 def of_unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Vectors divided by their lengths; a zero vector stays one."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    found: NDArray[np.float32] = (vectors / np.where(lengths, lengths, 1)).astype(np.float32)
+    found: NDArray[np.float32] = (vectors / np.where(lengths, lengths, 1)).astype(
+        np.float32, copy=False
+    )
     return found

@@ -195,6 +195,10 @@ class Settings(BaseModel):
         """The same settings with some values replaced, validated again."""
         return type(self).parse({**self.model_dump(), **values})
 
+    def to_yaml(self) -> str:
+        """The resolved settings as YAML, in the order in which they are declared."""
+        return dump_yaml(self.model_dump(mode="json"))
+
 
 def with_default(
     settings: type[BaseModel], name: str, default: Any, *, description: str | None = None

@@ -597,6 +597,25 @@ def test_exponentials_and_their_loss_beside_float64(classes, has_bias):
 
 
 @needs_kernels
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_labels_of_any_integers(dtype):
+    logits = torch.randn(4, 20).bfloat16()
+    labels = torch.arange(8, dtype=dtype)[::2]
+    loss, _ = native.exponentials(logits.clone(), None, labels)
+    expected = nn.functional.cross_entropy(logits.double(), labels.long(), reduction="sum")
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("label", [-1, 20, 1 << 40])
+def test_a_loss_of_labels_that_are_no_classes_is_nan(label):
+    loss, _ = native.exponentials(
+        torch.zeros(1, 20, dtype=torch.bfloat16), None, torch.tensor([label])
+    )
+    assert loss.isnan()
+
+
+@needs_kernels
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_loss_of_logits_that_are_not_finite_is_not_finite(value):
     logits = torch.zeros(2, 40, dtype=torch.bfloat16)

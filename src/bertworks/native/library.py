@@ -1,4 +1,4 @@
-"""Native code for processors with AVX-512: a layer in one call, and attention in training.
+"""Native code for processors with AVX-512: layers in one call, and parts of training.
 
 Operators one by one cost a short text more than its numbers do, and attention's formula takes
 PyTorch some seventeen of them. Products are of bfloat16 or of 8-bit numbers, all else is in

@@ -177,7 +177,8 @@ static void entropy_item(const void *given, int64_t r, char *scratch) {
     int64_t classes = of->classes, label = r < of->labelled ? of->labels[r] : 0;
     bf16 *row = of->logits + r * classes;
     __m512 most = _mm512_set1_ps(-__builtin_inff()), total = _mm512_setzero_ps();
-    float wanted = _mm512_cvtss_f32(logits_at(of, row, label, 1));
+    int is_class = label >= 0 && label < classes; /* else the loss is NaN */
+    float wanted = is_class ? _mm512_cvtss_f32(logits_at(of, row, label, 1)) : __builtin_nanf("");
     (void)scratch;
     for (int64_t at = 0; at < classes; at += 16)
         most = _mm512_max_ps(logits_at(of, row, at, before(at, classes)), most);

@@ -220,12 +220,13 @@ def exponentials(
     Args:
         logits: bfloat16; rows after the labelled ones are no part of the loss.
         bias: float32.
-        labels: the class of each of the first rows.
+        labels: the class of each of the first rows; one that is no class makes the loss NaN.
 
     Returns:
         The summed cross-entropy of the labelled rows; and what a row's exponentials are to be
         multiplied by to become probabilities, 0 for rows without a label.
     """
+    labels = labels.to(torch.int64).contiguous()
     losses, inverses = logits.new_empty(2, len(logits), dtype=torch.float32).unbind()
     parts = (logits, bias, labels, losses, inverses)
     addresses = (None if part is None else part.data_ptr() for part in parts)

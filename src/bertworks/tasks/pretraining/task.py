@@ -336,8 +336,9 @@ class PretrainingTask(Task[PretrainingExample]):
             assert len(keys) == len(order), "instances and typed rows are not mixed in a batch"
             units = None
             if self.masking.unit == "knowledge":
-                of_each = [examples[at].goes_on for at in order]
-                units = np.concatenate([one for one in of_each if one is not None])
+                of_each = [one for at in order if (one := examples[at].goes_on) is not None]
+                assert len(of_each) == len(order), "the source was asked for units"
+                units = np.concatenate(of_each)
             masked = self._masker(
                 packed.input_ids, packed.cu_seqlens, np.array(keys, np.uint64), units
             )
