@@ -67,7 +67,7 @@ class FrozenNativeEncoder(Encoder):
         weights = [
             layer.weights for layer in encoder.layers if isinstance(layer, FrozenNativeLayer)
         ]
-        if type(encoder) is Encoder and len(weights) == len(encoder.layers):
+        if type(encoder) is Encoder and weights and len(weights) == len(encoder.layers):
             encoder.__class__ = FrozenNativeEncoder
             assert isinstance(encoder, FrozenNativeEncoder)
             encoder.native = NativeLayers([weights[group] for group in groups])

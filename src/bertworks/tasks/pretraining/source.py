@@ -190,15 +190,15 @@ class PretrainingSource:
             keys=keys[shuffle],
         )
 
-    def examples(self, limit: int | None = None) -> Iterator[PretrainingExample]:
-        """The first `limit` examples of the first epoch: the same each time, to measure by.
+    def examples(self, epoch: int = 0, limit: int | None = None) -> Iterator[PretrainingExample]:
+        """The first `limit` examples of an epoch: the same ones each time, to measure by.
 
         Raises:
             DataError: there is none.
         """
         left, found = limit, False
-        for block in range(self.num_blocks(0)):
-            made = self.block(0, block)
+        for block in range(self.num_blocks(epoch)):
+            made = self.block(epoch, block)
             found = found or len(made) > 0
             yield from made[:left]
             if left is not None:
