@@ -1,7 +1,4 @@
-"""Draw `images/mini.svg` from `mini.tsv`, what evaluations said while `mini` was trained.
-
-python docs/mini_curve.py
-"""
+"""`python docs/mini_curve.py` draws `images/mini.svg` from `mini.tsv`, its evaluations."""
 
 from __future__ import annotations
 

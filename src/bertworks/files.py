@@ -12,6 +12,7 @@ the machine may leave the name with half of the content.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -391,3 +392,9 @@ def _check_depth(value: Any) -> None:
 
 def _too_deep() -> ValueError:
     return ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

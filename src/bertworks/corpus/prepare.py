@@ -48,7 +48,7 @@ from .manifest import (
 from .overlap import SharedSequences
 from .readers import read_documents
 from .settings import PrepareSettings
-from .shards import sha256_of, token_type
+from .shards import token_type
 from .sources import CorpusSource, Sources, bytes_of, parse_sources, paths_of
 
 _LIBRARIES = ("pyarrow", "sentencex", "tokenizers")
@@ -246,7 +246,7 @@ class _Run:
         return (
             path.is_file()
             and path.stat().st_size == record.bytes
-            and sha256_of(path) == record.sha256
+            and files.sha256_of(path) == record.sha256
         )
 
     def _note(self, record: ShardRecord) -> None:

@@ -8,7 +8,6 @@ tokens) of a bit a token: whether it is masked together with the token before it
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .. import files
 from ..errors import CheckpointError, DataError
 from ..lazily import Lazily
 from ..memory import is_memory_short
@@ -66,12 +66,6 @@ def shard_content(
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Shard(NamedTuple):
@@ -220,7 +214,7 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
         raise _damaged(path, "missing")
     if path.stat().st_size != record.bytes:
         raise _damaged(path, f"{path.stat().st_size} bytes instead of {record.bytes}")
-    if verify and sha256_of(path) != record.sha256:
+    if verify and files.sha256_of(path) != record.sha256:
         raise _damaged(path, "its checksum is wrong")
     try:
         # The mapping outlives the file's being closed: thousands of shards hold no file open.

@@ -130,7 +130,7 @@ class States:
         layers, encoder = self.layers, self.frozen_encoder()
         last = self.config.num_hidden_layers
         states: Iterable[tuple[int, Tensor]]
-        if layers == [last]:  # by a call of its own, which may compute all layers at once
+        if layers == [last]:  # the encoder's call may compute all layers at once
             states = [(last, encoder(packed))]
         else:
             states = enumerate(encoder.hidden_states(packed))

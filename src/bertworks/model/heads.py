@@ -108,9 +108,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for start in range(0, len(exponentials), chunk):
                 logits = exponentials[start : start + chunk]
                 rows = slice(begin + start, begin + start + len(logits))
-                found = _exponentials(x[rows], cast_weight, bias, labels[rows], logits)
-                total += found[0]
-                inverse[rows, 0] = found[1]
+                loss, inverse[rows, 0] = _exponentials(
+                    x[rows], cast_weight, bias, labels[rows], logits
+                )
+                total += loss
                 if want_gradient:
                     d_x[rows] = (logits @ cast_weight) * inverse[rows]
             if want_gradient:

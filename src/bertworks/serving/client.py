@@ -11,6 +11,7 @@ import asyncio
 import base64
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
@@ -64,7 +65,7 @@ class GenerationKeywords(TypedDict, total=False):
     seed: int
 
 
-class _Connection:
+class _Connection(ABC):
     """What both clients have.
 
     Args:
@@ -96,9 +97,9 @@ class _Connection:
         self._timeout = timeout
         self._open()
 
+    @abstractmethod
     def _open(self) -> None:
         """Make the connections; none is opened before it is needed."""
-        raise NotImplementedError
 
     def _options(self) -> dict[str, Any]:
         import httpx

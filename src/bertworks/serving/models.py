@@ -246,7 +246,8 @@ class Models:
         """A model; it is loaded if it was not.
 
         Raises:
-            UnknownModelError, CheckpointError: there is none of that name; it cannot be loaded.
+            UnknownModelError: no model has that name.
+            CheckpointError: the model cannot be loaded.
         """
         name = self.name(name)
         with self._loading[name]:

@@ -15,7 +15,6 @@ directory `step-…` is whole, whenever the process was killed. Nothing in it is
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import warnings
@@ -87,7 +86,7 @@ def save_checkpoint(
             announce(new)
             write_tensors(new, network, optimizer)
             files.write(new / _STATE, json.dumps(state))
-            sums = {name: sha256_of(new / name) for name in (*_tensor_files(new), _STATE)}
+            sums = {name: files.sha256_of(new / name) for name in (*_tensor_files(new), _STATE)}
             files.write(new / "manifest.json", json.dumps(sums, indent=1))
     except OutputError as error:
         fix = "Make room, and run the same command again: it resumes from the last checkpoint."
@@ -236,7 +235,7 @@ def save_weights(file: Path, network: nn.Module) -> str:
         files.make_directory(file.parent)
     with files.atomic(file) as new:
         write_weights(new, network_tensors(network))
-        return sha256_of(new)
+        return files.sha256_of(new)
 
 
 def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> None:
@@ -250,7 +249,7 @@ def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> N
         CheckpointError: the file is missing or damaged, or of another network.
     """
     tensors = _read_either(file.with_suffix(""))
-    if sha256 is not None and sha256_of(file) != sha256:
+    if sha256 is not None and files.sha256_of(file) != sha256:
         raise DamagedError(
             "is damaged: its checksum is wrong",
             where=str(file),
@@ -275,7 +274,7 @@ def _load_state(path: Path, *, all_files: bool = False) -> dict[str, Any]:
     try:
         sums = json.loads((path / "manifest.json").read_text())
         for name in {*sums, *_tensor_files(path), _STATE} if all_files else (_STATE,):
-            if sha256_of(path / name) != sums[name]:
+            if files.sha256_of(path / name) != sums[name]:
                 raise CheckpointError(f"{name} is damaged", where=str(path))
         state: dict[str, Any] = json.loads((path / _STATE).read_text())
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -297,9 +296,3 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         if is_memory_short(error):
             raise
         raise CheckpointError(f"cannot be read ({error})", where=str(file)) from None
-
-
-def sha256_of(file: Path) -> str:
-    """The SHA-256 of a file's content."""
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

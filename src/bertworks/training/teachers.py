@@ -1,7 +1,7 @@
 """Models that a smaller one learns from in place of labels: classifiers, and sentence encoders.
 
-A teacher is asked once, before training. What a sentence encoder said is kept in `teacher.npy`, so
-that a run that is resumed does not ask again.
+A teacher runs once, before training. A sentence encoder's vectors are kept in `teacher.npy`, so
+that a resumed run does not compute them again.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from typing import Any, Unpack
 
 import torch
 
+from ... import files
 from ...api import Model, load
 from ...checkpoints.locate import local_directory
 from ...errors import SettingsError, need
@@ -32,7 +33,6 @@ from ...model.device import pick_device
 from ...tables.reading import Table, read_rows, replayable
 from ...tasks import labelled_task
 from ...tasks.labelled import LabelledTask
-from ..checkpoint import sha256_of
 from ..dev_share import Dev, check_share
 from ..finetune import finetune
 from ..journal import MAY_CHANGE, RunDirectory
@@ -182,4 +182,4 @@ def _fingerprint(table: Table) -> dict[str, str]:
         return {"table": "rows in memory", "sha256": digest.hexdigest()}
     if not Path(table).is_file():  # a data set of the hub; what is wrong, the reader says
         return {"table": os.fspath(table)}
-    return {"table": os.fspath(table), "sha256": sha256_of(Path(table))}
+    return {"table": os.fspath(table), "sha256": files.sha256_of(Path(table))}
