@@ -1,6 +1,6 @@
-"""`mini-sentences`: the sentences that it was trained on, and how good its vectors are.
+"""`mini-sentences`: the texts that it was trained on, and how good its vectors are.
 
-    python benchmarks/mini_sentences.py sentences CORPUS --out FOLDER
+    python benchmarks/mini_sentences.py texts CORPUS --out FOLDER
     python benchmarks/mini_sentences.py measure MODEL…
 
 The card is docs/mini-sentences.md. Evaluation sets are those of `BERTWORKS_DATA` (default
@@ -41,9 +41,11 @@ EVALUATION = (
 )
 """Those that `mini`'s text was cleared of, too."""
 WORDS = range(4, 21)
-
-
-COUNT = 82_000
+"""Of a sentence."""
+PASSAGE = range(40, 91)
+"""Words of a passage: a paragraph, cut after the last."""
+COUNT = 340_000
+PASSAGES = 30_000
 QUERIES = (
     "The river is very long.",
     "He became a professor of physics.",
@@ -65,17 +67,21 @@ def scored_pairs(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def write_sentences(corpus: str, out: Path, count: int, dev: int, seed: int) -> None:
-    """Draw sentences of 4 to 20 words, each once, none of an evaluation set.
+def write_texts(corpus: str, out: Path, counts: Sequence[int], dev: int, seed: int) -> None:
+    """Draw sentences of 4 to 20 words and passages of 40 to 90, each once.
 
     Documents that share 13 words in a row with an evaluation set are left out, and sentences that
-    are one of STS-B's, however short.
+    are one of STS-B's, however short. `dev.txt` has sentences alone.
     """
     files = [str(DATA / name) for name in EVALUATION]
     read = ReadCounts()
     found: dict[str, str] = {}
+    passages: dict[str, None] = {}
     for document in read_documents(corpus, exclude=SharedSequences(files), counts=read):
         for paragraph in document.paragraphs:
+            words = paragraph.split()
+            if len(words) >= PASSAGE[0]:
+                passages[" ".join(words[: PASSAGE[-1]])] = None
             for sentence in split_sentences(paragraph):
                 text = " ".join(sentence.split())
                 if len(text.split()) in WORDS:
@@ -84,10 +90,15 @@ def write_sentences(corpus: str, out: Path, count: int, dev: int, seed: int) -> 
     seen = {normal(row[column]) for row in rows for column in ("sentence1", "sentence2")}
     kept = [text for key, text in found.items() if key not in seen]
     print(f"{read.documents:,} documents, {len(read.excluded):,} left out")
-    print(f"{len(kept):,} sentences; {len(found) - len(kept)} are in STS-B")
-    random.Random(seed).shuffle(kept)
+    print(f"{len(kept):,} sentences; {len(found) - len(kept)} more are in STS-B")
+    print(f"{len(passages):,} passages")
+    draw = random.Random(seed)
+    draw.shuffle(kept)
+    train = kept[dev : dev + counts[0]]
+    train += draw.sample(list(passages), min(counts[1], len(passages)))
+    draw.shuffle(train)
     out.mkdir(parents=True, exist_ok=True)
-    for name, part in (("dev", kept[:dev]), ("train", kept[dev : dev + count])):
+    for name, part in (("dev", kept[:dev]), ("train", train)):
         (out / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
         print(f"{out / name}.txt: {len(part):,}")
 
@@ -135,19 +146,21 @@ def nearest(model: bw.Model, queries: Sequence[str], file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    sentences = verbs.add_parser("sentences")
-    sentences.add_argument("corpus")
-    sentences.add_argument("--out", type=Path, required=True)
-    sentences.add_argument("--count", type=int, default=COUNT)
-    sentences.add_argument("--dev", type=int, default=2_000)
-    sentences.add_argument("--seed", type=int, default=0)
+    texts = verbs.add_parser("texts")
+    texts.add_argument("corpus")
+    texts.add_argument("--out", type=Path, required=True)
+    texts.add_argument("--sentences", type=int, default=COUNT)
+    texts.add_argument("--passages", type=int, default=PASSAGES)
+    texts.add_argument("--dev", type=int, default=2_000, help="sentences that are held out")
+    texts.add_argument("--seed", type=int, default=0)
     measure = verbs.add_parser("measure")
     measure.add_argument("models", nargs="+", help="models; random: mini with random weights")
     measure.add_argument("--paragraphs", type=int, default=500)
     measure.add_argument("--nearest", type=Path, help="sentences, one a line, to search")
     given = parser.parse_args()
-    if given.verb == "sentences":
-        write_sentences(given.corpus, given.out, given.count, given.dev, given.seed)
+    if given.verb == "texts":
+        counts = given.sentences, given.passages
+        write_texts(given.corpus, given.out, counts, given.dev, given.seed)
         return
     for name in given.models:
         model = bw.load("mini" if name == "random" else name, device="cpu")

@@ -142,6 +142,7 @@ def finetune(
         resolved = resolved.with_values(**taken) if taken else resolved
         precision = settled_precision(resolved.precision, out, members.device)
         resolved = resolved.model_copy(update={"precision": precision})
+        shown = progress if members.is_main else None
         data = LabelledData.read(
             kind,
             given.tokenizer,
@@ -150,6 +151,7 @@ def finetune(
             resolved,
             members.device,
             run=Path(out) if members.is_main else None,
+            progress=shown,
         )
         description = {
             "task": kind.name,
@@ -174,7 +176,6 @@ def finetune(
             inputs=[train, dev, *models],
             is_main=members.is_main,
         ) as run:
-            shown = progress if members.is_main else None
             return _finetune(start, data, phase, resolved, fit_settings, run, members, shown)
 
 

@@ -23,6 +23,7 @@ from ..tasks.task import ExampleT
 from ..text.tokenizer import Tokenizer
 from .dev_share import Dev, DevShare, check_share
 from .journal import RunDirectory
+from .progress import Progress
 from .run_files import read_data
 from .settings import FinetuneSettings
 from .teachers import taught
@@ -50,6 +51,7 @@ class LabelledData:
         device: torch.device,
         *,
         run: Path | None = None,
+        progress: Progress | None = None,
     ) -> LabelledData:
         """Read the tables as a task of a kind.
 
@@ -57,6 +59,7 @@ class LabelledData:
             dev: the rows to measure on, or the share of the training rows to split off.
             settings: those of `settings_of(kind)`.
             run: the directory where a teacher's vectors are kept; nowhere, if left out.
+            progress: shows how far a teacher is.
 
         Raises:
             DataError: a table or a row is not what it should be.
@@ -73,7 +76,9 @@ class LabelledData:
         if settings.teacher is None:
             task, train_examples = kind.from_table(tokenizer, rows, options), None
         else:
-            task, train_examples = taught(kind, tokenizer, rows, options, settings, device, run)
+            task, train_examples = taught(
+                kind, tokenizer, rows, options, settings, device, run, progress
+            )
         reader, dev_rows, dev_examples = task, None, None
         if dev is not None:
             dev_rows = rows if isinstance(dev, float) else read_rows(dev, **as_table)

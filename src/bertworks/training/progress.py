@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..wording import clock, short, wrapped
+from ..wording import TimeLeft, clock, short, wrapped
 
 
 class Progress:
@@ -49,14 +49,31 @@ class Progress:
         Args:
             seconds_left: None as long as there is no estimate.
         """
-        now = time.monotonic()
-        if now - self._last < self._interval and step < total:
-            return
-        self._last = now
-        self._show(
-            f"{phase} {step}/{total} · loss {loss:.3f} · "
-            f"{short(tokens_per_second)} tok/s · {clock(seconds_left)} left"
-        )
+        if self._is_due(step == total):
+            self._show(
+                f"{phase} {step}/{total} · loss {loss:.3f} · "
+                f"{short(tokens_per_second)} tok/s · {clock(seconds_left)} left"
+            )
+
+    def counter(self, work: str) -> Callable[[int, int], None]:
+        """Return a function that takes how many rows are done and how many there are.
+
+        It shows them with their rate and the time left; not every call is shown.
+        """
+        left, start = TimeLeft(), time.monotonic()
+        before: int | None = None  # done by an earlier run
+
+        def update(done: int, total: int) -> None:
+            nonlocal before
+            before = done if before is None else before
+            left.update(done, total)
+            if self._is_due(done == total):
+                rate = (done - before) / max(time.monotonic() - start, 1e-6)
+                self._show(
+                    f"{work} {done:,}/{total:,} · {short(rate)} rows/s · {clock(left.seconds)} left"
+                )
+
+        return update
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of an evaluation, on a line that stays."""
@@ -82,6 +99,13 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def _is_due(self, is_last: bool) -> bool:
+        now = time.monotonic()
+        if now - self._last < self._interval and not is_last:
+            return False
+        self._last = now
+        return True
 
     def _show(self, line: str) -> None:
         if not self._is_live:

@@ -7,7 +7,7 @@ that a resumed run does not compute them again.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from ..tasks.retrieval.distillation import StudentTask, principal_axes
 from ..tasks.texts import TEXTS, TextSettings
 from ..text.tokenizer import Tokenizer
 from .journal import TEACHER_VECTORS, RunDirectory
+from .progress import Progress
 from .settings import FinetuneSettings
 
 _AT_ONCE = 4096  # rows that are tokenised at a time
@@ -43,6 +44,7 @@ def taught(
     settings: FinetuneSettings,
     device: torch.device,
     run: Path | None,
+    progress: Progress | None,
 ) -> tuple[LabelledTask[Any], list[LabelledExample]]:
     """The student's task, and the rows as its examples, with the teacher's answers for labels.
 
@@ -51,6 +53,7 @@ def taught(
         rows: texts; labels are not looked at.
         settings: whose teacher is meant.
         run: where a sentence encoder's vectors are kept; nowhere, if None.
+        progress: shows how far the teacher is.
 
     Raises:
         CheckpointError: there is no such teacher.
@@ -61,9 +64,11 @@ def taught(
     """
     match kind.teacher_gives:
         case "probabilities":
-            return _by_classifier(tokenizer, rows, options, settings, device)
+            return _by_classifier(tokenizer, rows, options, settings, device, progress)
         case "vectors":
-            return _by_sentence_encoder(tokenizer, rows, options, settings, device, run)
+            return _by_sentence_encoder(
+                tokenizer, rows, options, settings, device, run, progress
+            )
         case None:
             raise SettingsError(f"teacher={settings.teacher}: {kind.name} takes no teacher")
 
@@ -74,6 +79,7 @@ def _by_classifier(
     options: TaskOptions,
     settings: FinetuneSettings,
     device: torch.device,
+    progress: Progress | None,
 ) -> tuple[DistilledTask, list[LabelledExample]]:
     assert isinstance(options, ClassificationOptions) and settings.teacher is not None
     teacher = load(settings.teacher, device=device)
@@ -100,11 +106,13 @@ def _by_classifier(
         ),
         settings.temperature,
     )
-    examples = []
+    unlabelled, examples = list(_unlabelled(task, rows)), []
+    update = _counter(progress)
     answers = engine.predict(teacher.network, reader, rows)  # type: ignore[arg-type]
-    for (_, answer), example in zip(answers, _unlabelled(task, rows), strict=True):
+    for (_, answer), example in zip(answers, unlabelled, strict=True):
         chances = [answer["probabilities"][label] for label in task.settings.labels]
         examples.append(replace(example, target=np.array(chances, np.float32)))
+        update(len(examples), len(unlabelled))
     return task, examples
 
 
@@ -115,6 +123,7 @@ def _by_sentence_encoder(
     settings: FinetuneSettings,
     device: torch.device,
     run: Path | None,
+    progress: Progress | None,
 ) -> tuple[StudentTask, list[LabelledExample]]:
     assert isinstance(options, RetrievalOptions) and settings.teacher is not None
     for option in ("loss", "negative_columns", "symmetric"):
@@ -137,7 +146,7 @@ def _by_sentence_encoder(
         score=options.score_column,
     )
     values = {k: v for k, v in options.shared(RetrievalSettings).items() if v is not None}
-    vectors = _vectors(teacher, Texts(rows, found.text, again=True), settings, run)
+    vectors = _vectors(teacher, Texts(rows, found.text, again=True), settings, run, progress)
     task = StudentTask(
         tokenizer,
         RetrievalSettings.parse(values | {"columns": columns}),
@@ -149,7 +158,11 @@ def _by_sentence_encoder(
 
 
 def _vectors(
-    teacher: Model, texts: Texts, settings: FinetuneSettings, run: Path | None
+    teacher: Model,
+    texts: Texts,
+    settings: FinetuneSettings,
+    run: Path | None,
+    progress: Progress | None,
 ) -> NDArray[np.float32]:
     """The teacher's vectors of length 1, `[rows, width]`, from the run if they are there."""
     if run is None:
@@ -157,11 +170,17 @@ def _vectors(
     RunDirectory(run).check_free()
     run.mkdir(parents=True, exist_ok=True)
     file = run / TEACHER_VECTORS
-    written = teacher.embed_to(file, texts, normalize=True, precision=settings.precision)
+    written = teacher.embed_to(
+        file, texts, normalize=True, precision=settings.precision, progress=_counter(progress)
+    )
     if written.cut:
         what = f"teacher={settings.teacher}: {written.cut:,} texts were too long for it, and cut"
         warnings.warn(what, BertworksWarning, stacklevel=2)
     return np.asarray(np.load(file, mmap_mode="r"))
+
+
+def _counter(progress: Progress | None) -> Callable[[int, int], None]:
+    return (lambda done, total: None) if progress is None else progress.counter("teacher")
 
 
 def _unlabelled(task: LabelledTask[LabelledExample], rows: Rows) -> Iterator[LabelledExample]:
