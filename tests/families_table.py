@@ -179,51 +179,51 @@ COLUMNS = (
 )
 
 HEAD = f"""\
-# The families, measured
+# Families
 
-Written by `BERTWORKS_DATA=… python -m tests.families_table`, which measures every figure below with
-the functions that the tests assert on (`tests/checkpoints/measures.py`, `tests/checkpoints/journeys.py`,
-`tests/text/peers.py`). Do not edit it; run the command again.
+For each family this page compares bertworks with the reference implementation, Hugging Face transformers.
+`BERTWORKS_DATA=… python -m tests.families_table` writes the page and measures every figure with the functions that
+the tests assert on (`tests/checkpoints/measures.py`, `tests/checkpoints/journeys.py`, `tests/text/peers.py`).
+Do not edit the page; run the command again.
 
-The networks are small ones of each family in the reference implementation, Hugging Face transformers.
-Every parameter of it is redrawn first, biases and gains included, large enough that a wrong activation
-or epsilon shows. Both are given the same sequences, of one token to as many as there are positions.
-An *error* is the largest difference as a share of the reference's largest value; of a gradient that is
-truly zero, as a share of a tenth of the largest gradient.
+The networks are small. All parameters of the reference, biases and gains included, are drawn again first, large
+enough that a wrong activation or epsilon shows. Both networks get the same sequences, from one token to the
+maximum number of positions. An *error* is the largest difference, relative to the reference's largest value. For a
+gradient that is truly zero, it is relative to a tenth of the largest gradient.
 
 | column | what is measured | what the tests allow |
 |---|---|---|
 | load | tensors used, of those in the checkpoints that the reference's classes wrote (a bare encoder, \
-and one with each head that the family has), and how many were newly initialised | all, 0 |
+and one with each head of the family), and how many were newly initialised | all, 0 |
 | outputs | the hidden states of every layer and the logits of masked language modelling, in \
-{len(measures.GEOMETRIES)} geometries that have every activation between them, and a classifier's logits; \
+{len(measures.GEOMETRIES)} geometries that cover every activation, and a classifier's logits; \
 the reference computes in float64 | float64 {TOLERANCE[torch.float64]:.0e}, float32 \
 {TOLERANCE[torch.float32]:.0e} |
 | gradients | the losses of masked language modelling and of classification, and every parameter's \
 gradient | the same |
-| … in bfloat16 | ours computes in bfloat16; *theirs* is the reference's own error when it does, in the \
+| … in bfloat16 | bertworks computes in bfloat16; *theirs* is the reference's own error in bfloat16, in the \
 network where ours is largest; *rms* is the largest ratio of our root-mean-square error in a tensor to \
-theirs (of gradients: in all together) | the largest error {LARGEST_LIMIT} times theirs and a unit in the \
+theirs (for gradients: over all tensors) | the largest error {LARGEST_LIMIT} times theirs and a unit in the \
 last place, 2⁻⁸; rms {RMS_LIMIT} |
-| tokenizer | tokens, and their offsets, that are not the same as an independent implementation's, of \
+| tokenizer | tokens and offsets that differ from those of an independent implementation, for \
 each {SAMPLE}th paragraph and question of XQuAD in {len(LANGUAGES)} languages ({", ".join(LANGUAGES)}); \
 the slow tests compare all | 0 |
-| round trip | bits changed when the reference's model is loaded and saved by ours and loaded by the \
-reference again; complaints: what it logged or warned of meanwhile, tensors missing or unexpected, \
+| round trip | bits that change when bertworks loads and saves the reference's model and the \
+reference loads it again; complaints: logged messages and warnings, missing or unexpected tensors, \
 other token ids | 0 |
 | ONNX | a classifier's logits in ONNX Runtime, in batches of several shapes, against ours | \
 {ONNX_TOLERANCE:.0e} |
 
-What tokenizers are compared with, and on which vocabularies:
+The independent tokenizers and their vocabularies:
 
-- BERT (uncased, cased, Chinese), DistilBERT (cased), ERNIE (BERT's Chinese), ELECTRA (uncased): the class
-  that Hugging Face took from BERT's original code, in Python. It has no offsets: each token is looked for
-  in the characters that it is said to have come from, by the same class.
+- BERT (uncased, cased, Chinese), DistilBERT (cased), ERNIE (BERT's Chinese), ELECTRA (uncased): Hugging Face's
+  Python class, taken from BERT's original code. It has no offsets, so the comparison looks for each token in the
+  characters of its offsets, by the same class.
 - RoBERTa, ModernBERT: byte-level BPE in plain Python from GPT-2's published description, on GPT-2's
-  vocabulary. For ModernBERT texts are composed (NFC) before, and offsets compared where that changes nothing.
-- XLM-RoBERTa, CamemBERT: Google's SentencePiece on a model of 4,000 pieces trained on XQuAD, its ids moved as
-  fairseq moves them. ALBERT: SentencePiece on ALBERT's own model after what its code does to a text; offsets
-  without that, where the text has nothing that it would change.
+  vocabulary. For ModernBERT texts are composed (NFC) first; offsets are compared where this changes nothing.
+- XLM-RoBERTa, CamemBERT: Google's SentencePiece on a model of 4,000 pieces trained on XQuAD, with ids moved as
+  in fairseq. ALBERT: SentencePiece on ALBERT's own model after the text changes of its code; offsets are
+  compared without these changes, where they would have no effect.
 - GPT: BPE of words in plain Python, on merges learned from XQuAD's English; offsets as for BERT.
 """
 
