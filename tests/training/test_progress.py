@@ -53,6 +53,21 @@ def test_a_line_now_and_then_where_there_is_no_terminal() -> None:
     assert sum("length" in line for line in lines) == 2
 
 
+def test_rows_are_counted_with_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("bertworks.training.progress.time.monotonic", lambda: now[0])
+    stream = io.StringIO()
+    update = Progress(stream, every=10).counter("teacher")
+    for done in range(10_000, 12_500, 50):  # 10,000 by an earlier run; 50 a second
+        update(done, 12_500)
+        now[0] += 1
+    update(12_500, 12_500)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 6, "one each ten seconds, and the last"
+    assert lines[0].startswith("teacher 10,000/12,500 · 0 rows/s · -:-- left")
+    assert lines[-1].startswith("teacher 12,500/12,500 · 50 rows/s · ")
+
+
 def test_long_lines_are_wrapped_and_no_word_of_them_broken() -> None:
     stream = io.StringIO()
     path = "runs/" + "a-long-name/" * 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from bertworks.errors import (
 )
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
+from bertworks.training.progress import Progress
 
 from .letters import CONFIG, FAST, GEOMETRY, PIECES, WORD_PIECES, Lines, equal, weights_of
 
@@ -76,6 +78,7 @@ def test_texts_come_to_lie_as_with_the_teacher(tmp_path: Path, teacher: Path) ->
 
 
 def test_dev_is_of_pairs(tmp_path: Path, teacher: Path) -> None:
+    stream = io.StringIO()
     result = finetune(
         student(),
         "retrieval",
@@ -83,8 +86,10 @@ def test_dev_is_of_pairs(tmp_path: Path, teacher: Path) -> None:
         dev=PAIRS,
         out=tmp_path / "run",
         teacher=str(teacher),
+        progress=Progress(stream),
         **{**FAST, "epochs": 1},
     )
+    assert "teacher 200/200" in stream.getvalue()
     assert result.metrics.keys() == {"loss", "pearson", "spearman"}
     assert result.data.train.rows == len(TEXTS)
 

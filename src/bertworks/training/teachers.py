@@ -112,7 +112,8 @@ def _by_classifier(
     for (_, answer), example in zip(answers, unlabelled, strict=True):
         chances = [answer["probabilities"][label] for label in task.settings.labels]
         examples.append(replace(example, target=np.array(chances, np.float32)))
-        update(len(examples), len(unlabelled))
+        if update is not None:
+            update(len(examples), len(unlabelled))
     return task, examples
 
 
@@ -179,8 +180,8 @@ def _vectors(
     return np.asarray(np.load(file, mmap_mode="r"))
 
 
-def _counter(progress: Progress | None) -> Callable[[int, int], None]:
-    return (lambda done, total: None) if progress is None else progress.counter("teacher")
+def _counter(progress: Progress | None) -> Callable[[int, int], None] | None:
+    return None if progress is None else progress.counter("teacher")
 
 
 def _unlabelled(task: LabelledTask[LabelledExample], rows: Rows) -> Iterator[LabelledExample]:
