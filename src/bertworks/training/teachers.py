@@ -66,9 +66,7 @@ def taught(
         case "probabilities":
             return _by_classifier(tokenizer, rows, options, settings, device, progress)
         case "vectors":
-            return _by_sentence_encoder(
-                tokenizer, rows, options, settings, device, run, progress
-            )
+            return _by_sentence_encoder(tokenizer, rows, options, settings, device, run, progress)
         case None:
             raise SettingsError(f"teacher={settings.teacher}: {kind.name} takes no teacher")
 
