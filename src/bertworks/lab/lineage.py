@@ -48,10 +48,10 @@ SYSTEMS: Mapping[str, Changes] = {
 """The settings of pre-training in which each differs from the lab's, which are BERT's."""
 
 SAYS = """\
-Skip-gram: static vectors. ELMo: two LSTM language models, one from each side, side by side.
+Skip-gram: static vectors. ELMo: two LSTM language models, one for each direction, concatenated.
 Shallow: the same with attention. ULMFiT: an LSTM language model. OpenAI: a language model with
-attention. BERT: masked words and next sentences. Each is the like of the system it is called
-after, small and alike in everything else; two networks side by side are each as wide as one alone.
+attention. BERT: masked words and next sentences. Each is a small version of the system of its name,
+and all other settings are equal; each network of a concatenated pair is as wide as a single one.
 """
 
 ROWS = 1000
@@ -283,22 +283,22 @@ def page(lab: Lab, found: Mapping[str, Any], minutes: float, seeds: Sequence[int
     machine = describe(lab.device)
     headings, cells = table(found)
     lines = [
-        "# BERT and its ancestors, trained alike",
+        "# BERT and its ancestors under equal conditions",
         "",
         f"Written by `bertworks lab lineage --minutes {minutes:g}`, seeds "
         f"{', '.join(map(str, seeds))}. Text: {lab.data}. "
         f"Vocabulary: that of {lab.name}. Machine: {machine['cpu']}, {machine['device']}; "
-        f"{duration(lab.seconds())} of processor time in all.",
+        f"{duration(lab.seconds())} of processor time in total.",
         "",
         SAYS,
-        "Scores are in percent (of similarity, rank correlations times 100). A probe learns from "
-        f"{ROWS:,} rows at most; of its epochs, the best on dev counts.",
+        "Scores are in percent (similarity: rank correlation times 100). A probe learns from at "
+        f"most {ROWS:,} rows; the epoch that is best on dev counts.",
         "",
         *markdown(headings, cells, numbers=len(headings) - 1),
     ]
     for name, path in found["skipped"].items():
-        lines += ["", f"Left out: {name}, since there is no {path} in the data."]
+        lines += ["", f"Left out: {name}; the data has no {path}."]
     if _is_drawn(found):
-        lines += ["", "A bar is the mean over the probes that have both, a dot one of them."]
+        lines += ["", "A bar is the mean over the probes that have both scores; a dot is one probe."]
         lines += ["", f"![lineage]({_PICTURE})"]
     return "\n".join([*lines, ""])

@@ -144,17 +144,18 @@ def page(lab: Lab, records: Sequence[Record]) -> str:
         for r in records
     ]
     lines = [
-        "# What is said of BERT, tried here",
+        "# Claims about BERT, tested",
         "",
-        f"Written by `bertworks lab all`. Text: {lab.data or 'docstrings that Python carries'}. "
+        f"Written by `bertworks lab all`. Text: {lab.data or 'docstrings of Python'}. "
         f"Model: {lab.name}. Machine: {machine['cpu']}, {cores}, {machine['device']}; {spent} of "
-        "processor time in all.",
+        "processor time in total.",
         "",
         f"An effect is *shown* if it is more than {SPREADS:g} times its spread, *contradicted* if "
-        "it is that far on the other side of zero, else *not shown* at this size. The spread is "
-        "the standard deviation over seeds; without chance, the standard error over the items.",
+        "it is that far below zero, else *not shown* at this size. The spread is the standard "
+        "deviation over seeds; for an experiment without randomness, the standard error over the "
+        "items.",
         "",
-        *markdown(["claim", "it says", "verdict", "seeds"], rows, numbers=1),
+        *markdown(["claim", "quotation", "verdict", "seeds"], rows, numbers=1),
     ]
     known = {record.claim.name for record in records}
     if left := [claim.name for claim in find_claims() if claim.name not in known]:
