@@ -299,6 +299,6 @@ def page(lab: Lab, found: Mapping[str, Any], minutes: float, seeds: Sequence[int
     for name, path in found["skipped"].items():
         lines += ["", f"Left out: {name}; the data has no {path}."]
     if _is_drawn(found):
-        lines += ["", "A bar is the mean over the probes that have both scores; a dot is one probe."]
+        lines += ["", "A bar is the mean over the probes with both scores; a dot is one probe."]
         lines += ["", f"![lineage]({_PICTURE})"]
     return "\n".join([*lines, ""])
