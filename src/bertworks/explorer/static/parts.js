@@ -2,7 +2,7 @@
 import { area, button, clear, field, fixed, h, later, line, percent, points, roving, signed } from "./dom.js";
 import { bars } from "./pictures.js";
 
-export const SENTENCE = "The river flows into the sea.";
+export const SENTENCE = "He was born in New York in January 1950.";
 
 // Offsets count code points; JavaScript's strings do not.
 export const cut = (text, start, end) => [...text].slice(start, end).join("");
@@ -29,7 +29,7 @@ export function subject(ctx, changed, { fallback = SENTENCE, pair = false, hide 
       pieces = (await ctx.ask("pieces", given, signal)).pieces;
       key = JSON.stringify(given);
     }
-    let chosen = hide ? numbers(ctx.get("words", untouched() ? "1" : "")).filter((one) => one < pieces.words.length && !isMask(pieces.words[one])) : [];
+    let chosen = hide ? numbers(ctx.get("words", untouched() ? "5" : "")).filter((one) => one < pieces.words.length && !isMask(pieces.words[one])) : [];
     if (hide) redraw(words, wordButtons(pieces, { pressed: chosen, label: hint, disabled: isMask, onclick: (word) => {
       chosen = chosen.includes(word) ? chosen.filter((one) => one !== word) : single ? [word] : [...chosen, word];
       ctx.set({ words: chosen.sort((a, b) => a - b).join(",") });
