@@ -345,6 +345,7 @@ def test_full_disk(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     assert reused[-1] > 3
 
 
+@pytest.mark.long
 @needs_proc
 def test_after_any_crash_of_the_machine_the_bytes_are_the_same(
     tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

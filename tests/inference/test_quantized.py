@@ -214,6 +214,7 @@ def cosines_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
 
 
+@pytest.mark.long
 def test_a_calibrated_model_is_closer_and_nothing_else_changes(tmp_path):
     model, texts = model_of(384), texts_of(12)
     exact, before = (model.embed(texts, precision=name) for name in ("fp32", "int8"))

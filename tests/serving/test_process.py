@@ -208,6 +208,7 @@ def test_what_cannot_be_served_is_one_line(
     assert gc.isenabled()
 
 
+@pytest.mark.long
 def test_the_log_says_where_it_listens(saved, tmp_path: Path) -> None:
     log = tmp_path / "log"
     words = ["serve", f"mine={saved['encoder']}", "--port", "0", "--device", "cpu"]

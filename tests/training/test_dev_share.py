@@ -217,6 +217,7 @@ def test_all_runs_of_a_grid_have_the_same_dev(model: Model, tmp_path: Path) -> N
         finetune_grid(model, grid={"dev_seed": [0, 1]}, **{**given, "out": tmp_path / "other"})
 
 
+@pytest.mark.long
 def test_a_grid_knows_rows_in_memory_again(model: Model, tmp_path: Path) -> None:
     texts, labels = [row["text"] for row in TRAIN], [row["label"] for row in TRAIN]
     given: dict[str, Any] = {**FAST, "epochs": 0.1, "dev": 0.1, "out": tmp_path / "grid"}

@@ -73,6 +73,7 @@ def test_the_share_needs_its_schedule() -> None:
     assert OptimizerSettings().decay_start(100) is None
 
 
+@pytest.mark.long
 def test_an_extended_run_is_the_one_planned_longer(tmp_path: Path) -> None:
     whole, _ = train(tmp_path / "whole", settings(), phases=phases(40), evaluate=measure)
     path = tmp_path / "run"
@@ -113,6 +114,7 @@ def test_an_extended_run_that_is_killed_is_still_the_same(tmp_path: Path) -> Non
     assert torch.equal(weights(long), weights(whole))
 
 
+@pytest.mark.long
 def test_a_constant_rate_goes_on_from_the_end(tmp_path: Path) -> None:
     constant = SETTINGS.with_values(learning_rate=0.01, warmup=2, schedule="constant")
     whole, _ = train(tmp_path / "whole", constant, phases=phases(40))
@@ -122,6 +124,7 @@ def test_a_constant_rate_goes_on_from_the_end(tmp_path: Path) -> None:
     assert torch.equal(weights(long), weights(whole))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("optimizer", "before", "after"),
     [
@@ -183,6 +186,7 @@ def test_a_finished_pre_training_is_extended(prepared: Path, tmp_path: Path) -> 
     assert read_run(path).settings()["steps"] == 40
 
 
+@pytest.mark.long
 def test_a_refused_plan_leaves_the_settings(prepared: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
     values = {**SHORT, "phases": ONE, **STABLE, "warmup": 0.5}
@@ -197,6 +201,7 @@ def test_a_refused_plan_leaves_the_settings(prepared: Path, tmp_path: Path) -> N
     assert tiny_run(prepared, path, steps=4, **values).resumed_from == 4
 
 
+@pytest.mark.long
 def test_a_checkpoint_without_a_plan_cannot_be_extended(prepared: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
     tiny_run(prepared, path, steps=4, phases=ONE, **SHORT)
@@ -222,6 +227,7 @@ def test_more_epochs_extend_a_fine_tuning(tmp_path: Path) -> None:
     assert short.run.path == long.run.path
 
 
+@pytest.mark.long
 def test_the_best_of_an_extended_run_is_none_of_the_first_plan(tmp_path: Path) -> None:
     """The decayed weights of the first plan are the best of all, and no part of the second."""
     scores, path = {5: 0.1, 10: 0.5, 15: 0.2, 20: 0.9}, tmp_path / "run"

@@ -235,6 +235,7 @@ def test_a_signal_saves_and_stops_after_the_step(tmp_path: Path, number: int, st
     assert journal(tmp_path / "whole") == journal(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_aborts_at_once(tmp_path: Path) -> None:
     def evaluate(network: Network) -> dict[str, float]:
         os.kill(os.getpid(), signal.SIGINT)
@@ -387,6 +388,7 @@ def test_the_best_are_those_of_the_journal_whatever_a_killed_session_measured(
     assert [file.name for file in (path / "best").iterdir()] == ["step-00000010.safetensors"]
 
 
+@pytest.mark.long
 def test_an_early_end_is_the_same_after_a_kill_and_stays(tmp_path: Path) -> None:
     values, settings = (0.1, 0.5, 0.4, 0.3), SETTINGS.with_values(checkpoint_every=7)
     options: dict[str, Any] = {
@@ -427,6 +429,7 @@ def test_metrics_that_are_not_finite_stop_nothing(tmp_path: Path) -> None:
     assert result.metrics["perplexity"] == math.inf
 
 
+@pytest.mark.long
 def test_a_signal_before_the_first_step_loses_nothing(tmp_path: Path) -> None:
     settings = SETTINGS.with_values(eval_first=True)
     whole, _ = train(tmp_path / "whole", settings, evaluate=measure)

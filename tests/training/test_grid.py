@@ -245,6 +245,7 @@ def test_a_notebook_shows_the_points() -> None:
     assert "Means" not in alone._repr_html_()
 
 
+@pytest.mark.long
 def test_without_a_grid_it_is_one_point(run: Run) -> None:
     (point,) = run(seeds=2).points
     assert (point.point, len(point.values)) == ({}, 2)
@@ -371,6 +372,7 @@ def test_a_run_that_is_trained_anew_is_not_finished(run: Run, model: Model) -> N
     assert any("1/1 · accuracy" in line for line in lines.lines)
 
 
+@pytest.mark.long
 def test_a_mistake_can_be_mended(run: Run) -> None:
     with pytest.raises(DataError, match="no column 'lable'"):
         run(grid="optuna:2", label_column="lable", epochs=2)
@@ -461,6 +463,7 @@ def test_a_lack_of_memory_is_a_failed_run() -> None:
         outcome(fault)
 
 
+@pytest.mark.long
 def test_runs_of_several_metrics_cannot_be_ranked(run: Run) -> None:
     rows = [
         {"query": row["text"], "passage": row["text"], "score": number % 3}

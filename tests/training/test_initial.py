@@ -91,6 +91,7 @@ def test_what_the_objective_has_not_is_named(
     assert first_metrics(result)["mlm_loss"] < first_metrics(trained)["mlm_loss"] - 0.5
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_does_not_begin_again(
     trained: PretrainResult, prepared: Path, tmp_path: Path
 ) -> None:

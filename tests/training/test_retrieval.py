@@ -82,6 +82,7 @@ def test_sentence_transformers_opens_what_is_saved(tmp_path: Path, pooling: str)
     assert predicted["similarity"] == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
 
 
+@pytest.mark.long
 def test_the_pooling_of_a_sentence_encoder_is_gone_on_with(tmp_path: Path) -> None:
     once = finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", pooling="max", **FAST)
     again = load(once.run.model, device="cpu")
@@ -146,6 +147,7 @@ def test_a_batch_of_negatives_is_not_split(tmp_path: Path) -> None:
     finetune(fresh(), "retrieval", train=SCORED, out=tmp_path / "b", **given)
 
 
+@pytest.mark.long
 def test_the_limit_of_the_model_is_taken_over(tmp_path: Path) -> None:
     rows = [question_and_answer(np.random.default_rng(seed)) for seed in range(8)]
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
