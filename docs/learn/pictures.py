@@ -154,7 +154,7 @@ def masks(_: Draw) -> str:
         for at, token in enumerate(tokenizer.tokens(made.input_ids))
     ]
     boxes, height = strip(shown)
-    names = ("replaced by [MASK]", "by a random piece", "kept, and asked for")
+    names = ("replaced by [MASK]", "by a random piece", "kept, and predicted")
     key_row = [
         box(6 + 152 * at, height + 6, 12, 12, "", tone, 0.35)
         + text(24 + 152 * at, height + 16, name, 11, "soft", "start")
@@ -343,7 +343,7 @@ def new_numbers(_: Draw) -> str:
         460,
         150,
         bars(encoder, title="Already trained", width=340, names=110),
-        bars(shown, title="New, beginning from nothing", tone="second", top=62, names=110),
+        bars(shown, title="New, not pre-trained", tone="second", top=62, names=110),
     )
 
 
@@ -366,7 +366,7 @@ def features(draw: Draw) -> str:
     ]
     series += [
         {
-            "name": "commonest label",
+            "name": "most frequent label",
             "values": [one.metrics["majority"] for one in found["cls"]],
             "dashed": True,
         }
@@ -421,7 +421,7 @@ def encoders(_: Draw) -> str:
     parts += [arrow(350, 133, 350, 116), box(262, 88, 176, 26, "encoder")]
     parts += [arrow(350, 87, 350, 72), box(308, 46, 84, 24, "score", "second", 0.2)]
     parts += [text(110, 182, "vectors kept: millions of texts", 11, "soft")]
-    parts += [text(350, 182, "each pair anew: the best fifty", 11, "soft")]
+    parts += [text(350, 182, "each pair again: the best fifty", 11, "soft")]
     return picture(460, 192, *parts)
 
 

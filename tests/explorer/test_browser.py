@@ -95,10 +95,10 @@ def test_what_a_blank_would_be(visit, loaded) -> None:
     page.get_by_label("Your guess").press("Enter")
     page.get_by_text("It gives your “deep”").wait_for()
     found = explorer.fill(loaded("pretrained"), TEXT, words=[3], candidates=["deep"])["blanks"][0]
-    layers = cells(page.get_by_role("table", name="The likeliest pieces"))
+    layers = cells(page.get_by_role("table", name="Most probable pieces"))
     assert [row[2] for row in layers] == [f"{one['entropy']:.1f}" for one in found["layers"]]
     page.get_by_text("As a table").click()
-    numbers = cells(page.get_by_role("table", name="From layer to layer"))
+    numbers = cells(page.get_by_role("table", name="Probability by layer"))
     assert [float(row[2]) for row in numbers] == pytest.approx(
         [one["candidates"][0]["probability"] for one in found["layers"]], rel=1e-3
     )
@@ -140,8 +140,8 @@ def test_a_blank_at_each_checkpoint_of_a_run(browser, start, loaded, tmp_path: P
             page.get_by_text(says).wait_for()
             tab.settle()
             assert likeliest(page) == of(answer)
-        page.get_by_role("button", name="Ask every checkpoint").click()
-        figure = page.get_by_role("figure", name="From checkpoint to checkpoint")
+        page.get_by_role("button", name="Compare all checkpoints").click()
+        figure = page.get_by_role("figure", name="Probability by checkpoint")
         figure.get_by_text("As a table").click()
         rows = cells(figure.locator("table"))
         assert [row[0] for row in rows] == ["20", "1000"]
@@ -161,7 +161,7 @@ def test_a_blank_at_each_checkpoint_of_a_run(browser, start, loaded, tmp_path: P
 def test_next_word_both_ways(visit, loaded) -> None:
     page = visit().open(f"#/next?text={ASKED}&words=1")
     blank = explorer.fill(loaded("pretrained"), TEXT, words=[1], layers=False)["blanks"][0]
-    for name, side in (("Left side alone", "left"), ("Both sides", "both")):
+    for name, side in (("Left side only", "left"), ("Both sides", "both")):
         first = cells(page.get_by_role("table", name=name))[0]
         assert percents(first[2]) == pytest.approx(blank[side]["top"][0]["probability"], abs=0.006)
     page = visit().open(f"#/next?text={ASKED}&model=causal")
@@ -204,8 +204,8 @@ def test_attention(visit, loaded) -> None:
     assert heads.count() == 4
     heads.nth(3).click()
     page.get_by_role("heading", name="Layer 2, head 2", exact=True).wait_for()
-    page.get_by_role("group", name="Words that look").get_by_role("button").nth(1).hover()
-    page.get_by_text("“the” looks at").wait_for()
+    page.get_by_role("group", name="Attending words").get_by_role("button").nth(1).hover()
+    page.get_by_text("“the” attends to").wait_for()
     page.get_by_role("button", name="Matrix").click()
     matrix = page.get_by_role("figure", name="Layer 2, head 2: matrix")
     matrix.get_by_text("As a table").click()
@@ -249,14 +249,14 @@ def test_attention(visit, loaded) -> None:
 def test_a_claim_about_heads(visit, loaded, claim: str) -> None:
     page = visit().open(f"#/attention?claim={claim}")
     sentences = ["the door was open | 2-1, 4-3", "the river was deep | 2-1"]
-    page.get_by_label("Sentences, one a line").fill("\n".join(sentences))
+    page.get_by_label("Sentences, one per line").fill("\n".join(sentences))
     page.get_by_role("button", name="Test it").click()
-    page.get_by_text("Counted on").wait_for()
+    page.get_by_text("Tested on").wait_for()
     more = {"links": [[(1, 0), (3, 2)], [(1, 0)]]} if claim == "links" else {}
     texts = [one.partition(" | ")[0] for one in sentences]
     found = explorer.claim(loaded("pretrained"), texts, claim, **more)
-    assert f"Counted on {found['words']} words" in page.locator("main").inner_text()
-    best = cells(page.get_by_role("table", name="The best heads"))
+    assert f"Tested on {found['words']} words" in page.locator("main").inner_text()
+    best = cells(page.get_by_role("table", name="Best heads"))
     assert percents(best[0][1]) == pytest.approx(found["ranked"][0]["score"], abs=0.006)
 
 
@@ -296,7 +296,7 @@ def test_which_words_decided(visit, loaded) -> None:
         (row,) = (row for row in rows if row[0] == texts[one["word"]])
         assert percents(row[1]) == pytest.approx(one["probability"], abs=0.006)
     label = found["prediction"]["distribution"][1]["name"]
-    page.get_by_label("What is explained").select_option(label)
+    page.get_by_label("Prediction to explain").select_option(label)
     page.get_by_text(f"the label “{label}”").wait_for()
 
 
@@ -345,7 +345,7 @@ def test_heads_that_raise_a_prediction_have_the_colour_of_words_that_do(visit, l
     seen = alpha > 20
     assert seen.any()
     assert (((blue > red) == (effects < 0)) | ~seen).all(), "without them it falls: blue"
-    assert "blue heads had raised it, orange ones lowered it" in figure.inner_text()
+    assert "Blue heads raise it, orange heads lower it" in figure.inner_text()
 
 
 def test_a_word_in_context(visit, loaded) -> None:
@@ -353,7 +353,7 @@ def test_a_word_in_context(visit, loaded) -> None:
     page = tab.open()
     page.get_by_role("link", name="A word in context").click()
     page.get_by_label("Word", exact=True).fill("door")
-    page.get_by_label("Sentences that have it").fill("the door was open\na deep door\nthe door")
+    page.get_by_label("Sentences with this word").fill("the door was open\na deep door\nthe door")
     page.get_by_text("“door” occurs 3 times.").wait_for()
     found = explorer.contexts(
         loaded("pretrained"), "door", ["the door was open", "a deep door", "the door"]
@@ -372,10 +372,10 @@ def test_a_word_in_context(visit, loaded) -> None:
 def test_next_sentence(visit, loaded) -> None:
     page = visit().open("#/follow?text=the+door+was+open&pair=a+river")
     model = loaded("pretrained")
-    page.get_by_text("It follows with").wait_for()
+    page.get_by_text("It follows with probability").wait_for()
     page.get_by_label("Second sentence").fill("a deep river")
     page.get_by_role("heading", name="As you edit").wait_for()
-    rows = cells(page.get_by_role("table", name="What was tried"))
+    rows = cells(page.get_by_role("table", name="Edits, latest first"))
     expected = [
         model.next_sentence("the door was open", one) for one in ("a deep river", "a river")
     ]
@@ -412,8 +412,8 @@ def test_similarity_and_search(visit, loaded) -> None:
     texts = ["the door was open", "a deep river", "the river was deep"]
     tab = visit()
     page = tab.open("#/similarity?model=encoder")
-    page.get_by_label("Texts, one a line").fill("\n".join(texts))
-    page.get_by_text("The most alike").wait_for()
+    page.get_by_label("Texts, one per line").fill("\n".join(texts))
+    page.get_by_text("Most similar").wait_for()
     tab.settle()
     figure = page.get_by_role("figure", name="Cosine similarity")
     page.get_by_text("3 the river w").wait_for()
@@ -421,12 +421,12 @@ def test_similarity_and_search(visit, loaded) -> None:
     shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
     np.testing.assert_allclose(shown, loaded("encoder").similarity(texts, texts), atol=1e-3)
     page = tab.open("#/search?model=encoder&query=river")
-    page.get_by_label("Texts to search in").fill("\n".join(texts))
+    page.get_by_label("Texts to search").fill("\n".join(texts))
     page.get_by_text("The nearest of 3").wait_for()
     scores = loaded("encoder").similarity(["river"], texts)[0]
     best = texts[int(np.argmax(scores))]
-    assert cells(page.get_by_role("table", name="The nearest texts"))[0][0] == best
-    heads = page.get_by_role("table", name="The nearest texts").locator("thead th")
+    assert cells(page.get_by_role("table", name="Nearest texts"))[0][0] == best
+    heads = page.get_by_role("table", name="Nearest texts").locator("thead th")
     assert heads.all_inner_texts()[-1] == "Cosine"
 
 
@@ -464,7 +464,7 @@ def test_what_is_still_shown_under_an_error_is_dimmed(visit) -> None:
 
     assert not any(map(is_dimmed, shown))
     page.get_by_label("Text", exact=True).fill("")
-    page.get_by_text("Write a text.").wait_for()
+    page.get_by_text("Enter a text.").wait_for()
     assert all(map(is_dimmed, shown)), shown
     page.get_by_label("Text", exact=True).fill("the river was deep.")
     page.get_by_role("button", name="river", exact=True).click()
@@ -484,7 +484,7 @@ def test_a_sentence_without_the_word_is_named_as_people_count(visit) -> None:
 
 def test_the_error_of_a_claim_is_beside_it(visit) -> None:
     page = visit().open("#/attention?claim=previous")
-    page.get_by_label("Sentences, one a line").fill("door " * 200)
+    page.get_by_label("Sentences, one per line").fill("door " * 200)
     page.get_by_role("button", name="Test it").click()
     said = page.locator(".status.error")
     said.wait_for()
@@ -573,7 +573,7 @@ def test_a_server_with_keys_asks_for_one_and_keeps_it_out_of_the_link(
         page.goto(f"{tab.url}#/fill?text={ASKED}&words=1")
         page.get_by_label("Key").fill("a wrong one, alas")
         page.get_by_role("button", name="Use this key").click()
-        page.get_by_text("does not know the key").wait_for()
+        page.get_by_text("does not accept this key").wait_for()
         page.get_by_label("Key").fill(key)
         page.get_by_role("button", name="Use this key").click()
         page.get_by_role("heading", name="The blank · was “door”").wait_for()

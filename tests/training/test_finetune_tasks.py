@@ -72,9 +72,9 @@ def ending(random: np.random.Generator) -> dict[str, Any]:
 SECTIONS = {
     "classification": ("Confusions", "By label", "Calibration"),
     "tagging": ("Confusions", "By type", "Calibration", "Rows of train, by tokens"),
-    "answering": ("By length of the answer", "By first word", "The most confident mistakes"),
+    "answering": ("By length of the answer", "By first word", "Most confident mistakes"),
     "choice": ("Calibration", "Rows of dev, by tokens"),
-    "regression": ("Gold and predicted", "The largest errors"),
+    "regression": ("Gold and predicted", "Largest errors"),
     "retrieval": (),
 }
 """What the report on a run of the task has."""

@@ -232,12 +232,12 @@ def test_the_headline_says_what_the_run_took(run: Path) -> None:
 def test_each_session_is_told(run: Path) -> None:
     page = _Page(write_report(run).read_text("utf-8"))
     assert f"UTCEventStep2026-01-02 03:04:05start0cpu {NASTY}" in page.words
-    assert "begun 2026-01-02 03:04:05 UTC" in page.words
+    assert "started 2026-01-02 03:04:05 UTC" in page.words
     start = {"event": "start", "at": "2026-01-02T03:04:05+00:00", "cpu": "Xeon"}
     for device, machine in (("cpu", "Xeon"), ("H200", "H200")):
         _write_lines(run / "sessions.jsonl", [{**start, "device": device}])
         words = _Page(write_report(run).read_text("utf-8")).words
-        assert f"begun 2026-01-02 03:04:05 UTC · {machine}\n" in words
+        assert f"started 2026-01-02 03:04:05 UTC · {machine}\n" in words
     note = {"event": "note", "at": "2026-01-02T03:05:06+00:00", "text": "as it is"}
     _write_lines(run / "sessions.jsonl", [note])
     assert "03:05:06noteas it is" in _Page(write_report(run).read_text("utf-8")).words
@@ -263,14 +263,14 @@ def test_what_is_drawn_of_a_run(run: Path) -> None:
     for chart in charts_of(RunFacts.read(read_run(run))):
         found[chart.title] = {curve.name: list(curve.values) for curve in chart.curves}
         assert chart.is_percent == ("accuracy" in chart.title)
-        assert chart.from_zero == (chart.title in ("Learning rate", "Tokens a second"))
+        assert chart.from_zero == (chart.title in ("Learning rate", "Tokens per second"))
     assert found == {
         "MLM loss": {"training": [8.0, 7.0, 6.0, 5.0], "held out": [4.321]},
         "NSP loss": {"training": [0.6] * 4, "held out": [0.6]},
         "MLM accuracy": {"held out": [0.25]},
         "NSP accuracy": {"held out": [0.7], "majority": [0.6]},
         "Learning rate": {"": [1e-4] * 4},
-        "Tokens a second": {"": [2000.0] * 4},
+        "Tokens per second": {"": [2000.0] * 4},
     }
 
 
@@ -278,7 +278,7 @@ def test_an_early_end_is_told(run: Path) -> None:
     why = f"stopped early after step 40 of 90: {NASTY} was best"
     with (run / "journal.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "stop", "step": 40, "why": why}) + "\n")
-    assert f"40 steps · {why} · begun" in _Page(write_report(run).read_text("utf-8")).words
+    assert f"40 steps · {why} · started" in _Page(write_report(run).read_text("utf-8")).words
 
 
 def test_a_grid_is_no_run(run: Path) -> None:
@@ -323,7 +323,7 @@ def test_fine_tuning_data_are_told(run: Path) -> None:
     table |= {"bin_width": 8, "bins": [3000, 900, 100], "cut_bins": [0, 0, 13]}
     (run / "data.json").write_text(json.dumps(data))
     words = _Page(write_report(run).read_text(encoding="utf-8")).words
-    for said in ("Rows of train, by tokens", "13 rows are cut, by 777 tokens in all"):
+    for said in ("Rows of train, by tokens", "13 rows are cut, by 777 tokens in total"):
         assert said in words, said
 
 
@@ -340,7 +340,7 @@ MISTAKE = {"row": 37, "text": f"so {NASTY}", "truth": NASTY, "told": f"not {NAST
 def test_mistakes_are_shown_with_their_text(run: Path) -> None:
     mark = [3, 3 + len(NASTY)]
     page = _told(run, mistakes=[{**MISTAKE, "probability": 0.875, "mark": mark}])
-    for said in ("The most confident mistakes", f"so {NASTY}", f"not {NASTY}", "87.5 %", "row 37"):
+    for said in ("Most confident mistakes", f"so {NASTY}", f"not {NASTY}", "87.5 %", "row 37"):
         assert said in page.words, said
     tags = [tag for tag, _ in page.tags]
     assert "mark" in tags
@@ -351,7 +351,7 @@ def test_mistakes_are_shown_with_their_text(run: Path) -> None:
 @pytest.mark.usefixtures("_drawn")
 def test_errors_of_numbers(run: Path) -> None:
     page = _told(run, mistakes=[{**MISTAKE, "error": 2.5}], values=[[1.0, 2.0], [3.0, 2.5]])
-    for said in ("The largest errors", "off by 2.5", "Predicted, by gold"):
+    for said in ("Largest errors", "off by 2.5", "Predicted by gold value"):
         assert said in page.words, said
     assert _charts(page) == 7
 
@@ -369,7 +369,7 @@ def test_confusions_of_many_labels_are_a_list(run: Path) -> None:
     labels = [f"label {at}" for at in range(150)]
     cells = [[at, (at + 1) % 150, at + 1] for at in range(150)] + [[7, 7, 8]]
     page = _told(run, confusion={"counted": "rows", "labels": labels, "cells": cells})
-    assert "The commonest of 150 confusions" in page.words
+    assert "The most frequent of 150 confusions" in page.words
     assert "label 149label 0150100.0 %" in page.words
     assert "label 7label 88" not in page.words, "a rare one"
 
@@ -401,7 +401,7 @@ CALIBRATION = {
 @pytest.mark.usefixtures("_drawn")
 def test_calibration(run: Path) -> None:
     page = _told(run, calibration=CALIBRATION)
-    for said in ("90.0 % sure", "77.5 % right", "12.5 %", "80 to 90 %4485.0 %70.0 %"):
+    for said in ("Mean confidence 90.0 %", "accuracy 77.5 %", "12.5 %", "80 to 90 %4485.0 %70.0 %"):
         assert said in page.words, said
     assert _charts(page) == 8
 

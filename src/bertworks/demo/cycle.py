@@ -1,7 +1,7 @@
 """The whole cycle in minutes: text, vocabulary, pre-training, fine-tuning, predictions.
 
 It calls the public functions and nothing else, with settings small enough for two cores, and
-compares the result with two baselines: always predicting the commonest label, and the same
+compares the result with two baselines: always predicting the most frequent label, and the same
 network, fine-tuned alike, that was not pre-trained. `mini`, the model that the package carries,
 is shown first.
 """
@@ -88,7 +88,7 @@ class DemoResult:
 
     Attributes:
         held_out_loss: of masked words, before and after pre-training.
-        majority: the share of the commonest label among the held-out rows.
+        majority: the share of the most frequent label among the held-out rows.
         without_pretraining: held-out accuracy of the network that began at random.
         with_pretraining: held-out accuracy of the network that was pre-trained.
         standard_error: of the difference of these two, which saw the same rows.
@@ -177,12 +177,12 @@ class _Demo:
         model = load("mini", device="cpu")
         self.fill(model, FACTS)
         first, *others = SENTENCES
-        self.say(f"“{first}” Does this follow?")
+        self.say(f"“{first}” Does each of these follow?")
         for other in others:
             self.say(f"    {model.next_sentence(first, other):4.0%}  {other}")
 
     def fill(self, model: Model, questions: Sequence[str]) -> None:
-        """The likeliest words for each mask."""
+        """The most probable words for each mask."""
         for question in questions:
             for guesses in model.fill_mask(question, top_k=4):
                 words = "  ".join(f"{x['token']} {x['probability']:.0%}" for x in guesses)
@@ -190,15 +190,15 @@ class _Demo:
 
     def collect(self) -> texts.DemoData:
         """Text and labelled rows, from what Python itself carries."""
-        self.heading("1", "Text that every Python carries")
+        self.heading("1", "Text that comes with Python")
         data = texts.write(self.out / "data", seed=self.seed)
         self.say(
             f"{data.num_documents} documents, {data.num_characters / 1e6:.1f} MB: the language "
             "reference (pydoc_data.topics), and the",
             "docstrings and comments of the standard library.",
-            f"{data.num_train + data.num_dev:,} docstrings labelled by the package they "
-            f"document; {data.num_dev} of them are held out,",
-            "from pre-training too. E.g.:",
+            f"{data.num_train + data.num_dev:,} docstrings, labelled with the package that they "
+            f"document; {data.num_dev} are held out,",
+            "also from pre-training. Example:",
         )
         first = json.loads(data.dev.read_text(encoding="utf-8").partition("\n")[0])
         self.say(f"  {first['label']:<9} {_clip(first['text'], 62)}")
@@ -218,7 +218,7 @@ class _Demo:
         self.say(
             f"{tokenizer.vocab_size:,} pieces; {manifest.sentences:,} sentences, "
             f"{manifest.tokens:,} tokens, {manifest.unknown_rate:.2%} of them unknown.",
-            f"“Deserialize the bytearrays.” is {' '.join(pieces)}",
+            f"“Deserialize the bytearrays.” becomes {' '.join(pieces)}",
         )
 
     def pretrain(self) -> tuple[float, float]:
@@ -237,10 +237,10 @@ class _Demo:
         first, last = measured[0], measured[-1]
         self.say(
             "On held-out documents, before and after:",
-            f"  loss of masked words      {first['mlm_loss']:7.3f}  → {last['mlm_loss']:7.3f}",
-            f"  masked words guessed      {first['mlm_accuracy']:7.1%}  → "
+            f"  masked-word loss          {first['mlm_loss']:7.3f}  → {last['mlm_loss']:7.3f}",
+            f"  masked-word accuracy      {first['mlm_accuracy']:7.1%}  → "
             f"{last['mlm_accuracy']:7.1%}",
-            f"  next sentences predicted  {first['nsp_accuracy']:7.1%}  → "
+            f"  next-sentence accuracy    {first['nsp_accuracy']:7.1%}  → "
             f"{last['nsp_accuracy']:7.1%}   (majority {last['nsp_majority']:.1%})",
         )
         return first["mlm_loss"], last["mlm_loss"]
@@ -249,7 +249,7 @@ class _Demo:
         """What the pre-trained network predicts where a word is masked."""
         from ..api import load
 
-        self.heading("4", "Fill-ins")
+        self.heading("4", "Predictions for masked words")
         self.fill(load(self.out / "pretrained", device="cpu"), QUESTIONS)
 
     def finetune(
@@ -279,7 +279,7 @@ class _Demo:
         """The three accuracies, side by side."""
         self.heading("7", "Which package does a docstring document?  Held-out accuracy")
         for name, share in (
-            ("always the commonest label", result.majority),
+            ("always the most frequent label", result.majority),
             ("fine-tuned, not pre-trained", result.without_pretraining),
             ("pre-trained, then fine-tuned", result.with_pretraining),
         ):
@@ -303,14 +303,16 @@ class _Demo:
         points = 100 * (result.with_pretraining - result.without_pretraining)
         difference = f"{points:+.1f} points ± {100 * result.standard_error:.1f} (standard error)"
         if self.quick:
-            verdict = "Everything works; trained for seconds, the accuracies mean little."
+            verdict = (
+                "Everything works. After only seconds of training, the accuracies mean little."
+            )
         elif not result.beats_both:
             verdict = f"Pre-training did NOT beat both baselines this time: {difference}."
         elif result.is_clear:
-            verdict = f"Pre-training was worth it: {difference}."
+            verdict = f"Pre-training helped: {difference}."
         else:
             verdict = f"Pre-training is ahead by less than two standard errors: {difference}."
-        self.console.print(f"\n[bold]{verdict}[/bold]  ({duration(result.seconds)} in all)")
+        self.console.print(f"\n[bold]{verdict}[/bold]  ({duration(result.seconds)} in total)")
         self.say(
             f"Look at the report:  {result.report}",
             f"Try it yourself:     bertworks fill-mask {self.out / 'pretrained'} "

@@ -162,7 +162,7 @@ def standard_library() -> Iterator[Module]:
         yield Module(parts[0].removesuffix(".py"), tuple(passages))
     if not found:
         raise DataError(
-            "no sources of the standard library, which the demo reads",
+            "the sources of the standard library, which the demo reads, are missing",
             where=str(root),
             fix="Run the demo with a Python that has them.",
         )

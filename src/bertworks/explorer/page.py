@@ -91,7 +91,7 @@ def _tables(data: Mapping[str, Any]) -> Iterator[str]:
     changes = (data["occlusion"] or {"words": ()})["words"]
     heads = (data["heads"] or {"ranked": ()})["ranked"][:10]
     yield f"<h1>{escape(' · '.join(filter(None, [data['text'], data['pair']])))}</h1>"
-    yield html.paragraph(f"As the model {data['model']['name']} reads it.")
+    yield html.paragraph(f"Results of the model {data['model']['name']}.")
     yield _section(
         "Pieces",
         ("Piece", "Id", "Position", "Segment"),
@@ -109,26 +109,29 @@ def _tables(data: Mapping[str, Any]) -> Iterator[str]:
     )
     yield _section(
         "Blanks",
-        ("Blank", "Likeliest"),
-        [(at, _likeliest(blank["both"] or blank["left"])) for at, blank in enumerate(blanks, 1)],
+        ("Blank", "Most probable"),
+        [
+            (at, _most_probable(blank["both"] or blank["left"]))
+            for at, blank in enumerate(blanks, 1)
+        ],
     )
     yield _section(
-        "Each word hidden",
-        ("Word", "Its piece", "Likeliest"),
+        "Each word masked",
+        ("Word", "Original piece", "Most probable"),
         [
-            (words[word], _original(blank["both"]), _likeliest(blank["both"]))
+            (words[word], _original(blank["both"]), _most_probable(blank["both"]))
             for word, blank in hidden
         ],
     )
     yield _section(
         "Which words decided",
-        ("Word left out", "Change of the probability"),
+        ("Hidden word", "Change in probability"),
         [(words[one["word"]], f"{one['change']:+.4f}") for one in changes],
         numbers=1,
     )
     yield _section(
         "Heads by their effect",
-        ("Layer", "Head switched off", "Change of the probability"),
+        ("Layer", "Head switched off", "Change in probability"),
         [(one["layer"] + 1, one["head"] + 1, f"{one['change']:+.4f}") for one in heads],
         numbers=1,
     )
@@ -151,5 +154,5 @@ def _original(answer: Mapping[str, Any]) -> str:
     return f"{answer['original']['token']} {answer['original']['probability']:.2%}"
 
 
-def _likeliest(answer: Mapping[str, Any]) -> str:
+def _most_probable(answer: Mapping[str, Any]) -> str:
     return ", ".join(f"{one['token']} {one['probability']:.1%}" for one in answer["top"][:3])

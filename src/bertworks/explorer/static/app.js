@@ -31,7 +31,7 @@ const link = (id, values) => {
 function drawNav(current, model) {
   const items = GROUPS.map((group) => [h("h2", {}, group), h("ul", {}, VIEWS.filter((one) => one.group === group).map((one) =>
     h("li", {}, h("a", { href: link(one.id, shared), class: lacking(one, model) ? "lacking" : null, "aria-current": one === current ? "page" : null },
-      one.title, lacking(one, model) && h("span", { class: "hidden" }, " (not with this model)")))))]);
+      one.title, lacking(one, model) && h("span", { class: "hidden" }, " (not available with this model)")))))]);
   const details = h("details", {}, h("summary", {}, `View: ${current.title}`), h("div", { class: "links" }, items));
   details.open = matchMedia("(min-width: 60.01rem)").matches;
   clear(document.getElementById("nav"), details);
@@ -41,7 +41,7 @@ matchMedia("(min-width: 60.01rem)").addEventListener("change", (event) => {
   if (details) details.open = event.matches;
 });
 
-// The line that says why a view cannot be had; null if it can.
+// Why a view is not available; null if it is.
 function lacking(view, model) {
   if (source.data && !view.inFile) return "This page is a file and cannot compute. This view needs a server: bertworks serve MODEL";
   if (!model?.views) return null;
@@ -154,14 +154,14 @@ function others(view, model) {
 
 function askForKey() {
   const input = h("input", { type: "password", autocomplete: "off", required: true });
-  clear(main, h("h1", {}, "API key"), h("p", {}, "This server asks for a key. It is kept until this tab is closed, and sent to this server alone."),
+  clear(main, h("h1", {}, "API key"), h("p", {}, "This server requires a key. The page keeps it until you close this tab, and sends it only to this server."),
     h("form", { class: "form", onsubmit: (event) => {
       event.preventDefault();
       source.setKey(input.value.trim());
       models = [];
       render();
     } }, field("Key", input), h("div", {}, h("button", { class: "main" }, "Use this key"))),
-    source.hasKey() && h("p", { class: "notice", role: "alert" }, "The server does not know the key that was given."));
+    source.hasKey() && h("p", { class: "notice", role: "alert" }, "The server does not accept this key."));
   input.focus();
 }
 

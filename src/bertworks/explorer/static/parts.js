@@ -15,7 +15,7 @@ export function textField(ctx, onchange, { key = "text", label = "Text", fallbac
 }
 
 // What most views ask about: a text, perhaps a second one, and words of them that are hidden.
-export function subject(ctx, changed, { fallback = SENTENCE, pair = false, hide = Boolean(ctx.model.mask) && !ctx.source.data, single = false, hint = "Words; press one to hide it" } = {}) {
+export function subject(ctx, changed, { fallback = SENTENCE, pair = false, hide = Boolean(ctx.model.mask) && !ctx.source.data, single = false, hint = "Words; press one to mask it" } = {}) {
   const words = h("div", {});
   let [pieces, key] = [null, null];
   const edited = () => (ctx.set({ words: null }), changed());
@@ -24,7 +24,7 @@ export function subject(ctx, changed, { fallback = SENTENCE, pair = false, hide 
   const isMask = (word) => word.text === ctx.model.mask;
   async function read(signal) {
     const given = { text: text(ctx, "text", fallback), pair: pair ? text(ctx, "pair", "") || null : null };
-    if (!given.text.trim()) throw new Error("Write a text.");
+    if (!given.text.trim()) throw new Error("Enter a text.");
     if (JSON.stringify(given) !== key) {
       pieces = (await ctx.ask("pieces", given, signal)).pieces;
       key = JSON.stringify(given);
@@ -63,15 +63,15 @@ export function redraw(holder, ...children) {
 
 export const shown = (token) => token.replace(/^##/, "·").replace(/^[Ġ▁]/, "");
 
-// What is guessed for a blank: the likeliest, with the word that was there if it is known.
+// Predictions for a blank: the most probable pieces, and the original if it is known.
 export function guesses(answer, { most = 10, caption } = {}) {
   const { top, original } = answer;
   const items = top.slice(0, most).map((one) => ({ text: shown(one.token), value: one.probability, known: one.id === original?.id }));
-  if (original && !items.some((one) => one.known)) items.push({ text: shown(original.token), value: original.probability, known: true, note: `(place ${original.rank})` });
+  if (original && !items.some((one) => one.known)) items.push({ text: shown(original.token), value: original.probability, known: true, note: `(rank ${original.rank})` });
   return bars(items, { caption, mark: "the original" });
 }
 
-export const sure = (bits) => `Entropy ${bits.toFixed(1)} bits: as unsure as among ${2 ** bits < 9.5 ? (2 ** bits).toFixed(1) : Math.round(2 ** bits).toLocaleString("en")} equally likely pieces.`;
+export const sure = (bits) => `Entropy ${bits.toFixed(1)} bits: as uncertain as a choice among ${2 ** bits < 9.5 ? (2 ** bits).toFixed(1) : Math.round(2 ** bits).toLocaleString("en")} equally probable pieces.`;
 
 export const answerOf = (blank) => blank.both ?? blank.left;
 export const was = (blank) => (answerOf(blank).original ? ` · was “${shown(answerOf(blank).original.token)}”` : "");

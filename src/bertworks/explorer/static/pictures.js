@@ -185,7 +185,7 @@ export function scatter({ title, caption, name, points }) {
     };
     const [px, py] = [scale("x", 20, width - 20), scale("y", height - 20, 26)];
     const taken = [];
-    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${title}; the table below has the places` },
+    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${title}; the table below has the coordinates` },
       s("rect", { x: 0.5, y: 0.5, width: width - 1, height: height - 1, fill: "none", stroke: "var(--grid)", rx: 6 }),
       points.map((one) => {
         const fill = `var(--${SERIES[one.group % SERIES.length]})`;

@@ -20,7 +20,7 @@ export function server(base = new URL(".", document.baseURI)) {
       if (error.name === "AbortError") throw error;
       throw new Error("The server does not answer. Is it still running?");
     }
-    if (answer.status === 401) throw new KeyNeeded("The server asks for an API key.");
+    if (answer.status === 401) throw new KeyNeeded("The server requires an API key.");
     if (answer.ok) return answer.json();
     const { error } = await answer.json().catch(() => ({}));
     throw new Error(error ? readable(error) : `The server answered ${answer.status}.`);
@@ -58,7 +58,7 @@ export function file(data) {
     },
   };
   const sameTarget = (target) => !target || target.name === undefined || target.name === data.prediction?.target.name;
-  const refuse = () => Promise.reject(new NeedsServer("This page holds the answers for one text alone. To ask more, run: bertworks serve MODEL"));
+  const refuse = () => Promise.reject(new NeedsServer("This page contains the results for one text only. For other results, run: bertworks serve MODEL"));
   return {
     data,
     models: async () => [{ ...data.model, default: true, loaded: true }],

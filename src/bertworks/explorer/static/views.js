@@ -11,5 +11,5 @@ import pieces from "./views/pieces.js";
 import steps from "./views/steps.js";
 import { answer, classify, search, similarity, tag } from "./views/tasks.js";
 
-export const GROUPS = ["Words in their places", "Inside the network", "What a prediction depends on", "Tasks"];
+export const GROUPS = ["Words in context", "Inside the network", "What a prediction depends on", "Tasks"];
 export const VIEWS = [fill, guess, next, contexts, pieces, steps, attention, pair, occlusion, follow, classify, tag, answer, similarity, search];

@@ -22,7 +22,7 @@ from .facts import RunFacts, charts_of
 __all__ = ["write_evaluation_report", "write_report"]
 
 _MAX_ROWS = 30
-_PEAK = "Matmul peak: the highest rate of large matrix products that was measured on this machine."
+_PEAK = "Matmul peak: the highest measured rate of large matrix products on this machine."
 _MAX_RUNS = 12
 
 
@@ -51,7 +51,7 @@ def write_report(run_directory: str | Path) -> Path:
         page.section("Sessions", _sessions(facts)),
         page.section("Settings", page.code(facts.settings)),
     ]
-    footer = "Made by bertworks from the run directory alone."
+    footer = "Made by bertworks from the run directory."
     text = page.page(facts.name, _subtitle(facts), filter(None, body), footer)
     files.write(run.report, text)
     return run.report
@@ -98,7 +98,7 @@ def _subtitle(facts: RunFacts) -> list[str]:
     parts = [f"{state} {facts.last_step:,} steps", facts.early_end]
     starts = [line for line in facts.sessions if line["event"] == "start"]
     if starts:
-        parts.append(f"begun {page.moment(starts[0]['at'])} UTC")
+        parts.append(f"started {page.moment(starts[0]['at'])} UTC")
         machine = starts[-1].get("cpu" if starts[-1].get("device") == "cpu" else "device")
         parts.append(str(machine or ""))
     return list(filter(None, parts))
@@ -116,7 +116,7 @@ def _headline(facts: RunFacts) -> Iterator[page.Figure]:
         peaks = sorted(line["time"].get("peak_share", 0) for line in facts.train)
         peak = peaks[len(peaks) // 2]
         note = f"median; {peak:.0%} of matmul peak" if peak else "median"
-        yield page.Figure("Tokens a second", short(speeds[len(speeds) // 2]), note)
+        yield page.Figure("Tokens per second", short(speeds[len(speeds) // 2]), note)
 
 
 def _metrics(metrics: Mapping[str, float | None], note: str) -> Iterator[page.Figure]:
@@ -136,8 +136,8 @@ def _curves(facts: RunFacts) -> str:
         return page.paragraph("No step has been logged yet.")
     if not charts.can_draw():
         return page.paragraph(
-            'Curves need matplotlib: pip install "bertworks[plots]", and write the report again. '
-            "Their numbers are in the journal and in the tables here."
+            'Curves need matplotlib: pip install "bertworks[plots]", then write the report again. '
+            "The journal and the tables below contain the numbers."
         )
     drawn = (
         page.chart(

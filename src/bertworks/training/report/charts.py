@@ -210,8 +210,10 @@ def reliability(calibration: Calibration) -> str:
 
     def paint(axes: Any) -> None:
         bins = calibration.bins
-        _bars(axes, bins, [one.accuracy for one in bins], "first", "right")
-        axes.plot([0, 1], [0, 1], color=COLOURS["second"], linestyle=DASHED, label="as sure")
+        _bars(axes, bins, [one.accuracy for one in bins], "first", "accuracy")
+        axes.plot(
+            [0, 1], [0, 1], color=COLOURS["second"], linestyle=DASHED, label="perfect calibration"
+        )
         axes.set_ylim(0, 1.02)
         in_percent(axes.yaxis)
 

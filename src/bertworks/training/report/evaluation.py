@@ -13,7 +13,7 @@ from ..dev_share import DevShare
 from . import charts, page
 
 MOST_LABELS = 20
-"""Of a confusion matrix; of more, the commonest confusions are listed."""
+"""Of a confusion matrix; of more, the most frequent confusions are listed."""
 
 MOST_ROWS = 25
 
@@ -30,11 +30,11 @@ def sections(breakdown: Breakdown, of: str) -> Iterator[str]:
         yield page.section("Gold and predicted", _values(breakdown))
     if breakdown.mistakes:
         worst = breakdown.mistakes[0]
-        heading = "Mistakes" if worst.probability is None else "The most confident mistakes"
+        heading = "Mistakes" if worst.probability is None else "Most confident mistakes"
         if worst.error is not None:
-            heading = "The largest errors"
+            heading = "Largest errors"
         elif worst.margin is not None:
-            heading = "Queries with a wrong text nearest"
+            heading = "Queries whose nearest text is wrong"
         yield page.section(heading, _mistakes(breakdown))
 
 
@@ -49,8 +49,8 @@ def _confusion(confusion: Confusion, of: str) -> str:
             (names[gold], names[predicted], f"{count:,}", _percent(count / totals[gold]))
             for gold, predicted, count in wrong[:MOST_ROWS]
         ]
-        columns = ("Gold", "Predicted", confusion.counted.capitalize(), "Of the gold label")
-        said = f"The commonest of {len(wrong):,} confusions; {of}."
+        columns = ("Gold", "Predicted", confusion.counted.capitalize(), "Share of gold label")
+        said = f"The most frequent of {len(wrong):,} confusions; {of}."
         return page.paragraph(said) + page.table(columns, rows, numbers=2)
     counts = {(gold, predicted): count for gold, predicted, count in cells}
     lines = []
@@ -103,19 +103,19 @@ def _calibration(calibration: Calibration) -> str:
         for one in calibration.bins
     ]
     counted = calibration.counted.capitalize()
-    table = page.table(("Probability", counted, "Mean", "Right"), rows, numbers=3)
+    table = page.table(("Probability", counted, "Confidence", "Accuracy"), rows, numbers=3)
     said = page.paragraph(
-        f"{_percent(calibration.confidence)} sure on average, "
-        f"{_percent(calibration.accuracy)} right. Expected calibration error: "
+        f"Mean confidence {_percent(calibration.confidence)}, "
+        f"accuracy {_percent(calibration.accuracy)}. Expected calibration error: "
         f"{_percent(calibration.expected_error)}, over bins of probability (Guo et al. 2017)."
     )
     if not charts.can_draw():
         return said + table
     drawn = page.chart(
-        "Right, by probability",
+        "Accuracy by confidence",
         charts.reliability(calibration),
-        "a bar under the line: surer than right",
-    ) + page.chart(f"{counted}, by probability", charts.confidences(calibration))
+        "a bar below the line: overconfident",
+    ) + page.chart(f"{counted} by confidence", charts.confidences(calibration))
     return said + f'<div class="charts">{drawn}</div>' + page.folded("As a table", table)
 
 
@@ -123,9 +123,9 @@ def _values(breakdown: Breakdown) -> str:
     if not charts.can_draw():
         return ""
     drawn = page.chart(
-        "Predicted, by gold",
+        "Predicted by gold value",
         charts.scatter(breakdown.values),
-        f"{len(breakdown.values):,} rows; on the line they are equal",
+        f"{len(breakdown.values):,} rows; on the line, predicted equals gold",
     )
     return f'<div class="charts">{drawn}</div>'
 
@@ -198,7 +198,7 @@ def labelled_data(data: Mapping[str, Any]) -> str:
     columns = ("", "Rows", "Tokens", *_LENGTHS, "Rows cut", "Tokens cut")
     if "shared" in rest:
         shared = rest.pop("shared")
-        rest["rows of dev that are in train too"] = shared
+        rest["dev rows that are also in train"] = shared
     balance = [
         (label, *(_share(table, label) for table in tables.values()))
         for label in sorted(tables["train"]["labels"], key=tables["train"]["labels"].get)[::-1]
@@ -206,7 +206,7 @@ def labelled_data(data: Mapping[str, Any]) -> str:
     return "".join(
         (
             page.table(columns, sizes, numbers=len(columns) - 1),
-            page.paragraph("min to max: tokens of a row, before anything is cut."),
+            page.paragraph("min to max: tokens per row before truncation."),
             _histograms(tables),
             page.subheading("Labels") if balance else "",
             page.table(("", *tables), balance, numbers=len(tables)) if balance else "",
@@ -223,7 +223,7 @@ def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
         page.chart(
             f"Rows of {name}, by tokens",
             charts.lengths(table["bin_width"], table["bins"], table["cut_bins"]),
-            f"{table['cut_rows']:,} rows are cut, by {table['cut_tokens']:,} tokens in all"
+            f"{table['cut_rows']:,} rows are cut, by {table['cut_tokens']:,} tokens in total"
             if table["cut_rows"]
             else "no row is cut",
         )
@@ -241,14 +241,14 @@ MASK = "[MASK]"
 
 
 def fill_ins(samples: Sequence[Mapping[str, Any]]) -> str:
-    """A table of samples: the text with its answers marked, and the likeliest guesses."""
+    """A table of samples: the text with its answers marked, and the most probable pieces."""
     rows = "".join(
         f'<tr><td class="fill">{_text(sample)}</td><td>{_guesses(sample)}</td></tr>'
         for sample in samples
     )
     if not rows:
         return ""
-    head = "<thead><tr><th>Held-out text</th><th>Likeliest pieces</th></tr></thead>"
+    head = "<thead><tr><th>Held-out text</th><th>Most probable pieces</th></tr></thead>"
     return f'<div class="wide"><table class="samples">{head}<tbody>{rows}</tbody></table></div>'
 
 

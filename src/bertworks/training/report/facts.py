@@ -149,7 +149,7 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
     rates = [line["lr"] for line in facts.train]
     yield Chart("Learning rate", "by step", [Curve("", steps, rates)], from_zero=True)
     speeds = [line["time"]["tokens_per_second"] for line in facts.train]
-    yield Chart("Tokens a second", "by step", [Curve("", steps, speeds)], from_zero=True)
+    yield Chart("Tokens per second", "by step", [Curve("", steps, speeds)], from_zero=True)
 
 
 def smoothed(values: Sequence[float | None]) -> list[float | None]:

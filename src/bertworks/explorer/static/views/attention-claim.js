@@ -4,7 +4,7 @@ import { explorerCall } from "../calls.js";
 import { linesOf } from "../parts.js";
 import { headHeat, headName } from "./attention-maps.js";
 
-const CLAIMS = { previous: "the previous word", next: "the next word", first: "the first word", "same-word": "the same word elsewhere", links: "the word that I say" };
+const CLAIMS = { previous: "the previous word", next: "the next word", first: "the first word", "same-word": "the same word elsewhere", links: "the word that I specify" };
 const TEXTS = ["The old man walked slowly along the river.", "She opened the door because the room was warm.", "In the morning the children went to school.",
   "Nobody knew where the letter had come from.", "The king and the queen ruled the country for many years."].join("\n");
 
@@ -14,7 +14,7 @@ export default function claims(root, ctx, pick) {
   const explain = h("p", { class: "soft small" });
   const sentences = area(ctx.get("texts", TEXTS), () => {}, { rows: 5 });
   const kind = () => ctx.get("claim", "previous");
-  const note = () => (explain.textContent = kind() === "links" ? "Write behind each sentence which word (counted from 1) belongs to which: “The dog barks | 3-2” says that word 3 should look at word 2." : "");
+  const note = () => (explain.textContent = kind() === "links" ? "After each sentence, write the pairs of words, counted from 1: “The dog barks | 3-2” means that word 3 should attend to word 2." : "");
   note();
   const run = ctx.updating(async (signal) => {
     ctx.set({ texts: sentences.value === TEXTS ? null : sentences.value });
@@ -24,16 +24,16 @@ export default function claims(root, ctx, pick) {
     const found = await ctx.ask("claim", body, signal);
     const best = found.ranked[0];
     const holds = best.score > found.baseline.share;
-    const verdict = `Counted on ${found.words.toLocaleString("en")} words: ${headName(best.layer, best.head).toLowerCase()} is right for ${percent(best.score)}; always taking the word at offset ${found.baseline.offset > 0 ? "+" : "−"}${Math.abs(found.baseline.offset)} for ${percent(found.baseline.share)}. `
+    const verdict = `Tested on ${found.words.toLocaleString("en")} words: ${headName(best.layer, best.head).toLowerCase()} is correct for ${percent(best.score)}; the fixed offset ${found.baseline.offset > 0 ? "+" : "−"}${Math.abs(found.baseline.offset)} is correct for ${percent(found.baseline.share)}. `
       + (holds ? `${found.beats} ${found.beats === 1 ? "head beats" : "heads beat"} the fixed offset.` : "No head beats the fixed offset.");
     clear(results, h("p", { class: "notice" }, verdict), h("div", { class: "cards" },
-      headHeat(found.scores, { title: `Heads whose strongest word is ${CLAIMS[kind()]}`, name: `claim-${kind()}`, format: percent, max: 1, onpick: pick }),
-      h("section", { class: "card" }, h("h3", {}, "The best heads"), table(["Head", { text: "Right", number: true }, { text: "Than the offset", number: true }],
-        found.ranked.map((one) => [button(headName(one.layer, one.head), () => pick(one.layer, one.head), { class: "small" }), percent(one.score), one.score > found.baseline.share ? "better" : one.score === found.baseline.share ? "equal" : "worse"]), { caption: "The best heads" }))),
+      headHeat(found.scores, { title: `Heads that attend most to ${CLAIMS[kind()]}`, name: `claim-${kind()}`, format: percent, max: 1, onpick: pick }),
+      h("section", { class: "card" }, h("h3", {}, "Best heads"), table(["Head", { text: "Correct", number: true }, { text: "Compared with the offset", number: true }],
+        found.ranked.map((one) => [button(headName(one.layer, one.head), () => pick(one.layer, one.head), { class: "small" }), percent(one.score), one.score > found.baseline.share ? "better" : one.score === found.baseline.share ? "equal" : "worse"]), { caption: "Best heads" }))),
     explorerCall(ctx, "claim", body));
     return "";
   }, status);
-  root.append(h("h2", {}, "Test a claim"), h("p", { class: "soft" }, "Does a head attend to a certain word more often than a fixed distance would find it? Tested over many sentences."),
-    h("div", { class: "form" }, field("Each word looks most at", select(Object.entries(CLAIMS), kind(), (claim) => (ctx.set({ claim }), note()))), explain,
-      field("Sentences, one a line", sentences), h("div", {}, button("Test it", run))), status, results);
+  root.append(h("h2", {}, "Test a claim"), h("p", { class: "soft" }, "Does a head attend to a certain word more often than a fixed offset finds it? Test it on many sentences."),
+    h("div", { class: "form" }, field("Each word attends most to", select(Object.entries(CLAIMS), kind(), (claim) => (ctx.set({ claim }), note()))), explain,
+      field("Sentences, one per line", sentences), h("div", {}, button("Test it", run))), status, results);
 }

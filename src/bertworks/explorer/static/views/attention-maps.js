@@ -63,24 +63,24 @@ export function overview(all, options, chosen, onpick, name = "attention-heads")
       return button("", () => onpick(layer, head), { "aria-label": label, title: label, style: { "grid-area": `${layer + 1} / ${head + 2}` },
         "aria-pressed": layer === chosen[0] && (head === chosen[1] || options.mean) });
     })]);
-  const grid = h("div", { class: "heads", role: "group", "aria-label": "Heads; press one to see it large", style: { "--heads": heads } }, canvas, cells);
+  const grid = h("div", { class: "heads", role: "group", "aria-label": "Heads; press one to enlarge it", style: { "--heads": heads } }, canvas, cells);
   const svg = () => s("svg", { viewBox: `0 0 ${heads * 64 + 20} ${all.layers * 64}` },
     s("image", { href: canvas.toDataURL(), x: 20, y: 0, width: heads * 64, height: all.layers * 64, preserveAspectRatio: "none", style: { "image-rendering": "pixelated" } }),
     Array.from({ length: all.layers }, (_, layer) => [s("text", { x: 14, y: layer * 64 + 36, "font-size": 11, "text-anchor": "end", fill: "var(--soft)" }, layer + 1),
       Array.from({ length: heads }, (__, head) => s("rect", { x: 20 + head * 64, y: layer * 64, width: 64, height: 64, fill: "none", stroke: "var(--card)", "stroke-width": 4 }))]));
-  return [h("div", { class: "scroll" }, roving(grid, () => heads)), h("p", { class: "soft small" }, "A row of heads for each layer; in each head, a row for each piece that looks. Stronger colour means more attention (by the square root, so that small weights show)."), tools(name, { svg })];
+  return [h("div", { class: "scroll" }, roving(grid, () => heads)), h("p", { class: "soft small" }, "One row of heads per layer; in each head, one row per attending piece. Stronger colour means more attention (square-root scale, so that small weights are visible)."), tools(name, { svg })];
 }
 
 export function press(grid, layer, head, heads) {
   for (const [at, one] of [...grid.querySelectorAll("button")].entries()) one.setAttribute("aria-pressed", at === layer * heads + head);
 }
 
-// Lines from each word (left) to the words that it looks at (right); one word alone when it is pointed at.
+// Lines from each word (left) to the words that it attends to (right); only one word’s while it is pointed at.
 export function lines(map, title, name, { from = -1, to = -1, onsay }) {
   const { count, names, value } = map;
   const canvas = h("canvas", { "aria-hidden": "true" });
   let pointed = { from, to };
-  const column = (side) => roving(h("div", { class: `tokens ${side}`, role: "group", "aria-label": side === "from" ? "Words that look" : "Words that are looked at" }, names.map((one, at) => {
+  const column = (side) => roving(h("div", { class: `tokens ${side}`, role: "group", "aria-label": side === "from" ? "Attending words" : "Attended words" }, names.map((one, at) => {
     const set = () => point(side === "from" ? { from: at, to } : { from, to: at });
     return button(one, () => onsay(side, at), { onpointerenter: set, onfocus: set, "aria-pressed": at === (side === "from" ? from : to) });
   })));
@@ -125,11 +125,11 @@ export function lines(map, title, name, { from = -1, to = -1, onsay }) {
     tint(left, pointed.to >= 0 && ((at) => value(at, pointed.to)));
     const looking = pointed.from >= 0;
     const at = looking ? pointed.from : pointed.to;
-    if (at < 0) said.textContent = "Point at a word, or move to it with the keyboard, to see its lines alone; press it to keep it.";
+    if (at < 0) said.textContent = "Point at a word, or move to it with the keyboard, to see only its lines. Press it to keep them.";
     else if (looking && pointed.to >= 0) said.textContent = `From “${names[at]}” to “${names[pointed.to]}”: ${percent(value(at, pointed.to))}.`;
     else {
       const best = names.map((one, k) => [one, looking ? value(at, k) : value(k, at)]).sort((a, b) => b[1] - a[1]).slice(0, 4);
-      said.textContent = `“${names[at]}” ${looking ? "looks at" : "is looked at by"} ${best.map(([one, weight]) => `${one} ${percent(weight)}`).join(", ")}.`;
+      said.textContent = `“${names[at]}” ${looking ? "attends to" : "receives attention from"} ${best.map(([one, weight]) => `${one} ${percent(weight)}`).join(", ")}.`;
     }
   }
   const middle = h("div", { class: "between" }, canvas);
@@ -148,8 +148,8 @@ export function lines(map, title, name, { from = -1, to = -1, onsay }) {
   return h("figure", { "aria-labelledby": id }, h("h3", { id }, title), said, body, tools(name, { svg, csv }));
 }
 
-export const matrix = (map, title, name, onpick) => heat({ title, name, rows: map.names, columns: map.names, value: map.value, max: Math.max(...map.values), rowName: "from", columnName: "looked at", format: percent, onpick,
-  caption: "A row for each word that looks, a column for each that is looked at; rows sum to 100 % with nothing hidden." });
+export const matrix = (map, title, name, onpick) => heat({ title, name, rows: map.names, columns: map.names, value: map.value, max: Math.max(...map.values), rowName: "from", columnName: "to", format: percent, onpick,
+  caption: "One row per attending word, one column per attended word. Rows sum to 100 % if nothing is hidden." });
 
 // A number for each head: layers down, heads across.
 export const headHeat = (values, { title, name, format = fixed, low = 0, max, caption, onpick }) => heat({ title, name, caption, format, onpick, most: 44, numbers: true, low,

@@ -7,13 +7,13 @@ import { KeyNeeded } from "../source.js";
 import claims from "./attention-claim.js";
 
 export default { id: "attention", title: "Attention", group: "Inside the network", uses: "attention", inFile: true,
-  about: "Which words each head attends to, how much a head matters, and whether it does what is claimed of it.", show };
+  about: "Which words each head attends to, how much each head matters, and tests of claims about heads.", show };
 
 const MEASURES = {
-  distance: ["Distance", "Mean distance of what is looked at, in pieces.", fixed], entropy: ["Entropy", "How widely attention is spread, in bits.", fixed],
-  separator: ["Share on [SEP]", "Mean share of attention on separators: where a head has nothing to do, it often rests there (Clark et al. 2019).", percent],
-  first: ["Share on the first piece", "Mean share on [CLS], or whatever is first.", percent], self: ["Share on itself", "Mean share that stays at the same piece.", percent],
-  previous: ["Share on the previous piece", "Mean share on the piece before.", percent], next: ["Share on the next piece", "Mean share on the piece behind.", percent],
+  distance: ["Distance", "Mean distance to the attended pieces, in pieces.", fixed], entropy: ["Entropy", "How widely attention is spread, in bits.", fixed],
+  separator: ["Share on [SEP]", "Mean share of attention on separators. A head with nothing to do often attends to them (Clark et al. 2019).", percent],
+  first: ["Share on the first piece", "Mean share of attention on [CLS], or whichever piece is first.", percent], self: ["Share on itself", "Mean share of attention on the piece itself.", percent],
+  previous: ["Share on the previous piece", "Mean share of attention on the previous piece.", percent], next: ["Share on the next piece", "Mean share of attention on the next piece.", percent],
 };
 
 function show(root, ctx) {
@@ -34,7 +34,7 @@ function show(root, ctx) {
     [answer, all, base, ranking, why] = [found, maps(found), watch?.prediction ?? null, null, watch?.why];
     draw();
     if (!isFile) clear(call, explorerCall(ctx, "attention", { ...body, off: off() }));
-    return `${all.layers} layers of ${all.heads} heads over ${answer.pieces.tokens.length} pieces.`;
+    return `${all.layers} layers with ${all.heads} heads each, ${answer.pieces.tokens.length} pieces.`;
   });
 
   function pick(layer, at, { from, to } = {}) {
@@ -65,12 +65,12 @@ function show(root, ctx) {
       drawFilter();
       large.querySelectorAll(`.tokens.${side} button`)[word]?.focus();
     };
-    redrawKeeping(large, h("h2", {}, name), choice("How it is shown", [["lines", "Lines"], ["matrix", "Matrix"]], ctx.get("as", "lines"), (as) => (ctx.set({ as }), drawLarge())),
+    redrawKeeping(large, h("h2", {}, name), choice("Display", [["lines", "Lines"], ["matrix", "Matrix"]], ctx.get("as", "lines"), (as) => (ctx.set({ as }), drawLarge())),
       ctx.get("as", "lines") === "lines" ? lines(map, `${name}: lines between words`, "attention-lines", { from: place("from"), to: place("to"), onsay: keep })
         : matrix(map, `${name}: matrix`, "attention-matrix", (row, column) => (ctx.set({ from: row, to: column }), drawFilter())));
   }
 
-  // From A to B: how much every head looks from one word at another.
+  // From A to B: how much each head attends from one word to another.
   function drawFilter() {
     const names = all.of(0, 0, options()).names;
     const chosen = ["from", "to"].map((key) => ctx.get(key, ""));
@@ -79,7 +79,7 @@ function show(root, ctx) {
     const [i, j] = chosen.map(Number);
     redrawKeeping(filter, h("h2", {}, "From one word to another"), h("div", { class: "row end" }, field("From", list("from", 0)), field("To", list("to", 1))),
       isPair ? headHeat(Array.from({ length: all.layers }, (_, layer) => Array.from({ length: all.heads }, (__, at) => all.of(layer, at, { ...options(), mean: false }).value(i, j))),
-        { title: `From “${names[i]}” to “${names[j]}” in every head`, name: "attention-a-to-b", format: percent, max: 1, onpick: pick }) : h("p", { class: "soft small" }, "Choose two words to see which heads look from the first at the second."));
+        { title: `From “${names[i]}” to “${names[j]}” in every head`, name: "attention-a-to-b", format: percent, max: 1, onpick: pick }) : h("p", { class: "soft small" }, "Choose two words to see how much each head attends from the first to the second."));
   }
 
   function drawMeasure() {
@@ -119,7 +119,7 @@ function show(root, ctx) {
     };
     redrawKeeping(effect, h("h2", {}, "Switch a head off"), h("p", {}, `The prediction: ${watched(base)}.`),
       h("div", { class: "row" }, button(`${isOff ? "Switch on" : "Switch off"}: ${headName(layer, at).toLowerCase()}`, () => toggle(layer, at), { "aria-pressed": isOff, "data-key": "toggle" }),
-        off().length > 0 && button("All on", () => (ctx.set({ off: null }), switchOff()), { "data-key": "on" }),
+        off().length > 0 && button("Switch all on", () => (ctx.set({ off: null }), switchOff()), { "data-key": "on" }),
         !ranking && button("Rank all heads by their effect", rank, { "data-key": "rank" })),
       h("div", { class: "cards apart" }, h("section", { class: "card" }, h("h3", {}, "With all heads"), predicted(base)),
         last && h("section", { class: "card" }, h("h3", {}, `Without ${off().map(([l, k]) => headName(l, k).toLowerCase()).join("; ")}`), h("p", {}, `${watched(base)}: ${amount(base.target, last.probability)} (${change(base.target, last.probability - base.probability)})`), last.distribution.length > 0 && predicted(last))),
@@ -128,7 +128,7 @@ function show(root, ctx) {
 
   const box = (key, label) => check(label, ctx.get(key) === "1", (on) => (ctx.set({ [key]: on ? 1 : null, from: null, to: null }), draw()));
   const asked = subject(ctx, () => (ctx.set({ off: null, from: null, to: null }), update()), { pair: true });
-  asked.node.append(h("div", { class: "row", role: "group", "aria-label": "What is shown" }, box("merge", "Merge pieces into words"), box("hide", "Hide special tokens"), box("mean", "Mean over the heads of a layer")));
+  asked.node.append(h("div", { class: "row", role: "group", "aria-label": "Display options" }, box("merge", "Merge pieces into words"), box("hide", "Hide special tokens"), box("mean", "Mean over the heads of a layer")));
   root.append(asked.node, ctx.status, h("div", { class: "beside" }, grid, large), filter, measure, effect, claim, call);
   update().then(() => off().length && base && switchOff());
   if (!isFile) claims(claim, ctx, (layer, at) => (pick(layer, at), large.scrollIntoView()));
@@ -138,7 +138,7 @@ function ranked(ranking, pick) {
   const rows = ranking.ranked.slice(0, 10);
   return h("div", { class: "cards apart" }, headHeat(ranking.effects, { title: "Effect of switching each head off", name: "head-effects", format: (value) => (ranking.prediction.target.kind === "value" ? signed(value, 2) : signed(100 * value, 1)), onpick: pick,
     max: -Math.max(1e-9, ...ranking.effects.flat().map(Math.abs)), // blue is what falls, as where words are hidden
-    caption: "Change of the value, or of the probability in points: blue heads had raised it, orange ones lowered it." }),
+    caption: "Change of the value, or of the probability in points, without the head. Blue heads raise it, orange heads lower it." }),
   h("section", { class: "card" }, h("h3", {}, "Heads that matter most"), table(["Head", { text: "Without it", number: true }, { text: "Change", number: true }], rows.map((one) => [
     button(headName(one.layer, one.head), () => pick(one.layer, one.head), { class: "small" }), amount(ranking.prediction.target, one.probability), change(ranking.prediction.target, one.change)]), { caption: "Heads by their effect" }),
   tools("heads-by-effect", { csv: () => [["layer", "head", "probability", "change"], ...ranking.ranked.map((one) => [one.layer + 1, one.head + 1, one.probability, one.change])] })));

@@ -3,8 +3,8 @@ import { explorerCall } from "../calls.js";
 import { SERIES, heat, lineChart, scatter } from "../pictures.js";
 import { linesOf } from "../parts.js";
 
-export default { id: "contexts", title: "A word in context", group: "Words in their places", uses: "contexts",
-  about: "The same word in several sentences: its vectors differ by meaning, where the static embedding is the same everywhere.", show };
+export default { id: "contexts", title: "A word in context", group: "Words in context", uses: "contexts",
+  about: "One word in several sentences. Its vectors differ by meaning; its static embedding is always the same.", show };
 
 const TEXTS = ["He sat on the bank of the river.", "The boat lay at the muddy bank of the stream.", "She asked the bank for a loan.", "The bank raised the interest on its loans."].join("\n");
 
@@ -17,7 +17,7 @@ function show(root, ctx) {
     return `“${body.word}” occurs ${answer.points.length} times.`;
   });
   root.append(h("div", { class: "form" }, field("Word", line(ctx.get("word", "bank"), later((word) => (ctx.set({ word }), update()), 400))),
-    field("Sentences that have it, one a line", area(ctx.get("texts", TEXTS), later((texts) => (ctx.set({ texts }), update()), 500), { rows: 4 }))), ctx.status, results);
+    field("Sentences with this word, one per line", area(ctx.get("texts", TEXTS), later((texts) => (ctx.set({ texts }), update()), 500), { rows: 4 }))), ctx.status, results);
   update();
 }
 

@@ -4,8 +4,8 @@ import { tools } from "../export.js";
 import { bars } from "../pictures.js";
 import { answerOf, blankName, cut, guesses, subject, sure, was } from "../parts.js";
 
-export default { id: "fill", title: "Fill in the blank", group: "Words in their places", uses: "fill", inFile: true,
-  about: "Hide words and see what the model puts in their place, from both sides of the text at once.", show };
+export default { id: "fill", title: "Fill in the blank", group: "Words in context", uses: "fill", inFile: true,
+  about: "Mask words and see what the model predicts for them from both sides of the text.", show };
 
 function show(root, ctx) {
   const results = h("div", {});
@@ -14,7 +14,7 @@ function show(root, ctx) {
     const { text, pieces, chosen, hasBlank } = await asked.read(signal);
     if (!hasBlank && !ctx.model.causal) {
       clear(results);
-      return "Press a word to hide it.";
+      return "Press a word to mask it.";
     }
     const candidates = ctx.get("candidates").split(",").map((one) => one.trim()).filter(Boolean);
     const second = ctx.models.find((one) => one.name === ctx.get("beside"));
@@ -48,7 +48,7 @@ function blanks(answer) {
   }));
 }
 
-const summary = (answer) => `The likeliest: ${answer.blanks.map((blank) => answerOf(blank).top[0]).map((one) => `${one.token} (${(100 * one.probability).toFixed(0)} %)`).join(", ")}.`;
+const summary = (answer) => `Most probable: ${answer.blanks.map((blank) => answerOf(blank).top[0]).map((one) => `${one.token} (${(100 * one.probability).toFixed(0)} %)`).join(", ")}.`;
 
 // The text with its masks, as other callers write it: a mask for each piece.
 export const masked = (ctx, text, pieces, chosen) => [...pieces.words].reverse().reduce((found, word) => chosen.includes(word.number)

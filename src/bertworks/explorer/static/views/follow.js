@@ -21,13 +21,13 @@ function show(root, ctx) {
       ctx.set({ text: inputs[1], pair: inputs[0] });
       for (const [at, control] of [...form.querySelectorAll("textarea, input")].entries()) control.value = inputs[1 - at];
       update();
-    } }, "Swap them");
-    clear(results, h("div", { class: "card" }, h("h2", { class: "h3" }, "Does it follow?"), bars([{ text: "next sentence", value: chance }, { text: "a random one", value: 1 - chance }], { max: 1, caption: "Next sentence" }), h("div", { class: "tools" }, swapped)),
+    } }, "Swap");
+    clear(results, h("div", { class: "card" }, h("h2", { class: "h3" }, "Does it follow?"), bars([{ text: "next sentence", value: chance }, { text: "random sentence", value: 1 - chance }], { max: 1, caption: "Next sentence" }), h("div", { class: "tools" }, swapped)),
       tried.length > 1 && [h("h2", {}, "As you edit"), table(["First", "Second", { text: "Probability", number: true }, { text: "Change", number: true }], tried.slice(0, 12).map((one, at) => [one.inputs[0], one.inputs[1], percent(one.chance),
-        tried[at + 1] ? points(one.chance - tried[at + 1].chance) : ""]), { caption: "What was tried, the latest first" }),
+        tried[at + 1] ? points(one.chance - tried[at + 1].chance) : ""]), { caption: "Edits, latest first" }),
       tools("next-sentence", { csv: () => [["first", "second", "probability"], ...tried.map((one) => [...one.inputs, one.chance])] })],
       calls(ctx, { path: "/next-sentence", body: { inputs }, python: `${loading(ctx)}model.next_sentence(${inputs.map(python).join(", ")})`, verb: "next-sentence", given: [modelOf(ctx), ...inputs] }));
-    return `It follows with ${percent(chance)}${before ? `, ${points(chance - before.chance)} against the edit before` : ""}.`;
+    return `It follows with probability ${percent(chance)}${before ? `, ${points(chance - before.chance)} compared with the previous edit` : ""}.`;
   });
   const form = h("div", { class: "form" }, textField(ctx, update, { label: "First sentence", fallback: FIRST }), field("Second sentence", line(ctx.get("pair", SECOND), later((pair) => (ctx.set({ pair }), update()), 300))));
   root.append(form, ctx.status, results);

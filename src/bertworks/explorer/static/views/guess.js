@@ -3,8 +3,8 @@ import { explorerCall } from "../calls.js";
 import { lineChart } from "../pictures.js";
 import { answerOf, blankName, guesses, shown, subject, sure, was } from "../parts.js";
 
-export default { id: "guess", title: "What a blank would be", group: "Words in their places", uses: "fill", inFile: true,
-  about: "Guess a hidden word yourself, then see how the model’s answer forms from layer to layer, and from checkpoint to checkpoint.", show };
+export default { id: "guess", title: "What a blank would be", group: "Words in context", uses: "fill", inFile: true,
+  about: "Guess a masked word yourself, then see how the model’s prediction forms, layer by layer and checkpoint by checkpoint.", show };
 
 function show(root, ctx) {
   const results = h("div", {});
@@ -17,18 +17,18 @@ function show(root, ctx) {
     reveal.disabled = !hasBlank && !ctx.model.causal;
     if (reveal.disabled || !ctx.get("shown")) {
       clear(results);
-      return reveal.disabled ? "Press the word that is to be guessed." : "Write what you would put there, and reveal.";
+      return reveal.disabled ? "Press the word to guess." : "Type your guess, then press Reveal.";
     }
     const guess = ctx.get("guess").trim();
     const asking = { text, words: body.words, top_k: 10, layers: true, left: ctx.model.causal, candidates: isFile || !guess ? [] : [guess], checkpoint };
     const answer = await ctx.ask("fill", asking, signal);
     const many = answer.blanks.length > 1;
     clear(results, answer.blanks.map((blank, at) => section(blank, blankName(at, many), guess)),
-      steps.length > 1 && h("div", { class: "apart" }, button("Ask every checkpoint", (event) => overSteps(event.target, asking))),
+      steps.length > 1 && h("div", { class: "apart" }, button("Compare all checkpoints", (event) => overSteps(event.target, asking))),
       isFile ? null : explorerCall(ctx, "fill", { ...asking, left: undefined, top_k: undefined }));
     return verdict(answer.blanks[0], guess);
   });
-  const asked = subject(ctx, () => (ctx.set({ shown: null }), update()), { hide: Boolean(ctx.model.mask), single: true, hint: "Words; press the one to be guessed" });
+  const asked = subject(ctx, () => (ctx.set({ shown: null }), update()), { hide: Boolean(ctx.model.mask), single: true, hint: "Words; press the one to guess" });
   const reveal = button("Reveal", () => (ctx.set({ shown: 1, guess: input.value.trim() || null }), update()), { class: "main", type: "submit" });
   const form = h("form", { class: "row end", onsubmit: (event) => event.preventDefault() }, h("div", { class: "grow" }, field("Your guess", input)), reveal);
   asked.node.append(form);
@@ -53,8 +53,8 @@ function show(root, ctx) {
       ctx.say(error.message, true);
       return;
     }
-    ctx.say("All checkpoints answered.");
-    pressed.replaceWith(chart("From checkpoint to checkpoint", "checkpoints", steps.map(String), "checkpoint", found, asking.candidates[0]));
+    ctx.say("All checkpoints are done.");
+    pressed.replaceWith(chart("Probability by checkpoint", "checkpoints", steps.map(String), "checkpoint", found, asking.candidates[0]));
   }
   root.append(asked.node, ctx.status, results);
   update();
@@ -63,28 +63,28 @@ function show(root, ctx) {
 function section(blank, name, guess) {
   const found = answerOf(blank);
   return h("section", {}, h("h2", {}, name, was(blank)), h("div", { class: "cards" },
-    h("div", { class: "card" }, h("h3", {}, "The model’s answer"), guesses(found, { caption: name }), h("p", { class: "soft small" }, sure(found.entropy))),
-    blank.layers && chart("From layer to layer", "layers", blank.layers.map((_, at) => String(at)), "after layer", blank.layers, guess)),
-  blank.layers && [h("h3", { class: "apart" }, "The likeliest at each layer"), table(["After layer", "Likeliest", { text: "Entropy, bits", number: true }], blank.layers.map((one, at) => [
+    h("div", { class: "card" }, h("h3", {}, "The model’s prediction"), guesses(found, { caption: name }), h("p", { class: "soft small" }, sure(found.entropy))),
+    blank.layers && chart("Probability by layer", "layers", blank.layers.map((_, at) => String(at)), "after layer", blank.layers, guess)),
+  blank.layers && [h("h3", { class: "apart" }, "Most probable at each layer"), table(["After layer", "Most probable", { text: "Entropy, bits", number: true }], blank.layers.map((one, at) => [
     at === 0 ? "0 (embeddings)" : String(at), one.top.slice(0, 4).map((piece) => `${shown(piece.token)} ${percent(piece.probability)}`).join(" · "), one.entropy.toFixed(1)]),
-  { caption: `The likeliest pieces for ${name} at each layer`, className: "fit" })]);
+  { caption: `Most probable pieces for ${name} at each layer`, className: "fit" })]);
 }
 
 function chart(title, name, x, xName, answers, guess) {
   const of = answers.map((one) => one.original ?? null);
   const series = [
-    of.every(Boolean) && { name: `“${shown(of[0].token)}” (hidden)`, values: of.map((one) => one.probability), colour: "third" },
+    of.every(Boolean) && { name: `“${shown(of[0].token)}” (original)`, values: of.map((one) => one.probability), colour: "third" },
     guess && answers.every((one) => one.candidates?.length) && { name: `“${guess}” (yours)`, values: answers.map((one) => one.candidates[0].probability), colour: "second" },
-    { name: "the likeliest there", values: answers.map((one) => one.top[0].probability), dashed: true, colour: "first" },
+    { name: "most probable", values: answers.map((one) => one.top[0].probability), dashed: true, colour: "first" },
   ].filter(Boolean);
-  return lineChart({ title, name, x, xName, series, low: 0, format: percent, caption: name === "layers" ? "The prediction head, applied to the hidden state after each layer; 0 are the embeddings." : "The weights of each checkpoint of the run." });
+  return lineChart({ title, name, x, xName, series, low: 0, format: percent, caption: name === "layers" ? "The prediction head applied to the hidden state after each layer; layer 0 is the embeddings." : "One point for each checkpoint of the run." });
 }
 
 function verdict(blank, guess) {
   const found = answerOf(blank);
   const top = found.top[0];
   const yours = found.candidates?.[0]?.probability ?? found.top.find((one) => one.token === guess.toLowerCase())?.probability;
-  const said = `The model says “${shown(top.token)}” with ${percent(top.probability)}.`;
+  const said = `The model predicts “${shown(top.token)}” with ${percent(top.probability)}.`;
   if (!guess) return said;
-  return yours === undefined ? `${said} Your “${guess}” is not among its first ${found.top.length}.` : `${said} It gives your “${guess}” ${percent(yours)}.`;
+  return yours === undefined ? `${said} Your “${guess}” is not among its top ${found.top.length}.` : `${said} It gives your “${guess}” ${percent(yours)}.`;
 }

@@ -2,8 +2,8 @@ import { clear, h, percent } from "../dom.js";
 import { explorerCall } from "../calls.js";
 import { answerOf, blankName, cut, guesses, shown, subject, sure, was } from "../parts.js";
 
-export default { id: "next", title: "Next word, both ways", group: "Words in their places", uses: "fill", inFile: true,
-  about: "The same blank seen with the left context alone, as a model that writes text sees it, and with both sides, as BERT does.", show };
+export default { id: "next", title: "Next word, both ways", group: "Words in context", uses: "fill", inFile: true,
+  about: "The same blank, predicted from the left context only, as a text generator does, and from both sides, as BERT does.", show };
 
 function show(root, ctx) {
   const results = h("div", {});
@@ -12,18 +12,18 @@ function show(root, ctx) {
     const { text, pieces, chosen, hasBlank } = await asked.read(signal);
     if (!hasBlank && !ctx.model.causal) {
       clear(results);
-      return "Press a word to hide it.";
+      return "Press a word to mask it.";
     }
     const body = { text, words: chosen, layers: false, left: true };
     const answer = await ctx.ask("fill", body, signal);
     const many = answer.blanks.length > 1;
     clear(results, answer.blanks.map((blank, at) => [many && h("h2", {}, blankName(at, many), was(blank)), h("div", { class: "cards" },
-      card("Left side alone", text, pieces, blank, blank.left, true), blank.both && card("Both sides", text, pieces, blank, blank.both, false))]),
-    ctx.model.causal && h("p", { class: "notice" }, "This model is causal: it reads from left to right and has no other way."),
+      card("Left side only", text, pieces, blank, blank.left, true), blank.both && card("Both sides", text, pieces, blank, blank.both, false))]),
+    ctx.model.causal && h("p", { class: "notice" }, "This model is causal: it reads only from left to right."),
     isFile ? null : explorerCall(ctx, "fill", body));
     return answer.blanks.map(said).join(" ");
   });
-  const asked = subject(ctx, update, { hide: Boolean(ctx.model.mask), single: true, hint: "Words; press one to see it both ways" });
+  const asked = subject(ctx, update, { hide: Boolean(ctx.model.mask), single: true });
   root.append(asked.node, ctx.status, results);
   update();
 }
@@ -32,12 +32,12 @@ function card(title, text, pieces, blank, answer, isLeft) {
   const word = pieces.words[blank.word];
   const gap = h("mark", {}, "\u2003?\u2003");
   const context = word ? h("p", { class: "passage" }, cut(text, 0, word.start), gap, isLeft ? null : cut(text, word.end)) : h("p", { class: "passage" }, text, " ", gap);
-  return h("section", { class: "card" }, h("h3", {}, title), context, guesses(answer, { caption: title }), h("p", { class: "soft small" }, sure(answer.entropy), answer.how && ` Here ${answer.how}.`));
+  return h("section", { class: "card" }, h("h3", {}, title), context, guesses(answer, { caption: title }), h("p", { class: "soft small" }, sure(answer.entropy), answer.how && ` Note: ${answer.how}.`));
 }
 
 function said(blank) {
   if (!blank.both) return `From the left: “${shown(answerOf(blank).top[0].token)}”.`;
   const hidden = blank.both.original;
-  if (!hidden) return `From the left “${shown(blank.left.top[0].token)}”, from both sides “${shown(blank.both.top[0].token)}”.`;
-  return `“${shown(hidden.token)}” has ${percent(blank.left.original.probability)} from the left and ${percent(hidden.probability)} from both sides.`;
+  if (!hidden) return `From the left: “${shown(blank.left.top[0].token)}”. From both sides: “${shown(blank.both.top[0].token)}”.`;
+  return `Probability of “${shown(hidden.token)}”: ${percent(blank.left.original.probability)} from the left, ${percent(hidden.probability)} from both sides.`;
 }

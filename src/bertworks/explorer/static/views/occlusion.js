@@ -4,7 +4,7 @@ import { tools } from "../export.js";
 import { amount, asTarget, change, predicted, subject, watched } from "../parts.js";
 
 export default { id: "occlusion", title: "Which words decided", group: "What a prediction depends on", uses: "occlusion", inFile: true,
-  about: "Each word is hidden in turn: the more the probability falls without it, the more the prediction depends on it.", show };
+  about: "Hides each word in turn. The more the probability falls, the more the prediction depends on that word.", show };
 
 const NAMES = { blank: "token", next: "token", label: "label", tag: "tag" };
 
@@ -15,16 +15,16 @@ function show(root, ctx) {
     const { body, hasBlank, pair } = await asked.read(signal);
     if (ctx.model.mask && !hasBlank && !pair && !isFile) {
       clear(results);
-      return "Press a word to hide it: its prediction is what is explained.";
+      return "Press a word to mask it. The page then explains its prediction.";
     }
-    if (isFile && !ctx.source.data.prediction) return `Nothing is predicted of this text: make a page of one ${ctx.model.mask ? `with ${ctx.model.mask} in it` : "that the model’s task takes"}.`;
+    if (isFile && !ctx.source.data.prediction) return `The model predicts nothing for this text. Make a page of a text ${ctx.model.mask ? `that contains ${ctx.model.mask}` : "that fits the model’s task"}.`;
     const { prediction } = await ctx.ask("predict", body, signal);
     const kind = prediction.target.kind;
     const wanted = ctx.get("target");
     const names = prediction.distribution.map((one) => one.name);
     const target = !isFile && NAMES[kind] && names.includes(wanted) ? { ...asTarget(prediction.target), [NAMES[kind]]: wanted } : null;
     const answer = await ctx.ask("occlusion", { ...body, target }, signal);
-    const chooser = !isFile && NAMES[kind] && names.length > 1 && field("What is explained", select(names, answer.prediction.target.name, (name) => (ctx.set({ target: name }), update())));
+    const chooser = !isFile && NAMES[kind] && names.length > 1 && field("Prediction to explain", select(names, answer.prediction.target.name, (name) => (ctx.set({ target: name }), update())));
     clear(results, chooser, draw(answer), isFile ? null : explorerCall(ctx, "occlusion", { ...body, target }));
     return `${watched(answer.prediction)}: ${amount(answer.prediction.target, answer.prediction.probability)}. ${strongest(answer)}`;
   });
@@ -46,17 +46,17 @@ function strongest({ pieces, prediction, words }) {
 function draw({ pieces, prediction, words }) {
   const isValue = prediction.target.kind === "value";
   const most = Math.max(1e-9, ...words.map((one) => Math.abs(one.change)));
-  const covered = new Map(words.map((one) => [one.word, one]));
+  const hidden = new Map(words.map((one) => [one.word, one]));
   const format = (value) => change(prediction.target, value);
   const marked = h("p", { class: "passage" }, pieces.words.map((word) => {
-    const one = covered.get(word.number);
+    const one = hidden.get(word.number);
     return [one ? h("mark", { title: format(one.change), style: { "--mark": one.change < 0 ? "var(--first)" : "var(--second)", "--strength": `${Math.round((40 * Math.abs(one.change)) / most)}%` }, class: "weighed" }, word.text)
       : h("span", { class: "soft" }, word.text), " "];
   }));
   const rows = [...words].sort((a, b) => Math.abs(b.change) - Math.abs(a.change));
-  return [h("div", { class: "card" }, marked, h("p", { class: "soft small" }, "Blue words support the prediction: without them its probability falls. Orange words count against it.")),
+  return [h("div", { class: "card" }, marked, h("p", { class: "soft small" }, "Blue words support the prediction: without them its probability falls. Orange words lower it.")),
     h("div", { class: "cards apart" }, h("section", { class: "card" }, h("h2", { class: "h3" }, "Effect of each word"),
-      table(["Word hidden", { text: isValue ? "Value" : "Probability", number: true }, { text: "Change", number: true }], rows.map((one) => [pieces.words[one.word].text, amount(prediction.target, one.probability),
+      table(["Hidden word", { text: isValue ? "Value" : "Probability", number: true }, { text: "Change", number: true }], rows.map((one) => [pieces.words[one.word].text, amount(prediction.target, one.probability),
         h("span", { class: one.change < 0 ? "down" : "up" }, format(one.change))]), { caption: "Effect of each word" }),
       tools("occlusion", { csv: () => [["word", "text", "probability", "change"], ...words.map((one) => [one.word, pieces.words[one.word].text, one.probability, one.change])] })),
     h("section", { class: "card" }, h("h2", { class: "h3" }, "With all words"), predicted(prediction)))];

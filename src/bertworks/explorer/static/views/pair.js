@@ -5,7 +5,7 @@ import { amount, change, facts, predicted, textField, watched } from "../parts.j
 import { headHeat } from "./attention-maps.js";
 
 export default { id: "pair", title: "Minimal pair", group: "What a prediction depends on", uses: "pair",
-  about: "Two texts that differ a little, aligned: what changes in the prediction, in the vectors and in the attention.", show };
+  about: "Two texts that differ slightly, aligned: what changes in the prediction, the vectors and the attention.", show };
 
 const EXAMPLE = { mask: ["The key to the cabinets [MASK] on the table.", "The keys to the cabinets [MASK] on the table."], plain: ["The film was good, and everybody laughed.", "The film was bad, and everybody laughed."] };
 
@@ -40,16 +40,16 @@ function draw(ctx, answer) {
   const first = answer.prediction;
   const second = answer.other_prediction;
   const states = answer.vectors.map((_, at) => (at === 0 ? "Embeddings" : `Layer ${at}`));
-  return [h("div", { class: "card", role: "group", "aria-label": "Both texts" }, strip(answer.pieces, 0), strip(answer.other_pieces, 1), h("p", { class: "soft small" }, "Marked pieces differ, or have no partner.")),
+  return [h("div", { class: "card", role: "group", "aria-label": "Both texts" }, strip(answer.pieces, 0), strip(answer.other_pieces, 1), h("p", { class: "soft small" }, "Marked pieces differ or have no counterpart.")),
     first && second && h("section", { class: "apart" }, facts([["Prediction", watched(first)], ["In the first text", amount(first.target, first.probability)], ["In the second", amount(first.target, second.probability), change(first.target, second.probability - first.probability)]]),
       first.distribution.length > 0 && h("div", { class: "cards" }, h("div", { class: "card" }, h("h3", {}, "First text"), predicted(first)), h("div", { class: "card" }, h("h3", {}, "Second text"), predicted(second)))),
     first && !second && h("p", { class: "notice" }, `The prediction for the first text, ${watched(first)}, does not exist for the second.`),
-    !first && h("p", { class: "notice" }, ctx.lacks("predict") ?? `The model predicts nothing for these texts: write ${ctx.model.mask ?? "what its task needs"} in both.`),
-    h("h2", {}, "Where the difference spreads"),
+    !first && h("p", { class: "notice" }, ctx.lacks("predict") ?? `The model predicts nothing for these texts. ${ctx.model.mask ? `Put ${ctx.model.mask} in both` : "Enter texts that fit its task"}.`),
+    h("h2", {}, "How the difference spreads"),
     heat({ title: "Change of each vector by layer", name: "pair-vectors", rows: states, columns: names, value: (row, column) => 1 - answer.vectors[row][column], max: Math.max(0.05, ...answer.vectors.flat().map((one) => 1 - one)),
-      columnName: "piece", caption: "1 − cosine of the two vectors of a piece: 0 is no change." }),
+      columnName: "piece", caption: "1 − cosine of the two vectors of a piece; 0 means no change." }),
     answer.attention_pieces && heat({ title: "Change of attention by layer", name: "pair-attention-pieces", rows: states.slice(1), columns: names, value: (row, column) => answer.attention_pieces[row][column],
-      max: Math.max(0.05, ...answer.attention_pieces.flat()), columnName: "piece that looks", caption: "Total variation between where a piece looks in both texts, mean over heads: 0 is the same, 1 is entirely elsewhere." }),
-    answer.attention && headHeat(answer.attention, { title: "Change of attention by head", name: "pair-attention", caption: "The same, mean over pieces." }),
+      max: Math.max(0.05, ...answer.attention_pieces.flat()), columnName: "attending piece", caption: "Total variation distance between a piece’s attention in the two texts, mean over heads; 0 means equal, 1 means no overlap." }),
+    answer.attention && headHeat(answer.attention, { title: "Change of attention by head", name: "pair-attention", caption: "The same distance, mean over pieces." }),
     h("details", {}, h("summary", {}, "Aligned pieces"), table(["First", "Second", "Same"], answer.aligned.map(([i, j], at) => [answer.pieces.tokens[i].token, answer.other_pieces.tokens[j].token, answer.changed[at] ? "no" : "yes"]), { caption: "Aligned pieces", className: "fit" }))];
 }

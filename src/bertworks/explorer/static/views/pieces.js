@@ -4,7 +4,7 @@ import { tools } from "../export.js";
 import { facts, text, textField } from "../parts.js";
 
 export default { id: "pieces", title: "Pieces", group: "Inside the network", uses: "pieces", inFile: true,
-  about: "What the tokenizer makes of a text: pieces of words with their ids, segments and positions. Rare words split.", show };
+  about: "How the tokenizer splits a text: pieces with their ids, segments and positions. Rare words are split.", show };
 
 const COLUMNS = ["Piece", { text: "Id", number: true }, { text: "Position", number: true }, { text: "Segment", number: true }, "Characters", "Kind"];
 
@@ -21,7 +21,7 @@ function show(root, ctx) {
     const rows = () => pieces.tokens.map((one, at) => [one.token, one.id, one.position, one.segment, one.of ? `${one.start}–${one.end}` : "", kind(one, at, pieces)]);
     clear(results,
       facts([["Pieces", pieces.tokens.length], ["Words", pieces.words.length], ["Split words", split.length], ["Unknown pieces", unknown]]),
-      h("h2", {}, "In the text"), strip(pieces), h("p", { class: "soft small" }, "A frame holds the pieces of one word, with their ids.", pair() && " A line below marks the second segment."),
+      h("h2", {}, "In the text"), strip(pieces), h("p", { class: "soft small" }, "A frame contains the pieces of one word, with their ids.", pair() && " A line below marks the second segment."),
       h("h2", {}, "One by one"), table(COLUMNS, rows().map(([token, ...rest]) => [h("span", { class: "mono" }, token), ...rest]), { caption: "Pieces" }),
       tools("pieces", { csv: () => [COLUMNS.map((one) => one.text ?? one), ...rows()] }),
       calls(ctx, { path: "/explore/pieces", body: { text: given, pair: pair() }, python: `${loading(ctx)}model.tokenizer.encode(${args.join(", ")})`,

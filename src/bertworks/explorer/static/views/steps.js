@@ -5,7 +5,7 @@ import { bars, lineChart } from "../pictures.js";
 import { amount, predicted, shown, subject, watched } from "../parts.js";
 
 export default { id: "steps", title: "From text to answer", group: "Inside the network", uses: "steps", inFile: true,
-  about: "One prediction step by step, with the shapes and the numbers that are really computed.", show };
+  about: "One prediction, step by step, with the computed shapes and numbers.", show };
 
 const shape = (...sizes) => h("span", { class: "shape mono" }, `[${sizes.join(", ")}]`);
 
@@ -53,19 +53,19 @@ function draw(ctx, answer) {
       tools("states", { csv: () => [["layer", "piece", "norm", ...states[0].rows[0].map((_, at) => `number ${at}`)], ...states.flatMap((one) => one.rows.map((row, at) => [one.layer, pieces.tokens[at].token, one.norms[at], ...row]))] }),
       h("div", { class: "cards apart" }, lineChart({ title: `Length of the vector of ${name}`, name: "norms", x: states.map((one) => String(one.layer)), xName: "after layer", low: 0,
         series: [{ name: "norm", values: states.map((one) => one.norms[chosen]) }] }),
-      lineChart({ title: `Similarity of ${name} to itself one layer before`, name: "cosines", x: states.slice(1).map((one) => String(one.layer)), xName: "after layer", high: 1,
+      lineChart({ title: `Similarity of ${name} to its vector one layer before`, name: "cosines", x: states.slice(1).map((one) => String(one.layer)), xName: "after layer", high: 1,
         caption: "Cosine with the vector before the layer: 1 means the same direction.", series: [{ name: "cosine", values: states.slice(1).map((one) => one.cosine[chosen]) }] })));
   }
   follow();
   const step = (number, title, ...content) => h("li", { class: "card" }, h("h2", {}, `${number}. `, title), content);
   let number = 0;
   return h("ol", { class: "steps" },
-    step(++number, ["The text becomes pieces ", shape(count)], h("p", { class: "soft" }, "Choose the piece whose vector is followed below."), roving(strip)),
+    step(++number, ["The text becomes pieces ", shape(count)], h("p", { class: "soft" }, "Choose a piece to follow its vector below."), roving(strip)),
     step(++number, ["Embeddings are looked up and added ", shape(count, width)], sums),
-    step(++number, [`${states.length - 1} layers change it, each looking at all pieces `, shape(count, width)], layers),
-    head && step(++number, ["A head makes logits ", shape(...head.shape)], h("p", { class: "soft" }, `${head.shape.at(-1).toLocaleString("en")} numbers; the largest of them:`),
+    step(++number, [`${states.length - 1} layers transform them, each with attention between all pieces `, shape(count, width)], layers),
+    head && step(++number, ["The head computes logits ", shape(...head.shape)], h("p", { class: "soft" }, `${head.shape.at(-1).toLocaleString("en")} numbers; the largest:`),
       table(["", { text: "Logit", number: true }], head.logits.map((one) => [shown(one.name), fixed(one.logit, 3)]), { caption: "Logits", className: "fit" })),
-    head && head.probabilities.length > 0 && step(++number, ["Softmax makes probabilities ", shape(...head.shape)], bars(head.probabilities.map((one) => ({ text: shown(one.name), value: one.probability })), { caption: "Probabilities" })),
+    head && head.probabilities.length > 0 && step(++number, ["Softmax turns them into probabilities ", shape(...head.shape)], bars(head.probabilities.map((one) => ({ text: shown(one.name), value: one.probability })), { caption: "Probabilities" })),
     prediction && step(++number, `The answer: ${watched(prediction)}, ${amount(prediction.target, prediction.probability)}`, head?.probabilities.length ? null : predicted(prediction)),
-    !head && h("li", { class: "soft" }, "This model has no head: its answers are these vectors."));
+    !head && h("li", { class: "soft" }, "This model has no head: its outputs are these vectors."));
 }

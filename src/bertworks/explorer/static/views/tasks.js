@@ -11,7 +11,7 @@ const lines = (ctx, key, label, fallback, update, rows = 5) => field(label, area
 const single = (ctx, key, label, fallback, update) => field(label, line(ctx.get(key, fallback), typed(ctx, key, fallback, update)));
 const frame = (root, ctx, form, results, update) => (root.append(h("div", { class: "form" }, form), ctx.status, results), update());
 
-export const classify = task({ id: "classify", title: "Classify", uses: "classify", about: "The label of a text, and how sure the model is of each.", show(root, ctx) {
+export const classify = task({ id: "classify", title: "Classify", uses: "classify", about: "The label of a text, and the probability of each label.", show(root, ctx) {
   const results = h("div", {});
   const update = ctx.updating(async (signal) => {
     const [text, pair] = [ctx.get("text", "A fine film."), ctx.get("pair").trim()];
@@ -23,11 +23,11 @@ export const classify = task({ id: "classify", title: "Classify", uses: "classif
     calls(ctx, { path: "/classify", body: { inputs }, python: `${loading(ctx)}model.predict([${pair ? `(${python(text)}, ${python(pair)})` : python(text)}])`, verb: "predict", given: [modelOf(ctx), text], options: pair ? ["--pair", pair] : [] }));
     return shares.length ? `${shares[0][0]}: ${percent(shares[0][1])}.` : "";
   });
-  frame(root, ctx, [textField(ctx, update, { fallback: "A fine film." }), single(ctx, "pair", "Second text (where the model takes pairs)", "", update)], results, update);
+  frame(root, ctx, [textField(ctx, update, { fallback: "A fine film." }), single(ctx, "pair", "Second text (if the model takes pairs)", "", update)], results, update);
 } });
 
 const TAGGED = "Ada Lovelace was born in London.";
-export const tag = task({ id: "tag", title: "Tag", uses: "tag", about: "The tag of every word, and the names that the tags mark.", show(root, ctx) {
+export const tag = task({ id: "tag", title: "Tag", uses: "tag", about: "The tag of every word, and the entities that the tags mark.", show(root, ctx) {
   const results = h("div", {});
   const update = ctx.updating(async (signal) => {
     const text = ctx.get("text", TAGGED);
@@ -51,7 +51,7 @@ export const tag = task({ id: "tag", title: "Tag", uses: "tag", about: "The tag 
 } });
 
 const [ASKED, PASSAGE] = ["Who discovered radium?", "Radium was discovered by Marie and Pierre Curie in 1898. They found it in a mineral from Joachimsthal."];
-export const answer = task({ id: "answer", title: "Answer", uses: "answer", about: "The answer to a question, marked in the passage that holds it; and whether there is one at all.", show(root, ctx) {
+export const answer = task({ id: "answer", title: "Answer", uses: "answer", about: "The answer to a question, marked in the passage; or no answer, if the passage has none.", show(root, ctx) {
   const results = h("div", {});
   let found = null;
   const update = ctx.updating(async (signal) => {
@@ -70,7 +70,7 @@ export const answer = task({ id: "answer", title: "Answer", uses: "answer", abou
     const isAnswered = best && (!none || share <= limit);
     clear(results, h("div", { class: "card" }, h("p", { class: "passage" }, isAnswered ? [cut(passage, 0, best.start), h("mark", {}, cut(passage, best.start, best.end)), cut(passage, best.end)] : passage),
       !isAnswered && h("p", { class: "notice" }, "No answer.")),
-    h("p", { class: "soft small" }, none ? `“No answer” against the best span: ${percent(share)}.` : "“No answer” is not among the best 100."),
+    h("p", { class: "soft small" }, none ? `“No answer” compared with the best span: ${percent(share)}.` : "“No answer” is not among the best 100."),
     none && h("div", { class: "apart" }, slider("“No answer” is predicted above this share", { min: 0, max: 100, value: limit * 100, text: (one) => `${one} %` }, (one) => (ctx.set({ limit: one }), ctx.say(draw())))),
     h("h2", {}, "The best spans"), h("div", { class: "card" }, bars(all.slice(0, 10).map((one) => ({ text: one.answer || "(no answer)", value: one.probability, known: one === best && isAnswered })), { caption: "The best spans", head: "Answer" }),
       tools("answers", { csv: () => [["answer", "start", "end", "probability"], ...all.map((one) => [one.answer, one.start, one.end, one.probability])] })),
@@ -86,29 +86,29 @@ const embed = (ctx, inputs, signal) => ctx.post("/embed", { inputs, normalize: t
 const embedCall = (ctx, inputs) => calls(ctx, { path: "/embed", body: { inputs }, python: `${loading(ctx)}texts = ${python(inputs)}\nmodel.similarity(texts, texts)`, verb: "embed", given: [modelOf(ctx), ...inputs], options: ["--out", "vectors.npy"] });
 
 const SIMILAR = ["A man is playing a guitar.", "Somebody plays an instrument.", "The stock market fell today.", "Shares lost value this morning."].join("\n");
-export const similarity = task({ id: "similarity", title: "Similarity", uses: "similarity", about: "How alike the texts of a list are: the cosines of their vectors.", show(root, ctx) {
+export const similarity = task({ id: "similarity", title: "Similarity", uses: "similarity", about: "How similar the texts of a list are: the cosines of their vectors.", show(root, ctx) {
   const results = h("div", {});
   const update = ctx.updating(async (signal) => {
     const texts = linesOf(ctx.get("texts", SIMILAR));
-    if (texts.length < 2) throw new Error("Write two texts at least, one a line.");
+    if (texts.length < 2) throw new Error("Enter at least two texts, one per line.");
     const vectors = await embed(ctx, texts, signal);
     const values = vectors.map((one) => vectors.map((two) => cosine(one, two)));
     const pairs = texts.flatMap((_, i) => texts.slice(i + 1).map((__, k) => [i, i + 1 + k])).sort((a, b) => values[b[0]][b[1]] - values[a[0]][a[1]]);
     const [i, j] = pairs[0];
     clear(results, heat({ title: "Cosine similarity", name: "similarity", rows: texts.map((text, at) => `${at + 1} ${text}`), columns: texts.map((_, at) => String(at + 1)), value: (row, column) => values[row][column], numbers: true, most: 56, rowName: "text", columnName: "text" }), embedCall(ctx, texts));
-    return `The most alike: ${i + 1} and ${j + 1}, ${fixed(values[i][j])}.`;
+    return `Most similar: ${i + 1} and ${j + 1}, ${fixed(values[i][j])}.`;
   });
-  frame(root, ctx, lines(ctx, "texts", "Texts, one a line", SIMILAR, update), results, update);
+  frame(root, ctx, lines(ctx, "texts", "Texts, one per line", SIMILAR, update), results, update);
 } });
 
 const LIBRARY = ["Photosynthesis turns light into chemical energy.", "The Danube flows into the Black Sea.", "A verb says what somebody does.", "Interest is what one pays for a loan.", "Roots take water from the soil."].join("\n");
-export const search = task({ id: "search", title: "Search", uses: "search", about: "The texts that are nearest in meaning to what you ask, among those that you paste.", show(root, ctx) {
+export const search = task({ id: "search", title: "Search", uses: "search", about: "The pasted texts that are nearest in meaning to your query.", show(root, ctx) {
   const results = h("div", {});
   let [key, vectors] = [null, null];
   const update = ctx.updating(async (signal) => {
     const texts = linesOf(ctx.get("texts", LIBRARY));
     const query = ctx.get("query", "How do plants eat?").trim();
-    if (!texts.length || !query) throw new Error("Write a question, and texts to search in, one a line.");
+    if (!texts.length || !query) throw new Error("Enter a query, and texts to search, one per line.");
     if (key !== texts.join("\n")) {
       vectors = [];
       for (let at = 0; at < texts.length; at += 64) vectors.push(...(await embed(ctx, texts.slice(at, at + 64), signal)));
@@ -116,9 +116,9 @@ export const search = task({ id: "search", title: "Search", uses: "search", abou
     }
     const [asked] = await embed(ctx, [query], signal);
     const ranked = vectors.map((one, at) => ({ text: texts[at], value: cosine(asked, one) })).sort((a, b) => b.value - a.value);
-    clear(results, h("div", { class: "card found" }, bars(ranked.slice(0, 10), { caption: "The nearest texts", head: "Text", measure: "Cosine", format: fixed, max: 1 }), tools("search", { csv: () => [["text", "cosine"], ...ranked.map((one) => [one.text, one.value])] })),
+    clear(results, h("div", { class: "card found" }, bars(ranked.slice(0, 10), { caption: "Nearest texts", head: "Text", measure: "Cosine", format: fixed, max: 1 }), tools("search", { csv: () => [["text", "cosine"], ...ranked.map((one) => [one.text, one.value])] })),
       calls(ctx, { path: "/similarity", body: { inputs: { source_sentence: query, sentences: texts } }, python: `${loading(ctx)}model.similarity(${python(query)}, ${python(texts)})`, lines: { "texts.txt": texts }, verb: "search", given: [modelOf(ctx), "texts.txt", query] }));
     return `The nearest of ${texts.length}: “${ranked[0].text}”`;
   });
-  frame(root, ctx, [single(ctx, "query", "What you look for", "How do plants eat?", update), lines(ctx, "texts", "Texts to search in, one a line", LIBRARY, update, 6)], results, update);
+  frame(root, ctx, [single(ctx, "query", "Query", "How do plants eat?", update), lines(ctx, "texts", "Texts to search, one per line", LIBRARY, update, 6)], results, update);
 } });
