@@ -205,7 +205,9 @@ def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> N
     _fails(bertworks, *start, *model, *train, "patience=2", says="called 'early_stopping'")
     _fails(bertworks, *start, *model, *train, "output_dir=x", says="as --out (in Python: out=)")
     both = ("multi_label=true", "positive_label=a")
-    _fails(bertworks, *start, *model, *train, *both, says="positive_label='a' is for rows of one")
+    _fails(
+        bertworks, *start, *model, *train, *both, says="positive_label='a' needs one label per row"
+    )
     late = ("epochs=2", "unfreeze_epochs=3")
     _fails(bertworks, *start, *model, *train, *late, says="unfreeze_epochs=3 is more than epochs=2")
     grid = (*start, *model, *train, "--dev", world.dev)
@@ -265,7 +267,7 @@ def test_models_that_are_none_or_of_another_task(
 
 def test_a_recipe_says_what_it_needs(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     words = ("pretrain", "adapt", f"data={world.prepared}", *CPU, "--out", tmp_path / "run")
-    _fails(bertworks, *words, says="the setting 'init_checkpoint' (a model to begin as")
+    _fails(bertworks, *words, says="the setting 'init_checkpoint' (model to start from")
     _fails(bertworks, *words, says="Give it as init_checkpoint=VALUE")
     assert not (tmp_path / "run").exists()
 

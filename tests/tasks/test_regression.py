@@ -122,7 +122,7 @@ def test_rare_classes_can_count_for_more():
 
 
 def test_smoothing_is_for_one_label():
-    with pytest.raises(SettingsError, match="label_smoothing is for rows of one label each"):
+    with pytest.raises(SettingsError, match="label_smoothing needs one label per row"):
         ClassificationSettings.parse(
             {
                 "labels": ("x",),

@@ -261,7 +261,7 @@ def test_what_gradual_unfreezing_does_not_come_to_is_said(
         for name in (f"layers.{number}.attention.output.weight" for number in range(3))
     )
     assert [line for line in progress.lines if "gradual" in line] == (
-        [] if says is None else [f"gradual unfreezing: {says} layers come to learn"]
+        [] if says is None else [f"gradual unfreezing reaches only {says} layers"]
     )
     assert learned == (3 - settings.get("freeze_layers", 0) if says is None else int(says[8]))
 
@@ -274,7 +274,7 @@ def test_gradual_unfreezing_counts_in_epochs(model: Model, tmp_path: Path) -> No
     for name in ("embeddings.word_embeddings.weight", "layers.0.attention.output.weight"):
         same = torch.equal(now[f"encoder.{name}"], before[f"encoder.{name}"])
         assert same == name.startswith("embeddings")
-    assert "gradual unfreezing: the top 1 of 1 layers come to learn" in progress.lines
+    assert "gradual unfreezing reaches only the top 1 of 1 layers" in progress.lines
 
 
 def test_one_class_for_all_is_said(model: Model, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_without_dev_the_last_is_kept(model: Model, tmp_path: Path) -> None:
         (
             {"multi_label": True, "positive_label": "yes"},
             SettingsError,
-            "positive_label='yes' is for rows of one label each",
+            "positive_label='yes' needs one label per row",
         ),
         ({"positive_label": "yess"}, SettingsError, "none of the labels 'no', 'yes'"),
         (

@@ -161,7 +161,7 @@ def test_what_the_journal_gives_back_is_the_same_point() -> None:
         ({"learning_rate": "1e-5..1e-4"}, "only a search can draw from"),
         (
             {"lora_rank": [2, 4], "reinitialize_layers": [0, 1]},
-            "lora_rank=2,reinitialize_layers=1: with lora_rank random layers",
+            "lora_rank=2,reinitialize_layers=1: with lora_rank, random layers",
         ),
         ("lora_alpha=8,16", r"lora_alpha=8\.0 does nothing without lora_rank"),
     ],

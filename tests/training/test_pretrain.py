@@ -59,7 +59,7 @@ def test_the_recipe_of_the_model_inside_the_package() -> None:
     ],
 )
 def test_a_beginning_on_neighbours_is_of_fresh_weights(other: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="initial_attention is of fresh weights"):
+    with pytest.raises(SettingsError, match="initial_attention is for new weights"):
         read_recipe(None, data="somewhere", steps=1, initial_attention="neighbours", **other)
 
 
@@ -101,7 +101,7 @@ def test_a_leak_is_taken_where_it_is_asked_for() -> None:
         (["objective=mlm", "model.attention=causal"], r"needs model\.attention=bidirectional"),
         (["objective=causal", "model.attention=bidirectional"], r"needs model\.attention=causal"),
         (["objective=causal"], r"segment-pair with objective=causal: the \[CLS\] of a causal"),
-        (["objective=mlm", "replaced_tokens={}"], "replaced_tokens is for objective="),
+        (["objective=mlm", "replaced_tokens={}"], "replaced_tokens needs objective="),
         ([*CAUSAL, "masking.unit=span"], r"masking\.unit does nothing with objective=causal"),
         (["masking.dupe_factor=5"], r"dupe_factor does nothing without masking\.static=true"),
         (["instances={format: doc-sentences, short_seq_prob: 0.2}"], "short_seq_prob does nothing"),

@@ -61,15 +61,15 @@ FINE_TUNED = "fine-tuned"
 
 
 class FeatureAblationSettings(TaggingOptions):
-    """The rows of the table."""
+    """Rows of the table."""
 
     seeds: tuple[NonNegativeInt, ...] = Field(
-        (0,), min_length=1, description="each row is their mean"
+        (0,), min_length=1, description="random seeds; each row is the mean over them"
     )
-    precision: Precision = Field("auto", description="what the frozen encoder computes in")
+    precision: Precision = Field("auto", description="precision of the frozen encoder")
     probe: TaggingProbeSettings = TaggingProbeSettings()
     finetune: FinetuneSettings | None = Field(
-        FinetuneSettings(), description="of the last row; null leaves it out"
+        FinetuneSettings(), description="fine-tuning of the last row; null leaves it out"
     )
 
     @model_validator(mode="after")

@@ -74,12 +74,14 @@ else:
 
 
 class TableOptions(Settings):
-    """The format of tables, where it is not to be detected."""
+    """Table format, detected if omitted."""
 
-    header: bool | None = Field(None, description="whether files begin with column names")
-    format: TableFormat = Field("auto", description="of files whose name does not say it")
-    encoding: str = Field("utf-8", description="of text, such as latin-1")
-    max_line_bytes: int = Field(MAX_LINE_BYTES, ge=1, description="a longer line is an error")
+    header: bool | None = Field(None, description="the first line has column names")
+    format: TableFormat = Field("auto", description="format of files whose name does not show it")
+    encoding: str = Field("utf-8", description="text encoding, such as latin-1")
+    max_line_bytes: int = Field(
+        MAX_LINE_BYTES, ge=1, description="maximum bytes of a line; a longer one is an error"
+    )
 
     @field_validator("encoding")
     @classmethod

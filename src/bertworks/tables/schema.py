@@ -377,7 +377,7 @@ class Schema:
         """A class of settings: those of `base`, and one for the column of each role."""
         fields: dict[str, Any] = {}
         for role in self.roles:
-            meaning = f"of the {role.shown}; name or number; guessed if left out"
+            meaning = f"column of the {role.shown}, by name or number; detected if omitted"
             fields[role.option] = (str | None, Field(None, description=meaning))
         made: type[SettingsT] = create_model(name, __base__=base, **fields)
         return made

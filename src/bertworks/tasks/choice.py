@@ -101,16 +101,18 @@ def first_number(rows: Rows, label: str, choices: Sequence[str]) -> int:
 class ChoiceOptions(TaskOptions):
     """Columns of multiple choice."""
 
-    prompt_column: str | None = Field(None, description="name or number; guessed if left out")
-    choice_columns: str | None = Field(
-        None, description="names or numbers with commas between, or of one that holds lists"
+    prompt_column: str | None = Field(
+        None, description="column name or number; detected if omitted"
     )
-    label_column: str | None = Field(None, description="name or number; guessed if left out")
+    choice_columns: str | None = Field(
+        None, description="names or numbers, comma-separated, or one column of lists"
+    )
+    label_column: str | None = Field(None, description="column name or number; detected if omitted")
     first_number: Literal[0, 1] | None = Field(
-        None, description="the number of the first choice in tables; found out if left out"
+        None, description="number of the first choice in tables; detected if omitted"
     )
     truncation: Truncation = Field(
-        "longest_first", description="which text is cut where both are too long, or error"
+        "longest_first", description="which text to cut if both are too long, or error"
     )
 
 

@@ -51,7 +51,7 @@ class ClassifyingNetwork(Network):
 class ClassifyingSettings(ColumnSettings):
     """What such a task is, beside its weights."""
 
-    labels: tuple[str, ...] = Field(min_length=2, description="the classes' names, in order")
+    labels: tuple[str, ...] = Field(min_length=2, description="names of the classes, in order")
 
 
 class ClassifyingTask(LabelledTask[ExampleT]):

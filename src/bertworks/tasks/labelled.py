@@ -29,7 +29,7 @@ LABEL = "label"
 
 
 class TaskOptions(TableOptions):
-    """Sequences and the output layer."""
+    """Sequence length and output layer."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -41,8 +41,8 @@ class TaskOptions(TableOptions):
         is_number = isinstance(value, int) and not isinstance(value, bool)
         return str(value) if is_name and is_number else value
 
-    max_seq_length: int = Field(128, ge=4, description="the most tokens of a sequence")
-    dropout: float | None = Field(None, ge=0, lt=1, description="before the output layer")
+    max_seq_length: int = Field(128, ge=4, description="maximum tokens per sequence")
+    dropout: float | None = Field(None, ge=0, lt=1, description="dropout before the output layer")
 
     def shared(self, settings: type[TaskSettings]) -> dict[str, Any]:
         """What the user says that stays with the task: the settings of the same name."""
@@ -61,16 +61,19 @@ class TaskOptions(TableOptions):
 class TaskSettings(Settings):
     """What a task is, beside its weights."""
 
-    max_seq_length: int = Field(128, ge=4, description="the most tokens of a sequence")
+    max_seq_length: int = Field(128, ge=4, description="maximum tokens per sequence")
     dropout: float | None = Field(
-        None, ge=0, lt=1, description="before the output layer; the task's usual, if left out"
+        None,
+        ge=0,
+        lt=1,
+        description="dropout before the output layer; the task's usual one if omitted",
     )
 
 
 class ColumnSettings(TaskSettings):
     """What a task is that has no settings of its own, beside its weights."""
 
-    columns: dict[str, Column] = Field(description="the column of each role")
+    columns: dict[str, Column] = Field(description="column of each role")
 
 
 class LabelledTask(Task[ExampleT]):

@@ -343,7 +343,7 @@ def _check_layers(encoder: Encoder, settings: FinetuneSettings) -> None:
     if frozen + fresh > len(encoder.layers):
         raise SettingsError(
             f"freeze_layers={frozen} and reinitialize_layers={fresh}: of {len(encoder.layers)} "
-            "layers some would be random and never learn"
+            "layers some would be random and never trained"
         )
 
 
