@@ -196,7 +196,7 @@ def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> N
     _fails(bertworks, *start, "--model", world.vocab, *train, says="config.json")
     _fails(bertworks, *start, "--model", world.train, *train, says="is a file")
     paper = (*start, *model, *train, "--grid", "paper")
-    _fails(bertworks, *paper, says="rows of --dev")
+    _fails(bertworks, *paper, says="a grid needs --dev")
     assert "--dev 0.1" in bertworks(*paper).stderr
     early = (*start, *model, *train, "early_stopping=2")
     _fails(bertworks, *early, says="Give dev: a table, or a share of the training rows (--dev 0.1)")
@@ -211,8 +211,8 @@ def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> N
     late = ("epochs=2", "unfreeze_epochs=3")
     _fails(bertworks, *start, *model, *train, *late, says="unfreeze_epochs=3 is more than epochs=2")
     grid = (*start, *model, *train, "--dev", world.dev)
-    _fails(bertworks, *grid, "--seeds", "two", says="seeds=two: no numbers")
-    _fails(bertworks, *grid, "--seeds", "", says="seeds=: no numbers")
+    _fails(bertworks, *grid, "--seeds", "two", says="seeds=two: not numbers")
+    _fails(bertworks, *grid, "--seeds", "", says="seeds=: not numbers")
     _fails(bertworks, *grid, "--seeds", "2", "seed=1", says="Give seeds")
     lab = ("lab", "run", "order", "--out", tmp_path / "run")
     for command in (grid, lab):
@@ -245,13 +245,13 @@ def test_models_that_are_none_or_of_another_task(
     sheet = world.dev.parent / "page.xlsx"
     _fails(
         *(bertworks, "evaluate", world.finetuned, "--data", world.dev, "--report", sheet),
-        says="page.xlsx: a report is a page. Name it .html.",
+        says="page.xlsx: a report is an HTML page. Name it .html.",
     )
     assert not sheet.exists()
     bare = tmp_path / "noext"
     _fails(
         *(bertworks, "explain", world.finetuned, "the river", "--out", bare),
-        says="noext: a report is a page. Name it .html.",
+        says="noext: a report is an HTML page. Name it .html.",
     )
     assert not bare.exists()
     _fails(bertworks, "fill-mask", world.finetuned, "a [MASK]", says="trained for classification")
@@ -451,7 +451,9 @@ def test_little_memory_is_said_before_a_library_ends_the_process(
     assert "warning" not in bertworks("settings", "vocab").output
     monkeypatch.setattr("bertworks.memory.is_little_left", lambda: True)
     says = bertworks("settings", "vocab").stderr
-    assert says.startswith("warning: this process cannot have 256 MB more memory; if it ends")
+    assert says.startswith(
+        "warning: less than 256 MB of memory is available to this process; if it ends"
+    )
 
 
 PanicException = type("PanicException", (BaseException,), {})  # as Rust's libraries raise it
@@ -460,12 +462,12 @@ PanicException = type("PanicException", (BaseException,), {})  # as Rust's libra
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (MemoryError(), "memory is short. Free some, or lower batch_tokens"),
+        (MemoryError(), "out of memory. Free some, or lower batch_tokens"),
         (
             RuntimeError("[enforce] DefaultCPUAllocator:\ncan't allocate 9 bytes"),
             "allocate 9 bytes)",
         ),
-        (PanicException("no thread:\nout of memory"), "memory is short (no thread: out of"),
+        (PanicException("no thread:\nout of memory"), "out of memory (no thread: out of"),
     ],
 )
 def test_memory_that_is_short_is_said_in_a_line(

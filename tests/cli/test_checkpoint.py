@@ -43,7 +43,7 @@ def test_add_tokens(bertworks: Bertworks, world: World, tmp_path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("Zyzzyva\n\nzyzzyvas\n", encoding="utf-8")
     result = bertworks("add-tokens", world.pretrained, words, "--out", tmp_path / "m")
-    assert "2 words, 2 of them in unused places" in result.stdout
+    assert "2 words, 2 of them in unused entries" in result.stdout
     model = bw.load(tmp_path / "m", device="cpu")
     ids = model.tokenizer.piece_ids(["A zyzzyva of zyzzyvas"])[0]
     assert {"zyzzyva", "zyzzyvas"} <= set(model.tokenizer.tokens(ids))

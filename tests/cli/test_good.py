@@ -101,7 +101,7 @@ def test_prepare_again_has_nothing_to_do(bertworks: Bertworks, world: World) -> 
     result = bertworks("prepare", world.corpus, "--tokenizer", world.vocab, "--out", world.prepared)
     assert result.exit_code == 0
     assert "documents   12" in result.stdout
-    assert "nothing left to do" in result.stdout
+    assert "nothing to do" in result.stdout
 
 
 def test_spans_are_masked_as_units(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_glue(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     assert ["RTE", "accuracy", "50.0", "66.4", "70.1"] in [
         line.split() for line in result.stdout.splitlines()
     ]
-    assert "not there: CoLA (no folder)" in result.stdout
+    assert "missing: CoLA (no folder)" in result.stdout
     assert "| RTE | accuracy | 50.0 |" in (out / "glue.md").read_text()
 
 
@@ -291,7 +291,7 @@ def test_a_table_without_names_is_asked_about(
     assert named.stderr == ""
     assert named.stdout.splitlines()[0].startswith("row\tprose\tprediction.label")
     assert bertworks("predict", world.finetuned, "text", "--header").exit_code == 2
-    assert "--pair is for texts" in bertworks(*words, "--pair", "a").stderr
+    assert "--pair is only for texts" in bertworks(*words, "--pair", "a").stderr
 
 
 def test_tokenize_tells_both_texts_apart(bertworks: Bertworks, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_embed_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None
     )
     np.testing.assert_allclose(np.load(out), expected, atol=1e-6)
     again = bertworks(*words, "--layers", "-2,-1", "--pooling", "cls", "--normalize")
-    assert "nothing left to do" in again.stdout
+    assert "nothing to do" in again.stdout
     other = bertworks(*words, "--layers", "-2,-1", "--pooling", "max", "--normalize")
     assert (other.exit_code, other.stdout) == (1, "")
     assert "pooling='cls', not 'max'" in other.stderr

@@ -326,7 +326,7 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
 def _lack(error: BaseException) -> str:
     """Why a run failed for lack of memory."""
     what = str(error).partition("\n")[0]
-    return what if "memory" in what else f"memory is short ({what or type(error).__name__})"
+    return what if "memory" in what else f"out of memory ({what or type(error).__name__})"
 
 
 def do_in_processes(
