@@ -336,7 +336,7 @@ def test_nothing_but_a_model_is_replaced(tmp_path, other):
     path = tmp_path / "m" / other
     path.parent.mkdir(exist_ok=True)
     path.mkdir() if other.endswith("/") else path.write_text("x")
-    with pytest.raises(CheckpointError, match=f"holds '{other.strip('/')}', which is no part"):
+    with pytest.raises(CheckpointError, match=f"holds '{other.strip('/')}', which is not part"):
         model.save(tmp_path / "m")
     assert path.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["m"]

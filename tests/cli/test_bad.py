@@ -133,7 +133,7 @@ def test_encodings_and_formats_are_said_everywhere(
     _fails(bertworks, *words, "--encoding", "latin-17", says="nearest valid name")
     _fails(
         *(bertworks, "predict", world.finetuned, "--data", world.dev, "--out", tmp_path / "a.xlsx"),
-        says="not written as .xlsx. Name it .tsv, .csv or .jsonl",
+        says="cannot be written as .xlsx. Name it .tsv, .csv or .jsonl",
     )
 
 
@@ -220,9 +220,9 @@ def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> N
     twice = ("--grid", "epochs=1", "--grid", "epochs=2")
     _fails(bertworks, *grid, *twice, says="epochs is given twice in the grid")
     _fails(bertworks, *grid, "--grid", "learning_rat=1", says="'learning_rate'")
-    _fails(bertworks, *grid, "--grid", "bigger", says="no grid is called 'bigger'")
+    _fails(bertworks, *grid, "--grid", "bigger", says="unknown grid 'bigger'")
     glue = ("glue", *model, "--data", tmp_path, "--out", tmp_path / "run")
-    _fails(bertworks, *glue, says="none of GLUE's tasks")
+    _fails(bertworks, *glue, says="no GLUE task found")
     _fails(bertworks, *glue, "--tasks", "colla", says="'cola'")
     _fails(bertworks, *glue, "--tasks", "", says="GLUE has no task ''")
     sst2 = ("finetune", "sst2", *CPU, "--out", tmp_path / "run", *model, *train)
@@ -283,7 +283,7 @@ def test_a_model_of_pre_training_is_measured_on_a_corpus(
 ) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("the river\nthe door\n")
-    says = ": the model is pre-trained only, and is measured on what `bertworks prepare` made"
+    says = ": the model is only pre-trained, and is evaluated on the output of `bertworks prepare`"
     for data in (texts, world.dev):
         _fails(bertworks, "evaluate", world.pretrained, "--data", data, says=f"{data}{says}")
 

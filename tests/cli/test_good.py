@@ -142,9 +142,9 @@ def test_a_model_goes_on_with_the_text_and_the_words_of_a_domain(
     words = ("pretrain", "adapt", *own, f"data={data}", *CPU, "--out", tmp_path / "run")
     result = bertworks(*words, f"init_checkpoint={grown}")
     assert result.exit_code == 0, result.output
-    assert "begins as" in result.stderr
+    assert "starts from" in result.stderr
     assert "not used: cls.seq_relationship.bias" in result.stderr
-    assert "begins as" not in bertworks(*words, f"init_checkpoint={grown}").stderr
+    assert "starts from" not in bertworks(*words, f"init_checkpoint={grown}").stderr
     wrong = bertworks(*words[:-1], tmp_path / "other", f"init_checkpoint={world.pretrained}")
     assert wrong.exit_code
     assert "was prepared with another tokenizer" in wrong.stderr.replace("\n", " ")
@@ -285,7 +285,7 @@ def test_a_table_without_names_is_asked_about(
     words = ("predict", world.finetuned, "--data", table)
     result = bertworks(*words)
     assert result.exit_code == 0, result.output
-    assert "'row', 'prose' are taken for data" in result.stderr
+    assert "'row', 'prose' are read as data" in result.stderr
     assert len(result.stdout.splitlines()) == 4
     named = bertworks(*words, "--header")
     assert named.stderr == ""

@@ -43,7 +43,7 @@ def test_parts_of_vectors_are_merged(bertworks: Bertworks, world: World, tmp_pat
     merged, whole = (tmp_path / f"{name}.parquet" for name in ("merged", "whole"))
     assert merged.read_bytes() == whole.read_bytes()
     wrong = bertworks(*words, "--out", tmp_path / "no.npy", "--part", "3/2")
-    assert "error: part='3/2' is no part" in wrong.stderr
+    assert "error: part='3/2' is not valid" in wrong.stderr
 
 
 def test_parts_of_predictions_are_merged(

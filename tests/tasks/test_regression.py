@@ -59,7 +59,7 @@ def test_metrics_by_hand():
 
 @pytest.mark.parametrize("value", ["x", None, math.nan, "inf", True, [1], 10**400])
 def test_what_is_no_number_is_said(value):
-    with pytest.raises(DataError, match=r"f:3: .* \(column 'score'\) is no finite number"):
+    with pytest.raises(DataError, match=r"f:3: .* \(column 'score'\) is not a finite number"):
         regression().example({"text": "a", "score": value}, 0, where="f:3")
 
 

@@ -216,7 +216,7 @@ def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path
 def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Path) -> None:
     short = {"steps": 2, "eval_first": False, "eval_every": 100}
     tiny_run(prepared, tmp_path / "run", **short)
-    with pytest.raises(TrainingError, match="begun with steps=2, not 3"):
+    with pytest.raises(TrainingError, match="started with steps=2, not 3"):
         tiny_run(prepared, tmp_path / "run", **{**short, "steps": 3})
     moved = tmp_path / "moved"
     shutil.copytree(prepared, moved)
@@ -226,7 +226,7 @@ def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Pat
     assert tiny_run(moved, tmp_path / "run", **short).resumed_from == 2
     assert summary.read_bytes() == written
     (moved / "manifest.json").write_text((moved / "manifest.json").read_text() + " ")
-    with pytest.raises(TrainingError, match="begun with other data"):
+    with pytest.raises(TrainingError, match="started with other data"):
         tiny_run(moved, tmp_path / "run", **short)
     with pytest.raises(DataError, match="nowhere"):
         pretrain("tiny", data=str(tmp_path / "nowhere"), out=tmp_path / "other")

@@ -232,12 +232,12 @@ def test_the_headline_says_what_the_run_took(run: Path) -> None:
 def test_each_session_is_told(run: Path) -> None:
     page = _Page(write_report(run).read_text("utf-8"))
     assert f"UTCEventStep2026-01-02 03:04:05start0cpu {NASTY}" in page.words
-    assert "begun 2026-01-02 03:04:05 UTC" in page.words
+    assert "started 2026-01-02 03:04:05 UTC" in page.words
     start = {"event": "start", "at": "2026-01-02T03:04:05+00:00", "cpu": "Xeon"}
     for device, machine in (("cpu", "Xeon"), ("H200", "H200")):
         _write_lines(run / "sessions.jsonl", [{**start, "device": device}])
         words = _Page(write_report(run).read_text("utf-8")).words
-        assert f"begun 2026-01-02 03:04:05 UTC · {machine}\n" in words
+        assert f"started 2026-01-02 03:04:05 UTC · {machine}\n" in words
     note = {"event": "note", "at": "2026-01-02T03:05:06+00:00", "text": "as it is"}
     _write_lines(run / "sessions.jsonl", [note])
     assert "03:05:06noteas it is" in _Page(write_report(run).read_text("utf-8")).words
@@ -278,7 +278,7 @@ def test_an_early_end_is_told(run: Path) -> None:
     why = f"stopped early after step 40 of 90: {NASTY} was best"
     with (run / "journal.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "stop", "step": 40, "why": why}) + "\n")
-    assert f"40 steps · {why} · begun" in _Page(write_report(run).read_text("utf-8")).words
+    assert f"40 steps · {why} · started" in _Page(write_report(run).read_text("utf-8")).words
 
 
 def test_a_grid_is_no_run(run: Path) -> None:
@@ -369,7 +369,7 @@ def test_confusions_of_many_labels_are_a_list(run: Path) -> None:
     labels = [f"label {at}" for at in range(150)]
     cells = [[at, (at + 1) % 150, at + 1] for at in range(150)] + [[7, 7, 8]]
     page = _told(run, confusion={"counted": "rows", "labels": labels, "cells": cells})
-    assert "The commonest of 150 confusions" in page.words
+    assert "The most frequent of 150 confusions" in page.words
     assert "label 149label 0150100.0 %" in page.words
     assert "label 7label 88" not in page.words, "a rare one"
 

@@ -1,4 +1,4 @@
-"""What is said of BERT, tried: `lab`."""
+"""Published claims about BERT, tested: `lab`."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ SYSTEMS: Mapping[str, Changes] = {
 SAYS = """\
 Skip-gram: static vectors. ELMo: two LSTM language models, one from each side, side by side.
 Shallow: the same with attention. ULMFiT: an LSTM language model. OpenAI: a language model with
-attention. BERT: masked words and next sentences. Each is the like of the system it is called
-after, small and alike in everything else; two networks side by side are each as wide as one alone.
+attention. BERT: masked words and next sentences. Each resembles the system it is named after, is
+small, and equals the others in everything else; two networks side by side are as wide as one alone.
 """
 
 ROWS = 1000
@@ -208,8 +208,8 @@ def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
         BertworksError: a run failed.
     """
     if lab.data is None:
-        fix = "Give --data DIR, with wiki/, glue/, trec/, words/ and others (docs/ancestors.md)."
-        raise SettingsError("lab lineage measures on data, and there are none", fix=fix)
+        fix = "Give --data DIR with wiki/, glue/, trec/, words/ and others (docs/ancestors.md)."
+        raise SettingsError("lab lineage needs evaluation data", fix=fix)
     skipped = {
         name: path
         for name, probe in PROBES.items()

@@ -144,9 +144,9 @@ def page(lab: Lab, records: Sequence[Record]) -> str:
         for r in records
     ]
     lines = [
-        "# What is said of BERT, tried here",
+        "# Claims about BERT, tested",
         "",
-        f"Written by `bertworks lab all`. Text: {lab.data or 'docstrings that Python carries'}. "
+        f"Written by `bertworks lab all`. Text: {lab.data or 'docstrings of Python'}. "
         f"Model: {lab.name}. Machine: {machine['cpu']}, {cores}, {machine['device']}; {spent} of "
         "processor time in all.",
         "",

@@ -51,10 +51,10 @@ NEW_SETTINGS = frozenset({"mixer"})
 
 
 class EncoderConfig(Settings):
-    """The geometry, in the names of `config.json`; the defaults are those of BERT-Base.
+    """Geometry of an encoder, with the names of `config.json`; the defaults are BERT-Base's.
 
-    The first group of fields is what people choose. The second distinguishes the families: each
-    family's file under `checkpoints` sets them.
+    Users choose the first group of fields. The second group distinguishes the families: each
+    family's file under `checkpoints` sets it.
 
     Source: paper §3, "Model Architecture", and the original release's `bert_config.json`.
     """
@@ -293,12 +293,12 @@ class EncoderConfig(Settings):
 
     @property
     def max_seqlen(self) -> int:
-        """The most tokens that a sequence may have."""
+        """The maximum number of tokens of a sequence."""
         return self.max_position_embeddings - self.position_offset
 
     @property
     def num_weighted_layers(self) -> int:
-        """How many layers have weights of their own."""
+        """The number of layers with their own weights."""
         groups, layers = self.num_hidden_groups, self.num_hidden_layers
         return layers if groups is None else min(groups, layers)
 
@@ -310,7 +310,7 @@ class EncoderConfig(Settings):
         return tuple(int(number / (layers / groups)) for number in range(layers))
 
     def window(self, layer: int) -> int | None:
-        """The largest distance at which a layer's tokens attend to each other, if it is limited."""
+        """The largest distance between tokens that attend to each other, if it is limited."""
         if self.local_attention is None or layer % self.global_attention_every == 0:
             return None
         return self.local_attention // 2

@@ -110,7 +110,7 @@ class ClassificationSettings(_Shared, TextSettings):
             raise ValueError("two classes have the same name")
         if self.positive_label is not None and self.positive_label not in self.labels:
             raise ValueError(
-                f"positive_label={self.positive_label!r} is none of the labels "
+                f"positive_label={self.positive_label!r} is not one of the labels "
                 + ", ".join(map(repr, self.labels))
             )
         if self.class_weights is not None and len(self.class_weights) != len(self.labels):

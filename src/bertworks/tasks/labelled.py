@@ -77,23 +77,23 @@ class ColumnSettings(TaskSettings):
 
 
 class LabelledTask(Task[ExampleT]):
-    """A task that is learned from labelled rows.
+    """A task that is trained on labelled rows.
 
     Args:
-        tokenizer: the model's.
-        settings: of the class `settings_class`.
+        tokenizer: the model's tokenizer.
+        settings: an instance of `settings_class`.
 
-    A task of a user's needs a `name`, a `schema`, a `network`, `placed_examples`, `collate`,
-    `decode`, an `evaluator` and its `metrics`; where rows have one of several classes,
-    `ClassifyingTask` has most of these. See `examples/own_task.py`.
+    Your own task needs a `name`, a `schema`, a `network`, `placed_examples`, `collate`, `decode`,
+    an `evaluator` and its `metrics`; for rows with one of several classes, `ClassifyingTask` has
+    most of these. See `examples/own_task.py`.
 
     Attributes:
         schema: the columns that are read; by default its settings hold them as `columns`.
-        options: what a user may say of it; if left out, the columns and what all tasks have.
-        settings_class: what it is, beside its weights; by default, which columns it reads.
+        options: settings that a user may give; by default the columns and those of all tasks.
+        settings_class: settings that are saved with the weights; by default the columns it reads.
         teacher_gives: what it can learn from another model in place of labels, if anything.
-        is_guessable: whether always predicting the commonest target is a useful baseline.
-        is_stratified: whether each target has the same share of the rows that are split off.
+        is_guessable: whether always predicting the most frequent target is a useful baseline.
+        is_stratified: whether rows that are split off keep the share of each target.
     """
 
     schema: ClassVar[Schema]

@@ -129,7 +129,7 @@ def _guess_score(
         raise DataError(
             f"the column {name!r} may hold scores of pairs, or classes",
             where=rows.name,
-            fix=f"Say score_column={name}; or loss=in-batch, if every pair belongs together.",
+            fix=f"Give score_column={name}; or loss=in-batch, if every pair belongs together.",
         )
     return None
 
@@ -184,7 +184,7 @@ class _Shared(Settings):
     @model_validator(mode="after")
     def _range_is_one(self) -> Self:
         if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
-            raise ValueError(f"score_range={list(self.score_range)} is no range")
+            raise ValueError(f"score_range={list(self.score_range)} is not a range")
         return self
 
 

@@ -51,7 +51,7 @@ def write_report(run_directory: str | Path) -> Path:
         page.section("Sessions", _sessions(facts)),
         page.section("Settings", page.code(facts.settings)),
     ]
-    footer = "Made by bertworks from the run directory alone."
+    footer = "Made by bertworks, using only the run directory."
     text = page.page(facts.name, _subtitle(facts), filter(None, body), footer)
     files.write(run.report, text)
     return run.report
@@ -98,7 +98,7 @@ def _subtitle(facts: RunFacts) -> list[str]:
     parts = [f"{state} {facts.last_step:,} steps", facts.early_end]
     starts = [line for line in facts.sessions if line["event"] == "start"]
     if starts:
-        parts.append(f"begun {page.moment(starts[0]['at'])} UTC")
+        parts.append(f"started {page.moment(starts[0]['at'])} UTC")
         machine = starts[-1].get("cpu" if starts[-1].get("device") == "cpu" else "device")
         parts.append(str(machine or ""))
     return list(filter(None, parts))

@@ -50,7 +50,7 @@ def _confusion(confusion: Confusion, of: str) -> str:
             for gold, predicted, count in wrong[:MOST_ROWS]
         ]
         columns = ("Gold", "Predicted", confusion.counted.capitalize(), "Of the gold label")
-        said = f"The commonest of {len(wrong):,} confusions; {of}."
+        said = f"The most frequent of {len(wrong):,} confusions; {of}."
         return page.paragraph(said) + page.table(columns, rows, numbers=2)
     counts = {(gold, predicted): count for gold, predicted, count in cells}
     lines = []
