@@ -28,7 +28,7 @@ from bertworks.training.settings import FinetuneSettings, TrainingSettings
 FILE = Path(bertworks.__file__).parent / "keywords.py"
 HEAD = '''"""The settings of public functions as keywords, for editors and type checkers.
 
-Written by `python -m tests.keywords` from the settings' fields; a test sees that it is up to date.
+Written by `python -m tests.keywords` from the settings' fields; a test checks that it is current.
 """
 
 from __future__ import annotations
@@ -38,31 +38,47 @@ from typing import Literal, TypedDict
 '''
 TASKS = [labelled_task(task).options for task in LABELLED]
 KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
-    "TableKeywords": ("What a table's file is.", (), [TableOptions]),
-    "EngineKeywords": ("How rows are run through a network.", (), [inference.EngineSettings]),
-    "RowKeywords": ("Of `predict` and `stream`.", ("TableKeywords", "EngineKeywords"), []),
-    "EvaluateKeywords": ("Of `evaluate`.", ("RowKeywords",), [inference.MeasuredSettings]),
-    "LayerKeywords": ("Which hidden states are taken.", (), [inference.LayerSettings]),
-    "VectorKeywords": ("How texts become vectors.", ("LayerKeywords",), [inference.EmbedSettings]),
-    "EmbedKeywords": ("Of `embed`.", ("RowKeywords", "VectorKeywords"), []),
+    "TableKeywords": ("Format of a table.", (), [TableOptions]),
+    "EngineKeywords": ("Inference.", (), [inference.EngineSettings]),
+    "RowKeywords": ("Settings of `predict` and `stream`.", ("TableKeywords", "EngineKeywords"), []),
+    "EvaluateKeywords": ("Settings of `evaluate`.", ("RowKeywords",), [inference.MeasuredSettings]),
+    "LayerKeywords": ("Hidden states to use.", (), [inference.LayerSettings]),
+    "VectorKeywords": ("Text vectors.", ("LayerKeywords",), [inference.EmbedSettings]),
+    "EmbedKeywords": ("Settings of `embed`.", ("RowKeywords", "VectorKeywords"), []),
     "FeatureKeywords": (
-        "Of `features_to`.",
+        "Settings of `features_to`.",
         ("RowKeywords", "LayerKeywords"),
         [inference.FeatureSettings],
     ),
-    "GenerateKeywords": ("Of `generate`.", ("EngineKeywords",), [inference.GenerateSettings]),
+    "GenerateKeywords": (
+        "Settings of `generate`.",
+        ("EngineKeywords",),
+        [inference.GenerateSettings],
+    ),
     "ProbeKeywords": (
-        "Of `probe`.",
+        "Settings of `probe`.",
         ("TableKeywords", "VectorKeywords"),
         [inference.TextProbeSettings],
     ),
-    "PrepareKeywords": ("Of `prepare`.", (), [PrepareSettings]),
-    "EncoderKeywords": ("The geometry of an encoder.", (), [EncoderConfig]),
-    "TrainingKeywords": ("Of all that trains.", (), [TrainingSettings]),
-    "PretrainKeywords": ("Of `pretrain`.", ("TrainingKeywords",), [PretrainSettings]),
-    "FinetuneKeywords": ("Of `finetune`, for any task.", ("TrainingKeywords",), [FinetuneSettings]),
-    "TaskKeywords": ("Of the package's tasks.", ("FinetuneKeywords", "TableKeywords"), TASKS),
-    "AblationKeywords": ("Of `ablate_features`.", ("TableKeywords",), [FeatureAblationSettings]),
+    "PrepareKeywords": ("Settings of `prepare`.", (), [PrepareSettings]),
+    "EncoderKeywords": ("Geometry of an encoder.", (), [EncoderConfig]),
+    "TrainingKeywords": ("Settings of all training.", (), [TrainingSettings]),
+    "PretrainKeywords": ("Settings of `pretrain`.", ("TrainingKeywords",), [PretrainSettings]),
+    "FinetuneKeywords": (
+        "Settings of `finetune`, for any task.",
+        ("TrainingKeywords",),
+        [FinetuneSettings],
+    ),
+    "TaskKeywords": (
+        "Settings of the package's tasks.",
+        ("FinetuneKeywords", "TableKeywords"),
+        TASKS,
+    ),
+    "AblationKeywords": (
+        "Settings of `ablate_features`.",
+        ("TableKeywords",),
+        [FeatureAblationSettings],
+    ),
 }
 """Each dictionary: its docstring, its bases, and the settings that it has beside theirs."""
 
@@ -91,7 +107,7 @@ def _declared(
             if (group := _name(inner)) not in known:
                 inner_fields = list(inner.model_fields.items())
                 bases_of = ("EncoderKeywords",) if issubclass(inner, EncoderConfig) else ()
-                title_of = f"Of the group `{key}`."
+                title_of = f"Settings of the group `{key}`."
                 yield from _declared(group, title_of, bases_of, inner_fields, known)
         if key not in inherited:
             kinds.setdefault(key, []).append(_kind(info.annotation))

@@ -60,7 +60,7 @@ def test_each_handle_says_what_it_cannot():
     with pytest.raises(bw.BertworksError, match="single texts and pairs cannot be mixed"):
         published_classifier().predict(["a", ("a", "b")])
     for item in (float("nan"), None, ("a", "b", "c"), ()):  # NaN: a gap in a column of pandas
-        with pytest.raises(bw.BertworksError, match="is no text, no pair of texts and no row"):
+        with pytest.raises(bw.BertworksError, match="is neither a text, a pair of texts nor a row"):
             classifier.predict(["a", item])
     bare = bw.Model.fresh(pretrained.encoder.config, pretrained.tokenizer)
     with pytest.raises(bw.BertworksError, match="bare encoder"):

@@ -485,8 +485,8 @@ def test_an_output_is_no_input(tmp_path: Path) -> None:
         (tmp_path / "folder", folder, "whole directory", "is an input"),
         (folder, file, "directory", "contains the input"),
         (tmp_path, file, "whole directory", "contains the input"),
-        (folder / "new", folder, "whole directory", "is inside of the input"),
-        (tmp_path / "folder" / "deep" / "new", folder, "directory", "is inside of the input"),
+        (folder / "new", folder, "whole directory", "is inside the input"),
+        (tmp_path / "folder" / "deep" / "new", folder, "directory", "is inside the input"),
     ]
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for out, given, kind, says in refused:

@@ -59,7 +59,7 @@ def test_a_directory_of_that_name_is_reached_by_a_path(
 def test_whoever_names_no_model_learns_of_it(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such directory") as caught:
         bw.load(tmp_path / "nowhere")
-    assert "mini is a small BERT that the package carries" in str(caught.value)
+    assert "Bundled models: mini, a small BERT" in str(caught.value)
 
 
 def test_mini_sentences_tells_meanings_apart(mini: bw.Model) -> None:

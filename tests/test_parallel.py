@@ -104,5 +104,5 @@ def test_no_process_is_started_for_nothing(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_none() -> None:
-    with pytest.raises(SettingsError, match="on='spark' is no place"):
+    with pytest.raises(SettingsError, match="on='spark' is not valid"):
         list(parallel.map(str, [1], on="spark"))

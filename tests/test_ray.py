@@ -184,7 +184,7 @@ def test_by_the_address_of_a_server(cluster: Any, port: int, tmp_path: Path) -> 
     try:
         found = parallel.map(Work(tmp_path / "loads"), [1, 2, 3], on=f"ray://127.0.0.1:{port}")
         assert list(found) == [2, 4, 6]
-        with pytest.raises(BertworksError, match=r"cannot take .*'elsewhere'\)\. Install on each"):
+        with pytest.raises(BertworksError, match=r"cannot run .*'elsewhere'\)\. Install on each"):
             list(parallel.map(Elsewhere(), [1], on=f"ray://127.0.0.1:{port}"))
     finally:
         ray.shutdown()

@@ -127,7 +127,7 @@ def test_a_whole_cycle_on_s3(bucket: str, tmp_path: Path, monkeypatch: pytest.Mo
     out = f"{bucket}/vectors/of.npy"
     model.embed_to(out, f"{bucket}/tables/rows.jsonl", column="text")
     np.testing.assert_array_equal(np.load(fetched(f"{bucket}/vectors") / "of.npy"), expected)
-    with pytest.raises(OutputError, match=r"of\.npy: is there already"):
+    with pytest.raises(OutputError, match=r"of\.npy: already exists"):
         model.embed_to(out, f"{bucket}/tables/rows.jsonl", column="text")
 
     for missing in (f"{bucket}/nothing", "s3://another-bucket/x"):

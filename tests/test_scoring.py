@@ -155,9 +155,9 @@ QUESTIONS = rows_of({"q0": ["cat"], "q1": ["x"]})
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "answers.json:1: no JSON"),
+        ("{", "answers.json:1: not valid JSON"),
         ("[]", "answers.json: a JSON list, not an object"),
-        ('{"q0": "a", "q0": "b"}', "answers.json: the id 'q0' is there twice"),
+        ('{"q0": "a", "q0": "b"}', "answers.json: the id 'q0' occurs twice"),
         ('{"q0": 5}', "answers.json: expected a text, got int 5 of the question 'q0'"),
         ('{"q0": null}', "expected a text, got NoneType None of the question 'q0'"),
         (
@@ -208,7 +208,7 @@ def test_bad_questions(change, says):
 def test_arguments_are_of_their_task():
     with pytest.raises(SettingsError, match="'taging' cannot be scored"):
         bw.score("taging", [])
-    with pytest.raises(SettingsError, match="predictions: they are missing"):
+    with pytest.raises(SettingsError, match="predictions are missing"):
         bw.score("answering", QUESTIONS)
     with pytest.raises(SettingsError, match="label_column is not for answering"):
         bw.score("answering", QUESTIONS, predictions={}, label_column="x")
@@ -328,7 +328,9 @@ def test_values():
         }
     )
     assert found.breakdown.mistakes[0].error == pytest.approx(max(errors))
-    with pytest.raises(BertworksError, match=r"'nan' \(column 'predicted'\) is no finite number"):
+    with pytest.raises(
+        BertworksError, match=r"'nan' \(column 'predicted'\) is not a finite number"
+    ):
         bw.score("regression", [{"label": 1, "predicted": "nan"}])
 
 

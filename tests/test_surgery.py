@@ -155,7 +155,7 @@ def test_positions_begin_as_copies():
     ids = np.full(100, 104)
     with torch.no_grad():
         assert long.encoder(bw.Packed.from_arrays([ids]).to("cpu")).shape == (100, 48)
-    with pytest.raises(SettingsError, match="has 40 positions already"):
+    with pytest.raises(SettingsError, match="already has 40 positions"):
         extend_positions(model, 40)
 
 
@@ -207,9 +207,9 @@ def test_gpt_gets_pieces_around_its_texts(gpt, tmp_path):
     assert again.tokenizer.fingerprint == framed.tokenizer.fingerprint
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "framed")
     assert theirs("ab", "c")["input_ids"] == pair.input_ids.tolist()
-    with pytest.raises(DataError, match="around texts already"):
+    with pytest.raises(DataError, match="already puts special pieces around texts"):
         add_frame(again)
-    with pytest.raises(DataError, match="around texts already"):
+    with pytest.raises(DataError, match="already puts special pieces around texts"):
         add_frame(tiny())
 
 

@@ -1,4 +1,4 @@
-"""The handle that people hold: a tokenizer, a task and its network, loaded, used, saved as one."""
+"""The public handle: a tokenizer, a task and its network, loaded, used and saved as one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _SAVED_AS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
 
 class BareEncoder(HasEncoder):
-    """An encoder without a task: something to fine-tune, or to take vectors from."""
+    """An encoder without a task, to fine-tune or to embed texts."""
 
     def __init__(self, config: EncoderConfig, *, pooler: bool) -> None:
         super().__init__()
@@ -90,14 +90,13 @@ class Model:
     Args:
         tokenizer: the model's.
         task: what the network was trained for; None for a bare encoder.
-        network: the task's, or a `BareEncoder`.
-        report: what became of each tensor when it was loaded.
-        sentence: how `embed` makes vectors by default; as the task says, if left
-            out.
+        network: the task's network, or a `BareEncoder`.
+        report: how each tensor was used when loading.
+        sentence: how `embed` makes vectors by default; if omitted, as the task defines.
         source: the directory or name it was loaded from.
 
-    Where texts are taken (`predict`, `embed`, …), a string is one text, and `data=` reads a file.
-    Where a table is taken (`evaluate`), a string is a path.
+    In methods that take texts (`predict`, `embed`, …), a string is one text, and `data=` reads a
+    file. In methods that take a table (`evaluate`), a string is a path.
     """
 
     def __init__(
@@ -149,17 +148,17 @@ class Model:
 
     @property
     def encoder(self) -> Encoder:
-        """The bare module: `Packed` in, `[tokens, hidden_size]` out."""
+        """The encoder module: `Packed` in, `[tokens, hidden_size]` out."""
         return self.network.encoder
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers are learned; shared ones count once."""
+        """The number of trainable parameters; shared ones count once."""
         return sum(weight.numel() for weight in self.network.parameters())
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the task's classes or tags, in order; empty where it has none."""
+        """The names of the task's classes or tags, in order; empty if there are none."""
         return () if self.task is None else self.task.labels
 
     def predict(
@@ -173,13 +172,13 @@ class Model:
 
         Args:
             rows: a text (a list of one prediction is returned), texts, pairs of texts, or rows in
-                memory, such as a pandas `DataFrame`; any number, also none.
+                memory, such as a pandas `DataFrame`; any number, including none.
             data: a table instead: a path, or rows in memory (see `tables.reading.Table`).
-            settings: those of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`),
-                and those of `EngineSettings`, such as `precision="bf16"`.
+            settings: settings of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`)
+                and of `EngineSettings`, such as `precision="bf16"`.
 
         Raises:
-            DataError: a row is not one of the task.
+            DataError: a row does not fit the task.
             BertworksError: the model has no task.
         """
         return [answer for _, answer in self.stream(rows, data=data, **settings)]
@@ -191,23 +190,23 @@ class Model:
         data: Table | None = None,
         **settings: Unpack[RowKeywords],
     ) -> NDArray[np.float64]:
-        """The probability of each label for each row, as scikit-learn's classifiers give them.
+        """The probability of each label for each row, as in scikit-learn's classifiers.
 
         Args:
-            rows, data, settings: as `predict` takes them.
+            rows, data, settings: as in `predict`.
 
         Returns:
             float64 `[rows, labels]`; the columns are in the order of `labels`.
 
         Raises:
-            DataError: a row is not one of the task.
+            DataError: a row does not fit the task.
             BertworksError: the model is not a classifier.
         """
         task, _ = self._task_and_network()
         if not isinstance(task, ClassificationTask):
             raise BertworksError(
                 f"the model was trained for {task.name}, not for classification",
-                fix="predict returns what it predicts.",
+                fix="Use predict.",
             )
         found = [
             [answer["probabilities"][label] for label in self.labels]
@@ -222,10 +221,10 @@ class Model:
         data: Table | None = None,
         **settings: Unpack[RowKeywords],
     ) -> Iterator[tuple[Row, Prediction]]:
-        """Each row, as `predict` takes them, with its prediction, as they are read.
+        """Yield each row with its prediction while rows are read; arguments as in `predict`.
 
         Raises:
-            DataError: a row is not one of the task.
+            DataError: a row does not fit the task.
             BertworksError: the model has no task, or was only pre-trained.
         """
         self._check_predicts()
@@ -256,17 +255,18 @@ class Model:
         Args:
             out: the file, its name ending in `.tsv`, `.csv` or `.jsonl`.
             data: a path, or rows in memory (see `tables.reading.Table`).
-            json: write JSON Lines, whatever the name.
+            json: write JSON Lines, whatever the file name.
             part: `I/N`: write only the I-th of N parts of the rows; `merge` puts them together.
             workers, on: how many processes, each with the model, and where; see `parallel.map`.
-            settings: as `predict` takes them.
+            settings: as in `predict`.
 
         Returns:
-            How many rows were written.
+            The number of rows written.
 
         Raises:
-            DataError, BertworksError: as `stream` does.
-            SettingsError: `part` is none; or the task is of a file of yours, which workers lack.
+            DataError, BertworksError: as in `stream`.
+            SettingsError: `part` is not valid; or the task comes from your own file, which workers
+                cannot load.
             OutputError: the file cannot be written, or is being written by another process.
         """
         self._check_predicts()
@@ -309,10 +309,10 @@ class Model:
             )
 
     def _check_workers(self, workers: int | None, on: str | None) -> None:
-        """See that other processes know the task."""
+        """Check that other processes can load the task."""
         if (workers != 1 or on is not None) and is_user_task(self.task):
             raise SettingsError(
-                f"workers do not have the file of the task {type(self.task).__name__}",
+                f"workers cannot load the file of the task {type(self.task).__name__}",
                 fix="Use one process (give it threads), or several with --part I/N.",
             )
 
@@ -325,7 +325,7 @@ class Model:
         return task.for_table(rows, labelled=labelled), network, rows
 
     def _precision(self, asked: InferencePrecision) -> InferencePrecision:
-        """What is computed in; "auto" is what it means here, wherever workers are."""
+        """The precision to use; "auto" is resolved here, also for workers elsewhere."""
         if asked != "auto":
             return asked
         dtype = dtype_of("auto", next(self.network.parameters()).device)
@@ -337,15 +337,15 @@ class Model:
         Args:
             table: a path, or rows in memory: mappings, a pandas `DataFrame`, `(text, label)` pairs
                 or a tuple `(texts, labels)` (see `tables.reading.Table`). For a pre-trained
-                model, a directory that `prepare` made, whose held-out documents are measured.
-            settings: those of `TableOptions`, and those of `EngineSettings`; for a corpus those of
-                `MeasuredSettings`, of which those that are left out are the run's, if the model was
-                loaded from one.
+                model, a directory written by `prepare`, whose held-out documents are used.
+            settings: settings of `TableOptions` and `EngineSettings`; for a corpus also of
+                `MeasuredSettings`, which default to the values of the run that the model was
+                loaded from.
 
         Raises:
-            DataError: a row is not one of the task, or has no answer; or a corpus is not one of the
-                model's.
-            SettingsError: a setting is unknown or impossible, or is for a corpus.
+            DataError: a row does not fit the task, or has no label; or a corpus does not fit the
+                model.
+            SettingsError: a setting is unknown or impossible, or needs a corpus.
             BertworksError: the model has no task, or its metrics need another package.
         """
         task, network = self._task_and_network()
@@ -372,16 +372,16 @@ class Model:
         on: str | None = None,
         **settings: Unpack[EvaluateKeywords],
     ) -> list[Evaluation]:
-        """`evaluate` of each of several tables.
+        """Run `evaluate` on each of several tables.
 
         Args:
-            tables: as `evaluate` takes them; each is read by the process that measures it.
+            tables: as in `evaluate`; each is read by the process that evaluates it.
             workers, on: how many processes, each with the model, and where; see `parallel.map`.
-            settings: as `evaluate` takes them.
+            settings: as in `evaluate`.
 
         Raises:
-            DataError, SettingsError, BertworksError: as `evaluate` does; or the task is of a file
-                of yours, which workers lack.
+            DataError, SettingsError, BertworksError: as in `evaluate`; or the task comes from your
+                own file, which workers cannot load.
         """
         self._check_workers(workers, on)
         settings["precision"] = self._precision(settings.get("precision", "auto"))
@@ -397,22 +397,22 @@ class Model:
         column: str | None = None,
         **settings: Unpack[EmbedKeywords],
     ) -> NDArray[np.float32]:
-        """A vector of each text, in the order of the texts.
+        """One vector per text, in the order of the texts.
 
         Args:
-            texts: a text (an array of one row is returned), or any number, of any mix of lengths.
-            data: a `.txt` file (each line a text) or a table instead.
-            column: the texts' column in a table; found out if left out.
-            settings: those of `EngineSettings`, such as `precision="bf16"`, and of `EmbedSettings`:
-                `pooling` ("mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler",
-                "mean+max"), `layers` (`[-1]`: the last), `combine` ("concat", "sum", "mean"),
-                `normalize`, `max_seq_length`, `prompt`. What is left out is as the model's files
-                say (sentence-transformers'), or else the default. For a table also those of
-                `TableOptions`.
+            texts: a text (an array of one row is returned), or any number of texts of any length.
+            data: a `.txt` file (one text per line) or a table instead.
+            column: the text column of a table; detected if omitted.
+            settings: settings of `EngineSettings`, such as `precision="bf16"`, and of
+                `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt", "weighted-mean",
+                "sep", "pooler", "mean+max"), `layers` (`[-1]`: the last), `combine` ("concat",
+                "sum", "mean"), `normalize`, `max_seq_length`, `prompt`. If omitted, they are read
+                from the model's files (sentence-transformers format), or else take their defaults.
+                For a table also those of `TableOptions`.
 
         Returns:
-            float32 `[texts, width]`; the width is `hidden_size`, or more where several are laid
-            side by side.
+            float32 `[texts, width]`; the width is `hidden_size`, or more if several vectors are
+            concatenated.
 
         Raises:
             DataError: a text cannot be tokenised.
@@ -438,13 +438,13 @@ class Model:
 
         Args:
             texts, others: a text, texts, or vectors that `embed` returned.
-            settings: as `embed` takes them.
+            settings: as in `embed`.
 
         Returns:
             float32 `[texts, others]`.
 
         Raises:
-            DataError, SettingsError: as `embed` does; or the vectors do not have the same width.
+            DataError, SettingsError: as in `embed`; or the vectors do not have the same width.
         """
         one, other = (of_unit_length(self._vectors(part, settings)) for part in (texts, others))
         if one.shape[1] != other.shape[1]:
@@ -472,21 +472,21 @@ class Model:
         progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[EmbedKeywords],
     ) -> WrittenVectors:
-        """Write a vector of each text to a file, in bounded memory; called again, it resumes.
+        """Write one vector per text to a file, in bounded memory; called again, it resumes.
 
         Args:
             out: the file, its name ending in `.npy` or `.parquet`. On another file system,
-                `s3://…`, it is put when it is whole: a run that was stopped begins anew.
-            data: texts, rows, a `.txt` file (each line a text), or a table.
-            column: the texts' column in a table; found out if left out.
+                `s3://…`, it is uploaded when complete: an interrupted run starts again.
+            data: texts, rows, a `.txt` file (one text per line), or a table.
+            column: the text column of a table; detected if omitted.
             part: `I/N`: write only the I-th of N parts of the vectors; `merge` puts them together.
             workers, on: how many processes, each with the model, and where; see `parallel.map`.
-            progress: called with how many rows are done, and how many there are (0: not known).
-            settings: as `embed` takes them.
+            progress: called with the number of rows done, and of all rows (0 if unknown).
+            settings: as in `embed`.
 
         Raises:
-            DataError: a text is none (where a file holds the texts, this is seen before the first
-                vector is made), or the file is of other texts, settings or another model.
+            DataError: a text is not valid (for a file, this is checked before the first vector is
+                computed), or the file has other texts, settings or another model.
             SettingsError: a setting is unknown or impossible.
         """
         options, others = TableOptions.split(settings)
@@ -505,17 +505,17 @@ class Model:
         progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[FeatureKeywords],
     ) -> WrittenVectors:
-        """Write a vector of each token, or of each word, of texts; see `embed_to`.
+        """Write one vector per token or word of the texts; see `embed_to`.
 
         Args:
             out: the file, its name ending in `.parquet`.
-            data, column, part, workers, on, progress: as `embed_to` takes them.
-            settings: those of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
+            data, column, part, workers, on, progress: as in `embed_to`.
+            settings: settings of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
                 "mean"), `layers`, `combine`, `max_seq_length`; and of `EngineSettings` and
                 `TableOptions`.
 
         Raises:
-            DataError: as `embed_to` does.
+            DataError: as in `embed_to`.
             SettingsError: a setting is unknown or impossible.
         """
         options, others = TableOptions.split(settings)
@@ -537,7 +537,7 @@ class Model:
     ) -> WrittenVectors:
         if part is not None and not texts.again:
             raise DataError(
-                "a part is of texts that can be read twice", fix="Give a file, or leave part out."
+                "part= needs texts that can be read twice", fix="Give a file, or leave part out."
             )
         total = sum(1 for _ in texts) if texts.again and part is None else 0
         if made.engine.precision == "auto":
@@ -563,7 +563,7 @@ class Model:
             )
 
     def embedder(self, **settings: Unpack[EmbedKeywords]) -> Embedder:
-        """What `embed` makes vectors with; its arguments are those of `embed`.
+        """The object that computes the vectors of `embed`, with the same settings.
 
         Raises:
             SettingsError: a setting is unknown or impossible.
@@ -576,7 +576,7 @@ class Model:
         return Embedder(self.network, self.tokenizer, how, how)
 
     def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[dict[str, Any]]]:
-        """The likeliest pieces for each `[MASK]` in a text.
+        """The most likely pieces for each `[MASK]` in a text.
 
         Returns:
             A list for each `[MASK]`: `top_k` entries with `token`, `id` and `probability`.
@@ -594,7 +594,7 @@ class Model:
         if not masks:
             mask = self.tokenizer.id_to_token(self.tokenizer.mask_id)
             raise BertworksError(
-                f"there is no {mask} in the text", fix=f"Put {mask} where a word is."
+                f"there is no {mask} in the text", fix=f"Put {mask} in place of a word."
             )
         found: list[list[dict[str, Any]]] = masks
         return found
@@ -605,12 +605,13 @@ class Model:
         """Continue each text.
 
         Args:
-            prompts: one text or several, one token long at least.
-            settings: those of `GenerationSettings`: `max_new_tokens`, `temperature` (0: always the
-                likeliest token), `top_k`, `top_p`, `stop_ids`, `seed`; and of `EngineSettings`.
+            prompts: one text or several, each at least one token long.
+            settings: settings of `GenerationSettings`: `max_new_tokens`, `temperature` (0: always
+                the most likely token), `top_k`, `top_p`, `stop_ids`, `seed`; and of
+                `EngineSettings`.
 
         Returns:
-            The new text alone, for each prompt.
+            Only the new text, for each prompt.
 
         Raises:
             DataError: a prompt is empty or too long.
@@ -646,18 +647,18 @@ class Model:
     ) -> Path:
         """Write the model in the Hugging Face layout; `load` reads it again.
 
-        A model that is there is replaced.
+        An existing model is replaced.
 
         Args:
-            directory: new, empty, or a saved model's.
-            precision: of the weights in the file; bf16 rounds them, to half the bytes; int8 has the
-                layers' matrices in 8-bit numbers with a scale for each row, which no other reader
-                knows, and the rest in bf16.
-            keep_others: keep the files in it that are no part of a saved model, rather than refuse
-                to save there.
+            directory: new, empty, or with a saved model.
+            precision: precision of the saved weights; bf16 rounds them and halves the file; int8
+                stores the layers' matrices as 8-bit numbers with a scale per row, which no other
+                software reads, and the rest in bf16.
+            keep_others: keep files that are not part of a saved model; otherwise, they are an
+                error.
 
         Raises:
-            CheckpointError: the directory holds something else than a saved model.
+            CheckpointError: the directory holds something other than a saved model.
             OutputError: it cannot be written, or is being written by another process.
         """
         task = self.task
@@ -683,16 +684,16 @@ class Model:
         data: Table | Texts | None = None,
         column: str | None = None,
     ) -> None:
-        """Fix the scales of 8-bit numbers by some texts, for `precision="int8"`.
+        """Fix the scales of 8-bit numbers with sample texts, for `precision="int8"`.
 
-        Without it each token's scales are found when it is computed; fixed ones are faster, where
-        the processor multiplies 8-bit numbers (VNNI), with about the same error: measure it. Where
-        they would be much worse, they are found for each token as before. They are saved by
-        `save(precision="int8")`, and hold until weights change. A few hundred texts of the kind
-        that will be read are enough. Other precisions stay as they are.
+        Without calibration, scales are computed for each token. Fixed scales are faster on
+        processors that multiply 8-bit numbers (VNNI), with about the same error: measure it. Where
+        they would be much worse, scales are still computed for each token. Fixed scales are saved
+        by `save(precision="int8")` and hold until weights change. A few hundred texts like those to
+        be read are enough. Other precisions are not affected.
 
         Args:
-            texts, data, column: as `embed` takes them.
+            texts, data, column: as in `embed`.
 
         Raises:
             DataError: there is no text, or one cannot be tokenised.
@@ -705,7 +706,7 @@ class Model:
         calibrate(self.network, run)
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the network."""
+        """Move the network to a device."""
         self.network.to(device)
         return self
 
@@ -727,7 +728,9 @@ class Model:
                 return item
             texts = (item,) if isinstance(item, str) else item
             if not isinstance(texts, list | tuple) or len(texts) not in (1, 2):
-                raise DataError(f"{brief(item)} is no text, no pair of texts and no row of columns")
+                raise DataError(
+                    f"{brief(item)} is neither a text, a pair of texts nor a row of columns"
+                )
             if not sizes:
                 warn_of_file(texts[0])
             sizes.add(len(texts))
@@ -773,21 +776,20 @@ def load(
     """Load a model.
 
     Args:
-        name: a model's directory (the original TensorFlow release's as well), a run's directory,
-            or a name on the Hugging Face hub.
-        task: the class of the model's task, or `path/to/file.py:Class`, where it is not one of this
-            package: nothing is imported because a model's files say so. "encoder" leaves the
-            task and its head out.
-        device: where to put the network.
-        hidden_act: the activation, whatever the files say: the original release's "gelu" was the
-            erf form until February 2019 (`gelu`, what it is read as), the tanh form since
+        name: a model directory (including the original TensorFlow release's), a run directory, or
+            a name on the Hugging Face hub.
+        task: your own task class, or `path/to/file.py:Class`, for a model trained with it; a
+            model's files never cause an import. "encoder" loads neither task nor head.
+        device: device to load the network to.
+        hidden_act: the activation, overriding the files: the original release's "gelu" was the
+            erf form until February 2019 (`gelu`, the default reading), and the tanh form since
             (`gelu_new`).
-        allow_non_finite: load weights that hold NaN or infinity too; `report.non_finite` names the
+        allow_non_finite: also load weights with NaN or infinity; `report.non_finite` names the
             tensors.
 
     Raises:
-        CheckpointError: there is no such model, it is damaged, or of another architecture; or a
-            weight is not finite.
+        CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
+            or a weight is not finite.
     """
     directory = locate(name)
     config, raw = read_config(directory)
@@ -809,9 +811,7 @@ def load(
     if described is not None and task != "encoder":
         found_task = _described_task(described, task, tokenizer, directory)
     elif task is not None and task != "encoder":
-        raise CheckpointError(
-            "does not say that its task is one of yours", where=str(name), fix="Leave task out."
-        )
+        raise CheckpointError("has no custom task", where=str(name), fix="Leave task out.")
     elif task is None:
         pairs = is_cross_encoder(directory, raw)
         try:
@@ -875,8 +875,8 @@ def _described_task(
         raise CheckpointError(
             f"the task {described.task!r} is not one of this package",
             where=where,
-            fix="Name the file that defines it: --task FILE.py:CLASS (load(…, task=…)), or take "
-            'the encoder alone: --task encoder (load(…, task="encoder")).',
+            fix="Name the file that defines it: --task FILE.py:CLASS (load(…, task=…)), or "
+            'load only the encoder: --task encoder (load(…, task="encoder")).',
         )
     kind = task_class(described.task if task is None else task)
     if kind.name != described.task:

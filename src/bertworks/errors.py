@@ -18,12 +18,12 @@ from typing import Any
 
 
 class BertworksError(Exception):
-    """Something a user can mend.
+    """An error that the user can fix.
 
     Args:
         what: what is wrong, as a sentence without a final stop.
         where: the place: file, file and line (`data.tsv:12`), row, or settings key.
-        fix: what to do about it, as a sentence of its own.
+        fix: what to do about it, as a separate sentence.
     """
 
     def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
@@ -46,7 +46,7 @@ class SettingsError(BertworksError):
 
 
 class DataError(BertworksError):
-    """A file or row of data cannot be read as what it should be."""
+    """A file or row of data is not valid."""
 
 
 class LengthError(DataError):

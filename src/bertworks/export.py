@@ -129,7 +129,7 @@ def write_tensorflow(
     family = family_of(config)
     if not family.pools_as_published(config):
         raise CheckpointError(
-            "the original release's classifiers use the first token alone, not "
+            "the original release's classifiers use only the first token, not "
             f"classifier_pooling={config.classifier_pooling}"
         )
     tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))

@@ -52,10 +52,10 @@ class Inspection:
 
 
 def inspect(name: str | Path) -> Inspection:
-    """Load a checkpoint and describe what is in it.
+    """Load a checkpoint and describe its contents.
 
     Args:
-        name: a model's directory, a run's directory, or a name on the Hugging Face hub.
+        name: a model directory, a run directory, or a name on the Hugging Face hub.
 
     Raises:
         CheckpointError: there is no such model, it is damaged, or of another architecture.

@@ -1,6 +1,6 @@
 """The settings of public functions as keywords, for editors and type checkers.
 
-Written by `python -m tests.keywords` from the settings' fields; a test sees that it is up to date.
+Written by `python -m tests.keywords` from the settings' fields; a test checks that it is current.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 
 
 class TableKeywords(TypedDict, total=False):
-    """What a table's file is."""
+    """Format of a table."""
 
     header: bool | None
     format: Literal[
@@ -21,7 +21,7 @@ class TableKeywords(TypedDict, total=False):
 
 
 class EngineKeywords(TypedDict, total=False):
-    """How rows are run through a network."""
+    """Inference."""
 
     batch_tokens: int
     window_rows: int
@@ -30,11 +30,11 @@ class EngineKeywords(TypedDict, total=False):
 
 
 class RowKeywords(TableKeywords, EngineKeywords, total=False):
-    """Of `predict` and `stream`."""
+    """Settings of `predict` and `stream`."""
 
 
 class EvaluateKeywords(RowKeywords, total=False):
-    """Of `evaluate`."""
+    """Settings of `evaluate`."""
 
     documents: int | float
     sequences: int
@@ -43,7 +43,7 @@ class EvaluateKeywords(RowKeywords, total=False):
 
 
 class LayerKeywords(TypedDict, total=False):
-    """Which hidden states are taken."""
+    """Hidden states to use."""
 
     layers: Sequence[int]
     combine: Literal["concat", "sum", "mean"]
@@ -52,7 +52,7 @@ class LayerKeywords(TypedDict, total=False):
 
 
 class VectorKeywords(LayerKeywords, total=False):
-    """How texts become vectors."""
+    """Text vectors."""
 
     pooling: Literal[
         "mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"
@@ -62,18 +62,18 @@ class VectorKeywords(LayerKeywords, total=False):
 
 
 class EmbedKeywords(RowKeywords, VectorKeywords, total=False):
-    """Of `embed`."""
+    """Settings of `embed`."""
 
 
 class FeatureKeywords(RowKeywords, LayerKeywords, total=False):
-    """Of `features_to`."""
+    """Settings of `features_to`."""
 
     of: Literal["tokens", "words"]
     pieces: Literal["first", "mean"]
 
 
 class GenerateKeywords(EngineKeywords, total=False):
-    """Of `generate`."""
+    """Settings of `generate`."""
 
     max_new_tokens: int
     temperature: float
@@ -84,7 +84,7 @@ class GenerateKeywords(EngineKeywords, total=False):
 
 
 class ProbeKeywords(TableKeywords, VectorKeywords, total=False):
-    """Of `probe`."""
+    """Settings of `probe`."""
 
     text_column: str | None
     label_column: str | None
@@ -94,7 +94,7 @@ class ProbeKeywords(TableKeywords, VectorKeywords, total=False):
 
 
 class PrepareKeywords(TypedDict, total=False):
-    """Of `prepare`."""
+    """Settings of `prepare`."""
 
     sentences: Literal["split", "lines"]
     language: str
@@ -104,7 +104,7 @@ class PrepareKeywords(TypedDict, total=False):
 
 
 class EncoderKeywords(TypedDict, total=False):
-    """The geometry of an encoder."""
+    """Geometry of an encoder."""
 
     vocab_size: int
     hidden_size: int
@@ -147,7 +147,7 @@ class EncoderKeywords(TypedDict, total=False):
 
 
 class TrainingKeywords(TypedDict, total=False):
-    """Of all that trains."""
+    """Settings of all training."""
 
     freeze_embeddings: bool
     freeze_layers: int
@@ -183,13 +183,13 @@ class TrainingKeywords(TypedDict, total=False):
 
 
 class ModelKeywords(EncoderKeywords, total=False):
-    """Of the group `model`."""
+    """Settings of the group `model`."""
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None
 
 
 class PhaseKeywords(TypedDict, total=False):
-    """Of the group `phases`."""
+    """Settings of the group `phases`."""
 
     max_seq_length: int
     share: float
@@ -198,7 +198,7 @@ class PhaseKeywords(TypedDict, total=False):
 
 
 class InstanceKeywords(TypedDict, total=False):
-    """Of the group `instances`."""
+    """Settings of the group `instances`."""
 
     format: Literal[
         "segment-pair", "sentence-pair", "sentence-order", "full-sentences", "doc-sentences"
@@ -209,7 +209,7 @@ class InstanceKeywords(TypedDict, total=False):
 
 
 class MaskingKeywords(TypedDict, total=False):
-    """Of the group `masking`."""
+    """Settings of the group `masking`."""
 
     mlm_probability: float
     mask_ratio: float
@@ -225,7 +225,7 @@ class MaskingKeywords(TypedDict, total=False):
 
 
 class HeldOutKeywords(TypedDict, total=False):
-    """Of the group `held_out`."""
+    """Settings of the group `held_out`."""
 
     documents: int | float
     sequences: int
@@ -233,7 +233,7 @@ class HeldOutKeywords(TypedDict, total=False):
 
 
 class DistillationKeywords(TypedDict, total=False):
-    """Of the group `distillation`."""
+    """Settings of the group `distillation`."""
 
     teacher: str
     temperature: float
@@ -244,7 +244,7 @@ class DistillationKeywords(TypedDict, total=False):
 
 
 class ReplacedTokensKeywords(TypedDict, total=False):
-    """Of the group `replaced_tokens`."""
+    """Settings of the group `replaced_tokens`."""
 
     weight: float
     generator_share: float
@@ -252,7 +252,7 @@ class ReplacedTokensKeywords(TypedDict, total=False):
 
 
 class SkipGramKeywords(TypedDict, total=False):
-    """Of the group `skip_gram`."""
+    """Settings of the group `skip_gram`."""
 
     window: int
     negatives: int
@@ -260,7 +260,7 @@ class SkipGramKeywords(TypedDict, total=False):
 
 
 class PretrainKeywords(TrainingKeywords, total=False):
-    """Of `pretrain`."""
+    """Settings of `pretrain`."""
 
     batch_tokens: int | None
     eval_first: bool
@@ -283,7 +283,7 @@ class PretrainKeywords(TrainingKeywords, total=False):
 
 
 class FinetuneKeywords(TrainingKeywords, total=False):
-    """Of `finetune`, for any task."""
+    """Settings of `finetune`, for any task."""
 
     lora_rank: int | None
     lora_alpha: float | None
@@ -302,7 +302,7 @@ class FinetuneKeywords(TrainingKeywords, total=False):
 
 
 class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
-    """Of the package's tasks."""
+    """Settings of the package's tasks."""
 
     max_seq_length: int
     dropout: float | None
@@ -354,7 +354,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
 
 
 class TaggingProbeKeywords(TypedDict, total=False):
-    """Of the group `probe`."""
+    """Settings of the group `probe`."""
 
     lstm_hidden_size: int
     lstm_layers: int
@@ -367,7 +367,7 @@ class TaggingProbeKeywords(TypedDict, total=False):
 
 
 class AblationKeywords(TableKeywords, total=False):
-    """Of `ablate_features`."""
+    """Settings of `ablate_features`."""
 
     max_seq_length: int
     dropout: float | None

@@ -56,7 +56,7 @@ def claim(
     """
     if is_remote(path):
         raise OutputError(
-            "is on another file system, where vectors alone are written",
+            "is on another file system, to which only vectors can be written",
             where=os.fspath(path),
             fix="Write to this machine, and copy it there.",
         )
@@ -66,7 +66,7 @@ def claim(
     check_inputs(path, inputs)
     if target.exists() and target.is_dir() != (kind != "file") and not is_device(path):
         what = "is a directory, not a file" if kind == "file" else "is a file, not a directory"
-        raise OutputError(what, where=os.fspath(path), fix="Give another place for the output.")
+        raise OutputError(what, where=os.fspath(path), fix="Choose another output path.")
     if is_device(path):
         yield
         return
@@ -115,14 +115,14 @@ def check_inputs(path: str | os.PathLike[str], inputs: Iterable[object]) -> None
             continue
         source = Path(given).resolve()
         if source == target or (target.exists() and source.samefile(target)):
-            what = "is an input, which would be lost"
+            what = "is an input, and would be overwritten"
         elif source.is_relative_to(target):
             what = f"contains the input {os.fspath(given)}"
         elif source.is_dir() and target.is_relative_to(source):
-            what = f"is inside of the input {os.fspath(given)}, and would become a part of it"
+            what = f"is inside the input {os.fspath(given)}, and would become part of it"
         else:
             continue
-        raise OutputError(what, where=os.fspath(path), fix="Give another place for the output.")
+        raise OutputError(what, where=os.fspath(path), fix="Choose another output path.")
 
 
 def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tuple[Path, IO[bytes]]:
@@ -163,7 +163,9 @@ def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tup
             handle.close()
             who = _phrase(holder) if holder else "by another process"
             raise OutputError(
-                f"is being written {who}", where=name, fix="Wait for it, or give another place."
+                f"is being written {who}",
+                where=name,
+                fix="Wait for it, or choose another output path.",
             )
         try:
             handle.truncate(0)
@@ -264,7 +266,7 @@ def _show_life(handle: IO[bytes], stop: threading.Event) -> None:
 def _is_touched(path: Path, holder: Mapping[str, Any]) -> bool:
     """Whether the holder of a lock gives a sign of life."""
     warnings.warn(
-        f"{path}: was locked {_phrase(holder)}; looking for {_WATCH:.0f} s whether it still runs",
+        f"{path}: was locked {_phrase(holder)}; checking for {_WATCH:.0f} s whether it still runs",
         BertworksWarning,
         stacklevel=2,
     )

@@ -103,8 +103,8 @@ class Packed(Layout):
         token_type_ids: 0 for segment A, 1 for segment B.
         position_ids: each sequence counts from 0 (the encoder adds a family's offset).
         sequence_row: the row of data that a sequence belongs to.
-        sequence_number: which of its row's sequences it is: the number of a window or of a choice,
-            0 for a query and 1 for its positive.
+        sequence_number: index of the sequence within its row: of a window or a choice; 0 for a
+            query and 1 for its positive.
     """
 
     input_ids: Int64[Array, " tokens"]
@@ -128,7 +128,7 @@ class Packed(Layout):
             input_ids: the ids of each sequence; at least one sequence, none empty.
             token_type_ids: the token types of each sequence; 0 by default.
             rows: the row that each sequence belongs to; 0, 1, 2, … by default.
-            numbers: which of its row's sequences each is; 0 by default.
+            numbers: index of each sequence within its row; 0 by default.
         """
         count = len(input_ids)
         assert count > 0, "a pack holds at least one sequence"
@@ -237,10 +237,10 @@ class Packed(Layout):
 
 @dataclass(frozen=True, eq=False)
 class Padded:
-    """A padded batch, row after row, pad tokens included; for exports alone.
+    """A padded batch, row after row, including pad tokens; used only for exports.
 
-    Engines outside this package take nothing else. An encoder computes the same for its real tokens
-    as for those of a `Packed`.
+    Engines outside this package need padding. For real tokens, an encoder computes the same as for
+    a `Packed`.
 
     Attributes:
         mask: which tokens are real; they are at the front of their row.
@@ -301,14 +301,14 @@ Sequences = Packed | Padded
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What a task's network takes: a pack and the labels of its tokens, sequences or rows.
+    """Input of a task's network: a pack and the labels of its tokens, sequences or rows.
 
     Attributes:
         packed: the sequences.
-        targets: the task's labels and indices, by name; empty where nothing is learned.
+        targets: the task's labels and indices, by name; empty for prediction.
         counts: the number of terms of each loss (masked tokens, rows); known before the network
             runs, so that losses can be normalised over a whole global batch.
-        examples: what it was collated from, where answers or metrics need more than arrays (texts,
+        examples: the collated examples, if predictions or metrics need more than arrays (texts,
             character offsets); never moved to a device.
     """
 

@@ -269,7 +269,7 @@ def _on_ray(
 ) -> Iterator[ResultT]:
     """Placement, retries of what was lost with a node, and the cluster's size are Ray's."""
     if on != "ray" and not on.startswith("ray://"):
-        raise SettingsError(f"on={on!r} is no place", fix="Give ray, or ray://HOST:PORT.")
+        raise SettingsError(f"on={on!r} is not valid", fix="Give ray, or ray://HOST:PORT.")
     ray: Any = need("ray", "ray", f"on={on}")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
     try:
@@ -284,7 +284,7 @@ def _on_ray(
     try:
         shared = [ray.put(function)]  # a list, so that a worker fetches it once, not for every part
     except ImportError as error:  # of a server
-        raise BertworksError(f"Ray cannot take the work ({error})", where=on, fix=missing) from None
+        raise BertworksError(f"Ray cannot run the work ({error})", where=on, fix=missing) from None
     call = ray.remote(_call).options(num_cpus=1, num_gpus=gpus)
     pending: deque[Any] = deque()
 

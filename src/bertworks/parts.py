@@ -34,7 +34,7 @@ class Part:
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
             raise SettingsError(
-                f"part={text!r} is no part",
+                f"part={text!r} is not valid",
                 fix="Give I/N, I from 1 to N: 2/8, the second of eight.",
             )
         return cls(int(found[1]), int(found[2]))
@@ -56,7 +56,7 @@ def in_order(parts: Iterable[tuple[Path, str | None]]) -> list[Path]:
     paths: dict[Part, Path] = {}
     for path, text in parts:
         if not text:
-            raise DataError("is no part", where=str(path), fix="Make parts with --part I/N.")
+            raise DataError("is not a part", where=str(path), fix="Make parts with --part I/N.")
         part = Part.parse(text)
         first = next(iter(paths), part)
         if part.of != first.of:

@@ -53,18 +53,18 @@ def probe(
     device: torch.device | str = "cpu",
     **settings: Unpack[ProbeKeywords],
 ) -> TextProbe:
-    """Learn the classes of texts from a frozen encoder's vectors, by logistic regression.
+    """Train a logistic regression on a frozen encoder's text vectors.
 
     Args:
         model: a `Model`, a directory, or a name on the hub.
-        train: the rows to learn from, as `finetune` takes them for classification: single texts.
-        dev: the rows to measure on.
-        device: where a model that is loaded computes.
-        settings: those of `TextProbeSettings`: `pooling`, `layers`, `combine`, `normalize`,
+        train: training rows, as in `finetune` for classification: single texts.
+        dev: evaluation rows.
+        device: device to run on, for a model that is loaded here.
+        settings: settings of `TextProbeSettings`: `pooling`, `layers`, `combine`, `normalize`,
             `inverse_regularization`, ….
 
     Raises:
-        DataError: a table or a row of it is not what it should be.
+        DataError: a table or one of its rows is not valid.
         SettingsError: a setting is unknown or impossible.
         BertworksError: scikit-learn is not installed.
     """
@@ -78,7 +78,7 @@ def probe(
         raise DataError(
             f"the rows are pairs of texts: {task.columns_text}",
             where=tables[0].name,
-            fix="A probe is of single texts; name one with text_column=NAME.",
+            fix="A probe takes single texts; name one with text_column=NAME.",
         )
     texts, labels = _texts_and_labels(task, tables[0])
     dev_texts, dev_labels = _texts_and_labels(task.for_table(tables[1], labelled=True), tables[1])
@@ -135,9 +135,9 @@ def compare(
     rows = list(given)
     if len(rows) < 4:
         raise DataError(
-            "every fourth row is measured on, and there is none",
+            "every fourth row is used for evaluation, and there is none",
             where=given.name,
-            fix="Give four rows at least.",
+            fix="Give at least four rows.",
         )
     learned = [row for number, row in enumerate(rows, 1) if number % 4]
     train, dev = (replace(given, read=partial(iter, part)) for part in (learned, rows[3::4]))

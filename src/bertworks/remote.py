@@ -126,7 +126,7 @@ def written_here(path: str | os.PathLike[str]) -> Iterator[Path]:
     url = os.fspath(path)
     folder, _, name = url.rpartition("/")
     if remote_files(url):
-        raise OutputError("is there already", where=url, fix="Give another place, or delete it.")
+        raise OutputError("already exists", where=url, fix="Choose another path, or delete it.")
     with tempfile.TemporaryDirectory() as here:
         file = Path(here, name)
         yield file

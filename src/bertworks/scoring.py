@@ -55,30 +55,29 @@ def score(
     prediction_column: str | None = None,
     header: bool | None = None,
 ) -> Evaluation:
-    """Score predictions, as the official scorers of the tasks do.
+    """Score predictions like the official scorers of the tasks.
 
-    Answers are counted by the rules of SQuAD 2.0 if a question has no answer, or if probabilities
-    are given, else by those of 1.1. A question without a prediction scores 0, and how many there
-    are is a remark.
+    Answers are scored by the rules of SQuAD 2.0 if a question has no answer or if probabilities
+    are given, else by those of 1.1. A question without a prediction scores 0; a remark states how
+    many there are.
 
     Args:
-        task: what was predicted: "answering", "tagging", "classification" or "regression".
-        data: the rows with the gold values; but for answering, also with the predicted ones.
-        predictions: of answering: by the question's id the answer, "" for none; or a JSON file.
-        no_answer_probabilities: of answering: by id how probable it is that there is no answer, for
-            the best F1 at any threshold; or a JSON file. Any finite score will do.
-        label_column: the gold labels, values or tags, by name or number; found out if left out.
-        prediction_column: the predicted ones; found out if left out.
-        header: whether the first line of a TSV or CSV file names its columns; found out if None.
+        task: the task: "answering", "tagging", "classification" or "regression".
+        data: rows with gold values and, except for answering, with predictions.
+        predictions: for answering: answers by question id, "" for no answer; or a JSON file.
+        no_answer_probabilities: for answering: the probability of no answer by question id, for
+            the best F1 at any threshold; or a JSON file. Any finite score is allowed.
+        label_column: column of gold labels, values or tags, by name or number; detected if omitted.
+        prediction_column: column of predictions; detected if omitted.
+        header: whether the first line of a TSV or CSV file has column names; detected if None.
 
     Returns:
-        The metrics, and what they are made of.
+        The metrics and their breakdown.
 
     Raises:
-        DataError: a file or a row is not what it should be; an id is missing, unknown or twice
-            there.
-        SettingsError: there is no such task, or an argument is not for it.
-        BertworksError: a package that counts the metrics is not installed.
+        DataError: a file or a row is not valid; an id is missing, unknown or duplicate.
+        SettingsError: there is no such task, or an argument does not apply to it.
+        BertworksError: a package that computes the metrics is not installed.
     """
     if task not in get_args(ScoredTask):
         raise SettingsError(
@@ -92,7 +91,7 @@ def score(
             raise SettingsError(f"{name} is not for {task}: it is {of}", fix="Leave it out.")
     if task == "answering":
         if predictions is None:
-            raise SettingsError("predictions: they are missing", fix="Give ids and their answers.")
+            raise SettingsError("predictions are missing", fix="Give ids and their answers.")
         return _score_answers(read_rows(data, header=header), predictions, no_answer_probabilities)
     named = [name for name in columns.values() if name is not None]
     if task == "tagging":
@@ -198,7 +197,7 @@ def _json_object(path: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise DataError(f"the id {key!r} is there twice", where=path)
+                raise DataError(f"the id {key!r} occurs twice", where=path)
             found[key] = value
         return found
 
@@ -209,9 +208,9 @@ def _json_object(path: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise DataError("not UTF-8", where=path) from None
     except json.JSONDecodeError as error:
-        raise DataError(f"no JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
+        raise DataError(f"not valid JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
     except (RecursionError, ValueError):
-        raise DataError("no JSON that can be read", where=path) from None
+        raise DataError("JSON that cannot be read", where=path) from None
     if not isinstance(value, dict):
         raise DataError(
             f"a JSON {type(value).__name__}, not an object",
@@ -282,7 +281,7 @@ def _check_two(rows: Rows, gold: str, predicted: str) -> None:
     alike = any(word == tag and any(map(str.isalnum, word)) for word, tag in pairs)
     if not alike or (mark_spans(tags) and not mark_spans(words)):
         raise DataError(
-            "its two columns seem to be words and their tags, and nothing is predicted",
+            "its two columns seem to be words and their tags; there are no predictions",
             where=rows.name,
             fix="The last two columns must be the gold and the predicted tags.",
         )
@@ -333,7 +332,10 @@ def _strangers(pairs: Iterable[tuple[str, str]]) -> list[str]:
     if not set(gold).isdisjoint(predicted):
         return []
     labels = f"{some_of(gold)}, predicted {some_of(predicted)}"
-    return [f"gold and predicted labels have none in common: gold {labels}; are these the columns?"]
+    return [
+        f"gold and predicted labels have none in common: gold {labels}; are these the "
+        "right columns?"
+    ]
 
 
 def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:

@@ -60,15 +60,15 @@ class Hit(NamedTuple):
 
 
 class Index:
-    """Texts and their vectors, to be searched. `Index.open` makes one.
+    """A searchable index of texts and their vectors; create it with `Index.open`.
 
     Args:
-        model: what made the vectors.
-        texts: the texts, which are read again when some are found.
+        model: the model that computed the vectors.
+        texts: the texts, which are read again for results.
         vectors: float32 `[texts, width]` of length 1, of the texts that are not blank.
-        cells: where an approximation is kept; nowhere, if left out.
-        cut: how many texts were too long for the model, and cut.
-        settings: those of `EngineSettings`, for queries.
+        cells: file of the approximate index; not kept if omitted.
+        cut: number of texts that were too long for the model and were cut.
+        settings: settings of `EngineSettings`, for queries.
     """
 
     def __init__(
@@ -96,25 +96,25 @@ class Index:
         progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[RowKeywords],
     ) -> Self:
-        """Make vectors of texts, or take those that are in the directory.
+        """Compute the vectors of texts, or reuse those in the directory.
 
         Args:
-            model: its pooling and prompts are those of its files; vectors have length 1. Best is
-                one that was trained for it (`finetune retrieval`, or sentence-transformers).
-            data: texts, rows, a `.txt` file (each line a text), or a table; blank texts are left
+            model: pooling and prompts are read from its files; vectors have length 1. Models
+                trained for retrieval work best (`finetune retrieval`, or sentence-transformers).
+            data: texts, rows, a `.txt` file (one text per line), or a table; blank texts are left
                 out.
-            directory: where vectors are kept, and read from as they are needed; in memory, if left
-                out. One that was stopped half-way is resumed.
-            column: the texts' column in a table; found out if left out.
-            progress: called with how many texts are done, and how many there are.
-            settings: those of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`) and
-                of `EngineSettings`.
+            directory: directory of the vectors, which are read as needed; in memory if omitted. An
+                unfinished one is resumed.
+            column: the text column of a table; detected if omitted.
+            progress: called with the number of texts done, and of all texts.
+            settings: settings of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`)
+                and of `EngineSettings`.
 
         Raises:
-            DataError: there are no texts; what the directory holds is of other texts or another
-                model.
+            DataError: there are no texts; or the directory holds vectors of other texts or of
+                another model.
             OutputError: the directory cannot be written, is being written by another process, or
-                is, contains or lies in an input.
+                is, contains or is inside an input.
         """
         options, others = TableOptions.split(settings)
         engine = EngineSettings.resolve(**others).model_dump(exclude_unset=True)
@@ -168,25 +168,25 @@ class Index:
         candidates: int = 50,
         approximate: bool = False,
     ) -> list[list[Hit]]:
-        """The texts nearest to each query, the best first.
+        """The texts nearest to each query, best first.
 
         Args:
-            queries: one, or any number.
-            top_k: how many texts are wanted of each.
-            rerank: a classifier or a regression of pairs (a cross-encoder), which is asked about
-                each query with each of its candidates, and has the last word.
-            candidates: how many texts the reranker is asked about, or `top_k`, if that is more.
-            approximate: whether Faiss looks at a part of the texts alone, and may miss some.
+            queries: one query, or any number.
+            top_k: number of texts per query.
+            rerank: a classifier or regression model for pairs (a cross-encoder), which scores each
+                query with each of its candidates and sets the final order.
+            candidates: number of texts to rerank; at least `top_k`.
+            approximate: search only part of the texts, with Faiss, which may miss some.
 
         Raises:
-            DataError: a query is too long; or the texts have changed since they were opened.
+            DataError: a query is too long; or the texts have changed since the index was opened.
             SettingsError: `top_k` is less than 1.
             BertworksError: the reranker does not score pairs of texts; or Faiss
                 is not installed.
         """
         queries = [queries] if isinstance(queries, str) else list(queries)
         if top_k < 1:
-            raise SettingsError(f"top_k={top_k}: at least one text must be wanted")
+            raise SettingsError(f"top_k={top_k}: must be at least 1")
         if not queries:
             return []
         relevance = None if rerank is None else _relevance(rerank)
@@ -228,7 +228,7 @@ class Index:
             raise DataError(
                 "has fewer texts than when it was opened",
                 where=self._texts.rows.name,
-                fix="Open it anew.",
+                fix="Open it again.",
             )
         return found
 
@@ -267,7 +267,8 @@ def _relevance(model: Model) -> Callable[[Prediction], float]:
     labels, positive = task.settings.labels, task.settings.positive
     if positive is None or task.settings.multi_label:
         raise BertworksError(
-            f"the reranker does not say which of its labels {', '.join(labels)} is the good one",
+            f"the reranker does not say which of its labels {', '.join(labels)} is the "
+            "positive one",
             fix="Train it with positive_label=NAME.",
         )
     return lambda answer: float(answer["probabilities"][positive])

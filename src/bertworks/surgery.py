@@ -60,7 +60,7 @@ def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model
     """
     definition = model.tokenizer.definition
     if not isinstance(definition, TreeDefinition) or definition.frame != Frame((), (), (), 0):
-        raise DataError("the tokenizer puts special pieces around texts already")
+        raise DataError("the tokenizer already puts special pieces around texts")
     tokenizer = Tokenizer(definition.framed(frame))
     config = model.encoder.config
     known, size = model.tokenizer.vocab_size, max(config.vocab_size, tokenizer.vocab_size)
@@ -215,9 +215,9 @@ def extend_positions(model: Model, positions: int) -> Model:
     """
     config = model.encoder.config
     if config.positions != "learned":
-        raise SettingsError(f"the positions of {config.family!r} are not learned, and have no end")
+        raise SettingsError(f"the positions of {config.family!r} are not learned, and unlimited")
     if positions <= config.max_seqlen:
-        raise SettingsError(f"the model has {config.max_seqlen} positions already")
+        raise SettingsError(f"the model already has {config.max_seqlen} positions")
     offset, length = config.position_offset, config.max_seqlen
     rows = [*range(offset), *(offset + at % length for at in range(positions))]
     changed = {"max_position_embeddings": offset + positions}

@@ -159,5 +159,5 @@ class WordVectors:
 
     def _place(self, word: str) -> int:
         if word not in self._places:
-            raise DataError(f"there is no vector of the word {word!r}")
+            raise DataError(f"there is no vector for the word {word!r}")
         return self._places[word]

@@ -388,7 +388,7 @@ def test_a_bundle_of_more_files_than_there_are(tmp_path: Path) -> None:
             number_field(1, 1) + bytes_field(2, 2 * bytes_field(2, number_field(1, 2**62))),
             "a tensor is too large",
         ),
-        (b"x", bytes_field(1, b"y"), "field 1 holds no number"),
+        (b"x", bytes_field(1, b"y"), "field 1 is not a number"),
     ],
 )
 def test_entries_that_no_bundle_has(tmp_path: Path, name: bytes, row: bytes, says: str) -> None:

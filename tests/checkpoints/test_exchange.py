@@ -225,7 +225,7 @@ def test_prompts_that_cannot_be_followed_are_errors(tmp_path):
     bw.Model(tokenizer, None, network, sentence=SentenceSettings()).save(tmp_path / "m")
     file = tmp_path / "m" / "config_sentence_transformers.json"
     file.write_text(json.dumps({"prompts": {"query": "q: "}, "default_prompt_name": "none"}))
-    with pytest.raises(CheckpointError, match="'none', which is none of the prompts"):
+    with pytest.raises(CheckpointError, match="'none', which is not one of the prompts"):
         bw.load(tmp_path / "m")
     file.write_text(json.dumps({"prompts": {"query": "q: "}}))
     assert bw.load(tmp_path / "m").sentence.prompt("query") == "q: "

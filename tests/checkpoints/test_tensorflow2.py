@@ -43,8 +43,8 @@ def check(directory):
 def test_a_checkpoint_of_objects_gives_what_the_paper_says():
     dropped = check(DIRECTORY).report.dropped
     assert {name.partition("/.")[0]: reason for name, reason in dropped.items()} == {
-        "model/layer_with_weights-0/embeddings": "the optimizer's, which training begins anew",
-        "save_counter": "a counter of the training that is over",
+        "model/layer_with_weights-0/embeddings": "optimizer state, which training starts anew",
+        "save_counter": "a counter of the finished training",
     }
 
 

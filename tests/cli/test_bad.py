@@ -133,7 +133,7 @@ def test_encodings_and_formats_are_said_everywhere(
     _fails(bertworks, *words, "--encoding", "latin-17", says="nearest valid name")
     _fails(
         *(bertworks, "predict", world.finetuned, "--data", world.dev, "--out", tmp_path / "a.xlsx"),
-        says="not written as .xlsx. Name it .tsv, .csv or .jsonl",
+        says="cannot be written as .xlsx. Name it .tsv, .csv or .jsonl",
     )
 
 
@@ -196,7 +196,7 @@ def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> N
     _fails(bertworks, *start, "--model", world.vocab, *train, says="config.json")
     _fails(bertworks, *start, "--model", world.train, *train, says="is a file")
     paper = (*start, *model, *train, "--grid", "paper")
-    _fails(bertworks, *paper, says="rows of --dev")
+    _fails(bertworks, *paper, says="a grid needs --dev")
     assert "--dev 0.1" in bertworks(*paper).stderr
     early = (*start, *model, *train, "early_stopping=2")
     _fails(bertworks, *early, says="Give dev: a table, or a share of the training rows (--dev 0.1)")
@@ -205,12 +205,14 @@ def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> N
     _fails(bertworks, *start, *model, *train, "patience=2", says="called 'early_stopping'")
     _fails(bertworks, *start, *model, *train, "output_dir=x", says="as --out (in Python: out=)")
     both = ("multi_label=true", "positive_label=a")
-    _fails(bertworks, *start, *model, *train, *both, says="positive_label='a' is for rows of one")
+    _fails(
+        bertworks, *start, *model, *train, *both, says="positive_label='a' needs one label per row"
+    )
     late = ("epochs=2", "unfreeze_epochs=3")
     _fails(bertworks, *start, *model, *train, *late, says="unfreeze_epochs=3 is more than epochs=2")
     grid = (*start, *model, *train, "--dev", world.dev)
-    _fails(bertworks, *grid, "--seeds", "two", says="seeds=two: no numbers")
-    _fails(bertworks, *grid, "--seeds", "", says="seeds=: no numbers")
+    _fails(bertworks, *grid, "--seeds", "two", says="seeds=two: not numbers")
+    _fails(bertworks, *grid, "--seeds", "", says="seeds=: not numbers")
     _fails(bertworks, *grid, "--seeds", "2", "seed=1", says="Give seeds")
     lab = ("lab", "run", "order", "--out", tmp_path / "run")
     for command in (grid, lab):
@@ -218,9 +220,9 @@ def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> N
     twice = ("--grid", "epochs=1", "--grid", "epochs=2")
     _fails(bertworks, *grid, *twice, says="epochs is given twice in the grid")
     _fails(bertworks, *grid, "--grid", "learning_rat=1", says="'learning_rate'")
-    _fails(bertworks, *grid, "--grid", "bigger", says="no grid is called 'bigger'")
+    _fails(bertworks, *grid, "--grid", "bigger", says="unknown grid 'bigger'")
     glue = ("glue", *model, "--data", tmp_path, "--out", tmp_path / "run")
-    _fails(bertworks, *glue, says="none of GLUE's tasks")
+    _fails(bertworks, *glue, says="no GLUE task found")
     _fails(bertworks, *glue, "--tasks", "colla", says="'cola'")
     _fails(bertworks, *glue, "--tasks", "", says="GLUE has no task ''")
     sst2 = ("finetune", "sst2", *CPU, "--out", tmp_path / "run", *model, *train)
@@ -243,13 +245,13 @@ def test_models_that_are_none_or_of_another_task(
     sheet = world.dev.parent / "page.xlsx"
     _fails(
         *(bertworks, "evaluate", world.finetuned, "--data", world.dev, "--report", sheet),
-        says="page.xlsx: a report is a page. Name it .html.",
+        says="page.xlsx: a report is an HTML page. Name it .html.",
     )
     assert not sheet.exists()
     bare = tmp_path / "noext"
     _fails(
         *(bertworks, "explain", world.finetuned, "the river", "--out", bare),
-        says="noext: a report is a page. Name it .html.",
+        says="noext: a report is an HTML page. Name it .html.",
     )
     assert not bare.exists()
     _fails(bertworks, "fill-mask", world.finetuned, "a [MASK]", says="trained for classification")
@@ -265,7 +267,7 @@ def test_models_that_are_none_or_of_another_task(
 
 def test_a_recipe_says_what_it_needs(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     words = ("pretrain", "adapt", f"data={world.prepared}", *CPU, "--out", tmp_path / "run")
-    _fails(bertworks, *words, says="the setting 'init_checkpoint' (a model to begin as")
+    _fails(bertworks, *words, says="the setting 'init_checkpoint' (model to start from")
     _fails(bertworks, *words, says="Give it as init_checkpoint=VALUE")
     assert not (tmp_path / "run").exists()
 
@@ -281,7 +283,7 @@ def test_a_model_of_pre_training_is_measured_on_a_corpus(
 ) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("the river\nthe door\n")
-    says = ": the model is pre-trained only, and is measured on what `bertworks prepare` made"
+    says = ": the model is only pre-trained, and is evaluated on the output of `bertworks prepare`"
     for data in (texts, world.dev):
         _fails(bertworks, "evaluate", world.pretrained, "--data", data, says=f"{data}{says}")
 
@@ -449,7 +451,9 @@ def test_little_memory_is_said_before_a_library_ends_the_process(
     assert "warning" not in bertworks("settings", "vocab").output
     monkeypatch.setattr("bertworks.memory.is_little_left", lambda: True)
     says = bertworks("settings", "vocab").stderr
-    assert says.startswith("warning: this process cannot have 256 MB more memory; if it ends")
+    assert says.startswith(
+        "warning: less than 256 MB of memory is available to this process; if it ends"
+    )
 
 
 PanicException = type("PanicException", (BaseException,), {})  # as Rust's libraries raise it
@@ -458,12 +462,12 @@ PanicException = type("PanicException", (BaseException,), {})  # as Rust's libra
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (MemoryError(), "memory is short. Free some, or lower batch_tokens"),
+        (MemoryError(), "out of memory. Free some, or lower batch_tokens"),
         (
             RuntimeError("[enforce] DefaultCPUAllocator:\ncan't allocate 9 bytes"),
             "allocate 9 bytes)",
         ),
-        (PanicException("no thread:\nout of memory"), "memory is short (no thread: out of"),
+        (PanicException("no thread:\nout of memory"), "out of memory (no thread: out of"),
     ],
 )
 def test_memory_that_is_short_is_said_in_a_line(

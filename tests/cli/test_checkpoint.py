@@ -43,7 +43,7 @@ def test_add_tokens(bertworks: Bertworks, world: World, tmp_path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("Zyzzyva\n\nzyzzyvas\n", encoding="utf-8")
     result = bertworks("add-tokens", world.pretrained, words, "--out", tmp_path / "m")
-    assert "2 words, 2 of them in unused places" in result.stdout
+    assert "2 words, 2 of them in unused entries" in result.stdout
     model = bw.load(tmp_path / "m", device="cpu")
     ids = model.tokenizer.piece_ids(["A zyzzyva of zyzzyvas"])[0]
     assert {"zyzzyva", "zyzzyvas"} <= set(model.tokenizer.tokens(ids))
@@ -100,7 +100,7 @@ def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
         (["inspect", tmp_path / "nowhere"], "no such directory"),
         (["convert", world.pretrained, tmp_path / "x", "--to", "onyx"], "onyx"),
         (["convert", world.pretrained, tmp_path, "--to", "tensorflow"], "is not empty"),
-        (["convert", world.pretrained, tmp_path], "holds 'bad.txt', which is no part of a saved"),
+        (["convert", world.pretrained, tmp_path], "holds 'bad.txt', which is not part of a saved"),
         (["shrink", world.pretrained, world.corpus, "--out", tmp_path], "holds 'bad.txt'"),
         (["add-tokens", world.pretrained, tmp_path / "empty.txt", "--out", "m"], "is empty"),
         (
@@ -110,7 +110,7 @@ def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
         (["add-tokens", world.pretrained, tmp_path / "no.txt", "--out", "m"], "No such file"),
         (["shrink", world.pretrained, tmp_path / "no.txt", "--out", "m"], "no such file or folder"),
         (["shrink", world.pretrained, tmp_path / "empty.txt", "--out", "m"], "holds no text"),
-        (["extend", world.pretrained, "--positions", 64, "--out", "m"], "has 64 positions already"),
+        (["extend", world.pretrained, "--positions", 64, "--out", "m"], "already has 64 positions"),
         (["extend", world.pretrained, "--out", "m"], "--positions"),
     ):
         result = bertworks(*words)

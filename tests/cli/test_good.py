@@ -101,7 +101,7 @@ def test_prepare_again_has_nothing_to_do(bertworks: Bertworks, world: World) -> 
     result = bertworks("prepare", world.corpus, "--tokenizer", world.vocab, "--out", world.prepared)
     assert result.exit_code == 0
     assert "documents   12" in result.stdout
-    assert "nothing left to do" in result.stdout
+    assert "nothing to do" in result.stdout
 
 
 def test_spans_are_masked_as_units(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ def test_a_model_goes_on_with_the_text_and_the_words_of_a_domain(
     words = ("pretrain", "adapt", *own, f"data={data}", *CPU, "--out", tmp_path / "run")
     result = bertworks(*words, f"init_checkpoint={grown}")
     assert result.exit_code == 0, result.output
-    assert "begins as" in result.stderr
+    assert "starts from" in result.stderr
     assert "not used: cls.seq_relationship.bias" in result.stderr
-    assert "begins as" not in bertworks(*words, f"init_checkpoint={grown}").stderr
+    assert "starts from" not in bertworks(*words, f"init_checkpoint={grown}").stderr
     wrong = bertworks(*words[:-1], tmp_path / "other", f"init_checkpoint={world.pretrained}")
     assert wrong.exit_code
     assert "was prepared with another tokenizer" in wrong.stderr.replace("\n", " ")
@@ -203,7 +203,7 @@ def test_glue(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     assert ["RTE", "accuracy", "50.0", "66.4", "70.1"] in [
         line.split() for line in result.stdout.splitlines()
     ]
-    assert "not there: CoLA (no folder)" in result.stdout
+    assert "missing: CoLA (no folder)" in result.stdout
     assert "| RTE | accuracy | 50.0 |" in (out / "glue.md").read_text()
 
 
@@ -285,13 +285,13 @@ def test_a_table_without_names_is_asked_about(
     words = ("predict", world.finetuned, "--data", table)
     result = bertworks(*words)
     assert result.exit_code == 0, result.output
-    assert "'row', 'prose' are taken for data" in result.stderr
+    assert "'row', 'prose' are read as data" in result.stderr
     assert len(result.stdout.splitlines()) == 4
     named = bertworks(*words, "--header")
     assert named.stderr == ""
     assert named.stdout.splitlines()[0].startswith("row\tprose\tprediction.label")
     assert bertworks("predict", world.finetuned, "text", "--header").exit_code == 2
-    assert "--pair is for texts" in bertworks(*words, "--pair", "a").stderr
+    assert "--pair is only for texts" in bertworks(*words, "--pair", "a").stderr
 
 
 def test_tokenize_tells_both_texts_apart(bertworks: Bertworks, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_ablate_features(
     changed = [word.replace("probe.epochs=1", "probe.epochs=2") for word in more]
     other = bertworks(*words, *changed, *CPU, "--out", "out")
     assert other.exit_code == 1
-    assert "begun with probe.epochs=1.0, not 2.0" in " ".join(other.stderr.split())
+    assert "started with probe.epochs=1.0, not 2.0" in " ".join(other.stderr.split())
 
 
 def test_a_claim_that_nobody_knows(bertworks: Bertworks) -> None:

@@ -43,7 +43,7 @@ def test_parts_of_vectors_are_merged(bertworks: Bertworks, world: World, tmp_pat
     merged, whole = (tmp_path / f"{name}.parquet" for name in ("merged", "whole"))
     assert merged.read_bytes() == whole.read_bytes()
     wrong = bertworks(*words, "--out", tmp_path / "no.npy", "--part", "3/2")
-    assert "error: part='3/2' is no part" in wrong.stderr
+    assert "error: part='3/2' is not valid" in wrong.stderr
 
 
 def test_parts_of_predictions_are_merged(
@@ -64,7 +64,7 @@ def test_parts_of_predictions_are_merged(
     assert (tmp_path / "merged.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
     alone = bertworks("predict", world.finetuned, "a door", "--part", "1/2")
     assert alone.exit_code == 2
-    assert "--part, --workers and --on are for --data FILE --out FILE." in alone.stderr
+    assert "--part, --workers and --on need --data FILE --out FILE." in alone.stderr
 
 
 def test_several_files_are_measured(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_several_files_are_measured(bertworks: Bertworks, world: World, tmp_path
     assert page.is_file()
     refused = bertworks(*words, "--data", world.train, "--report", page)
     assert refused.exit_code == 2
-    assert "A report is of one file." in refused.stderr
+    assert "--report needs a single --data FILE." in refused.stderr
 
 
 @pytest.mark.long

@@ -111,7 +111,7 @@ def test_tags_and_values(bertworks: Bertworks, tmp_path: Path) -> None:
     ("words", "says"),
     [
         (("tagging", "--data", "x", "--predictions", "p"), "predictions is not for tagging"),
-        (("answering", "--data", "absent.json"), "predictions: they are missing"),
+        (("answering", "--data", "absent.json"), "predictions are missing"),
         (("answering", "--data", "absent.json", "--predictions", "p"), "absent.json: no such file"),
         (("tagging", "--data", "x", "--report", "no/page.html"), "no/page.html: cannot be written"),
     ],

@@ -53,7 +53,7 @@ def test_an_index_is_kept(bertworks: Bertworks, world: World, texts: Path, tmp_p
     file.write_text("another text\n")
     changed = bertworks(*words)
     assert (changed.exit_code, changed.stdout) == (1, "")
-    assert "other texts than these" in changed.stderr
+    assert "started with other texts" in changed.stderr
     assert len(changed.stderr.splitlines()) == 1
 
 

@@ -26,7 +26,7 @@ def test_embed_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None
     )
     np.testing.assert_allclose(np.load(out), expected, atol=1e-6)
     again = bertworks(*words, "--layers", "-2,-1", "--pooling", "cls", "--normalize")
-    assert "nothing left to do" in again.stdout
+    assert "nothing to do" in again.stdout
     other = bertworks(*words, "--layers", "-2,-1", "--pooling", "max", "--normalize")
     assert (other.exit_code, other.stdout) == (1, "")
     assert "pooling='cls', not 'max'" in other.stderr
@@ -66,13 +66,13 @@ def test_features(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     assert table["row"].to_pylist() == [0, 0, 1, 1]
     other = bertworks(*words)
     assert "layers=[-2, -1], not [-1]" in other.stderr
-    assert "are Parquet" in bertworks(*words[:-1], tmp_path / "f.npy").stderr
+    assert "are written as Parquet" in bertworks(*words[:-1], tmp_path / "f.npy").stderr
 
 
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (["text", "--out", "v.txt"], 1, "the name says no format"),
+        (["text", "--out", "v.txt"], 1, "unknown file format"),
         (["text", "--out", "v.npy", "--layers", "last"], 1, "layers.0='last'"),
         (["text", "--out", "v.npy", "--layers", "7"], 1, "there is no layer 7"),
         (["text", "--out", "v.npy", "--pooling", "avg"], 1, "pooling='avg'"),

@@ -46,7 +46,7 @@ def test_the_corpus_loads(root: Path) -> None:
 def test_there_is_nothing_left_to_prepare(root: Path) -> None:
     before = content(root / "prepared")
     command = json.loads((root / "commands.json").read_bytes())["prepared"]
-    assert "nothing left to do" in accepted.invoke(command).output
+    assert "nothing to do" in accepted.invoke(command).output
     assert content(root / "prepared") == before == content(look.DIRECTORY / "prepared")
 
 

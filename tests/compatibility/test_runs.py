@@ -59,7 +59,7 @@ def test_a_student_resumes_with_the_same_labels_only(root: Path) -> None:
     command = json.loads((root / "commands.json").read_bytes())[STUDENT]
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, each_once(command))
     if result.exit_code:
-        assert "the run was begun with other rows for train" in " ".join(result.stderr.split())
+        assert "the run was started with other rows for train" in " ".join(result.stderr.split())
     else:
         expected = json.loads((root / "expected/runs" / f"{STUDENT}.json").read_bytes())
         check_state(expected["state"], look.last_state(root / "runs" / STUDENT))

@@ -120,7 +120,7 @@ def test_what_does_not_belong_together(tokenizer: Tokenizer, text: Path, tmp_pat
         ([one, other, three], f"{other}: does not belong to {one}: sentences was 'split'"),
         ([one, two, letters], f"{letters}: does not belong to {one}: the text has changed"),
         ([of_another, two, three], f"{two}: does not belong to {of_another}: the tokenizer"),
-        ([whole, two, three], f"{whole}: is no part"),
+        ([whole, two, three], f"{whole}: is not a part"),
         ([half, two, three], f"{two}: is part 2/3, and {half} is part 1/2"),
         ([one, tmp_path, three], f"{tmp_path}: no manifest.json here"),
     ):
@@ -146,7 +146,7 @@ def test_a_part_is_no_corpus(tokenizer: Tokenizer, text: Path, tmp_path: Path) -
     with pytest.raises(DataError, match="is part 2/2 of a corpus"):
         Corpus.open(out)
     for wrong in ("0/2", "3/2", "1", "a/b", "1/0", "-1/2"):
-        with pytest.raises(SettingsError, match="is no part"):
+        with pytest.raises(SettingsError, match="is not valid"):
             prepare(text, tokenizer=tokenizer, out=tmp_path / "no", part=wrong)
 
 

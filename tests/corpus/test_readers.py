@@ -302,7 +302,7 @@ def test_parquet_values(tmp_path: Path) -> None:
     for name, message in {
         "broken": "row 2: the value of 'a' is not UTF-8",
         "null": "row 2: the value of 'a' is missing",
-        "two": "no other choice.*'a', 'b'.*--column",
+        "two": "no other candidate.*'a', 'b'.*--column",
     }.items():
         with pytest.raises(DataError, match=message):
             paragraphs(tmp_path / f"{name}.parquet")

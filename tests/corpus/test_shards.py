@@ -57,7 +57,7 @@ def test_tokenizer_travels_with_the_corpus(prepared: Path, tokenizer: Tokenizer)
     Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]).save(
         prepared / "tokenizer"
     )
-    with pytest.raises(CheckpointError, match="did not make the corpus"):
+    with pytest.raises(CheckpointError, match="was prepared with another tokenizer than this one"):
         Corpus.open(prepared).load_tokenizer()
 
 
@@ -93,7 +93,7 @@ def test_flipped_bit_is_found_by_verify(prepared: Path) -> None:
 
 
 def test_bad_manifest(prepared: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no prepared corpus"):
+    with pytest.raises(DataError, match="not a prepared corpus"):
         Corpus.open(tmp_path)
     path = prepared / "manifest.json"
     tree = json.loads(path.read_text())

@@ -182,12 +182,12 @@ def test_spans_move_with_their_paragraphs(text: str, data: st.DataObject) -> Non
         ([[2, 2]], r"\[2, 2\] ends before it begins"),
         ([[0, 3], [2, 4]], r"\[0, 3\] and \[2, 4\] overlap"),
         ([[0, 3], [1, 2]], r"\[0, 3\] and \[1, 2\] overlap"),
-        ([[0, 1.0]], r"\[0, 1\.0\] is no pair of integers.*\[\[start, end\]"),
-        ([[0, True]], r"\[0, True\] is no pair of integers"),
-        ([[0, 1, "entity"]], "is no pair of integers"),
-        ([3, 4], "the span 3 is no pair"),
-        ([{"start": 0, "end": 1}], "no pair of integers"),
-        ("0-3", "'spans' is no list but '0-3'"),
+        ([[0, 1.0]], r"\[0, 1\.0\] is not a pair of integers.*\[\[start, end\]"),
+        ([[0, True]], r"\[0, True\] is not a pair of integers"),
+        ([[0, 1, "entity"]], "is not a pair of integers"),
+        ([3, 4], "the span 3 is not a pair"),
+        ([{"start": 0, "end": 1}], "not a pair of integers"),
+        ("0-3", "'spans' is not a list but '0-3'"),
     ],
 )
 def test_bad_spans(letters: Tokenizer, tmp_path: Path, spans: Any, says: str) -> None:

@@ -34,7 +34,7 @@ def undisturbed(world: World, name: str, folder: Path) -> tuple[dict[str, Any], 
 
 def is_refused(ended: Ended) -> bool:
     """Whether a command says that its output is finished: it was killed after its last renaming."""
-    says = ("is there already", "is not empty", "has a vocab.txt already")
+    says = ("already exists", "is not empty", "already has a vocab.txt")
     return ended.is_one_line() and any(words in ended.said for words in says)
 
 

@@ -117,7 +117,7 @@ def test_every_pooling_against_transformers(minilm, directory):
 
 @pytest.mark.long
 def test_vectors_that_there_are_not(minilm):
-    with pytest.raises(SettingsError, match="last layer alone"):
+    with pytest.raises(SettingsError, match="uses only the last layer"):
         minilm.embed(["a"], pooling="pooler", layers=[-2])
     config = minilm.encoder.config.with_values(num_hidden_layers=1, classifier="tanh")
     bare = bw.Model.fresh(config, minilm.tokenizer)

@@ -89,7 +89,7 @@ def test_texts_do_not_depend_on_each_other(network, monkeypatch):
     several = generate(network, [PROMPTS[0]] * 3, settings, ENGINE)
     assert several[0] == together[0]
     assert several[1] != several[0], "a prompt given again is gone on with in another way"
-    with pytest.raises(SettingsError, match="temperature=1 draws"):
+    with pytest.raises(SettingsError, match="temperature=1 samples"):
         GenerationSettings.parse({"top_p": 0.9})
     narrow = settings.with_values(top_k=1)
     greedy = GenerationSettings(max_new_tokens=10)

@@ -102,7 +102,7 @@ def test_windows_make_no_difference(minilm, tmp_path):
     assert minilm.features_to(one, TEXTS).new == 0
     with pytest.raises(DataError, match="with of='tokens', not 'words'"):
         minilm.features_to(one, TEXTS, of="words")
-    with pytest.raises(DataError, match="are Parquet"):
+    with pytest.raises(DataError, match="are written as Parquet"):
         minilm.features_to(tmp_path / "f.npy", TEXTS)
     with pytest.raises(SettingsError, match="of='chars'"):
         minilm.features_to(tmp_path / "f.parquet", TEXTS, of="chars")

@@ -84,7 +84,7 @@ def test_a_stopped_part_is_resumed(model, kind, tmp_path):
     merged = tmp_path / f"merged{parts[0].suffix}"
     bw.merge(parts, merged)
     assert merged.read_bytes() == (tmp_path / name(kind)).read_bytes()
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="already exists"):
         bw.merge(parts, merged)
 
 
@@ -119,16 +119,16 @@ def test_what_does_not_belong_together(model, tmp_path):
         ([one, two, texts], f"{texts}: does not belong to {one}: of other texts"),
         ([one, two, last], f"{last}: does not belong to {one}: of other texts"),
         ([one, two, more], f"{more}: does not belong to {one}: of other texts"),
-        ([one, two, whole], f"{whole}: is no part"),
+        ([one, two, whole], f"{whole}: is not a part"),
         ([one, half, three], f"{half}: is part 2/2, and {one} is part 1/3"),
-        ([one, no_note, three], f"{no_note}: is no part with its note beside it"),
+        ([one, no_note, three], f"{no_note}: is not a part, or its note is missing"),
     ):
         with pytest.raises(DataError) as error:
             bw.merge(parts, tmp_path / "out.npy")
         assert says in str(error.value)
         assert "\n" not in str(error.value)
     two.write_bytes(two.read_bytes()[:-4])
-    with pytest.raises(DataError, match=r"p2\.npy: has 2,428 bytes, and had 2,432 when"):
+    with pytest.raises(DataError, match=r"p2\.npy: has 2,428 bytes instead of 2,432"):
         bw.merge([one, two, three], tmp_path / "out.npy")
     assert not list(tmp_path.glob("out*"))
 
@@ -139,7 +139,7 @@ def test_a_note_of_no_width(model, tmp_path, width):
     write(model, "parquet", part, part="1/1")
     note = tmp_path / "1.parquet.json"
     note.write_text(json.dumps({**json.loads(note.read_text()), "width": width}))
-    with pytest.raises(DataError, match=r"1\.parquet: is no part with its note beside it"):
+    with pytest.raises(DataError, match=r"1\.parquet: is not a part, or its note is missing"):
         bw.merge([part], tmp_path / "out.parquet")
 
 
@@ -193,14 +193,14 @@ def test_a_flipped_byte_of_what_is_unfinished_is_found(model, kind, tmp_path):
 
 def test_parts_that_cannot_be(model, tmp_path):
     out = tmp_path / "v.npy"
-    with pytest.raises(SettingsError, match="part='2/1' is no part"):
+    with pytest.raises(SettingsError, match="part='2/1' is not valid"):
         write(model, "npy", out, part="2/1")
     with pytest.raises(DataError, match="read twice"):
         write(model, "npy", out, iter(TEXTS), part="1/2")
     write(model, "npy", out, part="1/2")
-    with pytest.raises(DataError, match="was begun as 1/2, not 2/2"):
+    with pytest.raises(DataError, match="was started as 1/2, not 2/2"):
         write(model, "npy", out, part="2/2")
-    with pytest.raises(DataError, match="was begun as 1/2, not no part"):
+    with pytest.raises(DataError, match="was started as 1/2, not no part"):
         write(model, "npy", out)
 
 

@@ -63,7 +63,7 @@ def test_a_finished_file_that_was_cut_is_not_done(model, tmp_path):
     out = tmp_path / "vectors.npy"
     model.embed_to(out, TEXTS)
     out.write_bytes(out.read_bytes()[:-4])
-    with pytest.raises(DataError, match=r"vectors\.npy: has 5,884 bytes, and had 5,888"):
+    with pytest.raises(DataError, match=r"vectors\.npy: has 5,884 bytes instead of 5,888"):
         model.embed_to(out, TEXTS)
 
 
@@ -82,7 +82,7 @@ def test_done_is_done(model, out):
     again = model.embed_to(out, iter(TEXTS), **WINDOW)
     assert (again.rows, again.new) == (30, 0)
     assert out.read_bytes() == before
-    with pytest.raises(DataError, match="finished, with 30 rows, and there are more"):
+    with pytest.raises(DataError, match="finished with 30 rows, but there are more"):
         model.embed_to(out, [*TEXTS, "a"], **WINDOW)
     with pytest.raises(DataError, match="other texts"):
         model.embed_to(out, TEXTS[:-1], **WINDOW)
@@ -168,7 +168,7 @@ def test_a_changed_number_in_a_note_is_found(model, out):
     content = note.read_text()
     for was, now in (('"cut": 0', '"cut": 1'), ('"crc32"', '"crc33"')):
         note.write_text(content.replace(was, now))
-        with pytest.raises(DataError, match=r"\.json: is damaged, or says nothing of vectors"):
+        with pytest.raises(DataError, match=r"\.json: is damaged, or does not describe vectors"):
             model.embed_to(out, TEXTS, **WINDOW)
     tree = json.loads(content)
     del tree["crc32"]  # as earlier releases wrote it
@@ -182,13 +182,13 @@ def test_what_is_another_run(model, out):
     other = tiny()
     other.encoder.embeddings.word_embeddings.weight.data[5] += 1
     for asked, texts, settings, says in (
-        (other, TEXTS, {}, "begun with another model"),
+        (other, TEXTS, {}, "started with another model"),
         (model, TEXTS, {"pooling": "cls"}, "with pooling='mean', not 'cls'"),
         (model, TEXTS, {"layers": [-2]}, r"with layers=\[-1\], not \[-2\]"),
         (model, TEXTS, {"prompt": "a "}, "with prompt='', not 'a '"),
         (model, TEXTS, {"deterministic": True}, "with deterministic=False, not True"),
-        (model, TEXTS[1:], {}, "begun with other texts"),
-        (model, TEXTS[:3], {}, "begun with other texts"),
+        (model, TEXTS[1:], {}, "started with other texts"),
+        (model, TEXTS[:3], {}, "started with other texts"),
     ):
         with pytest.raises(DataError, match=says):
             asked.embed_to(out, texts, **WINDOW, **settings)
@@ -207,21 +207,21 @@ def test_settings_that_earlier_releases_lacked_are_noted_where_they_change_somet
     with_it = out.with_name(f"with-{out.name}")
     with pytest.raises(StopError):
         model.embed_to(with_it, stopped(TEXTS, 9), **WINDOW, **settings)
-    with pytest.raises(DataError, match=f"was begun with {next(iter(settings))}="):
+    with pytest.raises(DataError, match=f"was started with {next(iter(settings))}="):
         model.embed_to(with_it, TEXTS, **WINDOW)
     assert model.embed_to(with_it, TEXTS, **WINDOW, **settings).new == 22
 
 
 def test_what_is_in_the_way(model, out, tmp_path):
     out.write_bytes(b"precious")
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="already exists"):
         model.embed_to(out, TEXTS)
     assert out.read_bytes() == b"precious"
     note = out.with_name(f"{out.name}.json")
     note.write_text('{"mine": 1}')
-    with pytest.raises(DataError, match="says nothing of vectors"):
+    with pytest.raises(DataError, match="does not describe vectors"):
         model.embed_to(out, TEXTS)
-    with pytest.raises(DataError, match=r"\.txt: the name says no format"):
+    with pytest.raises(DataError, match=r"\.txt: unknown file format"):
         model.embed_to(tmp_path / "a.txt", TEXTS)
     with pytest.raises(OutputError, match="cannot be written"):
         model.embed_to(tmp_path / "no" / out.name, TEXTS)
@@ -238,13 +238,13 @@ def test_texts_of_files(model, out, tmp_path):
     model.embed_to(other, table, column="title")
     np.testing.assert_allclose(read(other), expected, atol=1e-6)
     new = out.with_name(f"new{out.suffix}")
-    asked = pytest.warns(BertworksWarning, match="'n', 'title' are taken for data")
+    asked = pytest.warns(BertworksWarning, match="'n', 'title' are read as data")
     with asked, pytest.raises(DataError, match="no column 'titel'"):
         model.embed_to(new, table, column="titel")
     with pytest.raises(DataError, match="lines of text have no columns"):
         model.embed_to(new, lines, column="text")
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
-    with pytest.raises(DataError, match=r"bad\.jsonl:2: .*no text"):
+    with pytest.raises(DataError, match=r"bad\.jsonl:2: .*not a text"):
         model.embed_to(new, tmp_path / "bad.jsonl")
     (tmp_path / "empty.txt").touch()
     for nothing in (tmp_path / "empty.txt", []):

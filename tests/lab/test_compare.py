@@ -54,7 +54,7 @@ def test_the_table_is_opened_as_settings_say_and_named_in_errors(tmp_path: Path)
     file.write_text(file.read_text().replace("\t".join(lines[6].split("\t")[1:]), "a b\t"))
     assert "rows.tsv:8: the label (column 'stars') is empty" in compare(*named)
     file.write_text("\n".join(["n\tsaid\tstars", *lines[:3]]) + "\n")
-    assert "rows.tsv: every fourth row is measured on, and there is none" in compare(*named)
+    assert "rows.tsv: every fourth row is used for evaluation, and there is none" in compare(*named)
     listed = CliRunner().invoke(app, ["lab", "list", "text_column=said"])
     assert "text_column is for lab compare" in listed.output
 
@@ -63,4 +63,4 @@ def test_the_table_is_opened_as_settings_say_and_named_in_errors(tmp_path: Path)
 def test_what_it_needs_is_said(words: list[str]) -> None:
     result = CliRunner().invoke(app, ["lab", "compare", *words])
     assert result.exit_code == 1
-    assert "lab compare takes models, and --data TABLE" in result.output
+    assert "lab compare needs models and --data TABLE" in result.output

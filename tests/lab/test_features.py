@@ -151,7 +151,7 @@ def test_a_mistake_in_the_last_row_costs_no_probe(
     mended = {**SMALL, "finetune": {"epochs": 0.1}}
     assert run(model, tmp_path / "a", **mended).rows[-1].name == "fine-tuned"
     assert made == []
-    with pytest.raises(TrainingError, match=r"begun with finetune\.epochs=0\.1"):
+    with pytest.raises(TrainingError, match=r"started with finetune\.epochs=0\.1"):
         run(model, tmp_path / "a", **{**SMALL, "finetune": {"epochs": 0.2}})
 
 
@@ -159,13 +159,13 @@ def test_a_mistake_in_the_last_row_costs_no_probe(
 def test_another_beginning_is_an_error(model: Model, tmp_path: Path) -> None:
     run(model, tmp_path / "a", **SMALL)
     other = Model.fresh(GEOMETRY, model.tokenizer, seed=1)
-    with pytest.raises(TrainingError, match="the run was begun with model="):
+    with pytest.raises(TrainingError, match="the run was started with model="):
         run(other, tmp_path / "a", **SMALL)
-    with pytest.raises(TrainingError, match="begun with other rows for dev"):
+    with pytest.raises(TrainingError, match="started with other rows for dev"):
         run(model, tmp_path / "a", **{**SMALL, "dev": DEV[:-1]})
-    with pytest.raises(TrainingError, match="begun with other rows for train"):
+    with pytest.raises(TrainingError, match="started with other rows for train"):
         run(model, tmp_path / "a", **{**SMALL, "train": TRAIN[:-1]})
-    with pytest.raises(TrainingError, match=r"begun with probe.epochs=0\.1, not 4"):
+    with pytest.raises(TrainingError, match=r"started with probe.epochs=0\.1, not 4"):
         run(model, tmp_path / "a", **{**SMALL, "probe": FAST["probe"]})
 
 
@@ -177,7 +177,7 @@ def test_another_beginning_is_an_error(model: Model, tmp_path: Path) -> None:
         ({"seeds": [1, 1]}, r"seeds=\[1, 1\]: one is given twice"),
         ({"seeds": []}, "seeds"),
         ({"max_seq_length": 1000}, "max_seq_length=1000 is more than the 32 tokens"),
-        ({"finetune": {"best_metric": "f2"}}, "best_metric='f2' is no metric of this task"),
+        ({"finetune": {"best_metric": "f2"}}, "best_metric='f2' is not a metric of this task"),
         ({"finetune": {"teacher": "m"}}, "teacher=m: tagging takes no teacher"),
     ],
 )

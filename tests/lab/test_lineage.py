@@ -144,7 +144,7 @@ def test_words_alike_in_meaning_and_in_their_vectors(
 
 
 def test_a_lineage_needs_data(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="there are none"):
+    with pytest.raises(SettingsError, match="needs evaluation data"):
         lineage.lineage(Lab(tmp_path / "lab"), 1, [0])
 
 

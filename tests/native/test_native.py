@@ -312,7 +312,7 @@ def test_a_library_of_another_source_is_not_used(tmp_path, monkeypatch):
     other = tmp_path / "other.c"
     other.write_bytes(b"int other;")
     monkeypatch.setattr(library, "SOURCES", [*library.SOURCES, other])
-    with pytest.warns(RuntimeWarning, match=r"other files.*build_native"):
+    with pytest.warns(RuntimeWarning, match=r"other source files.*build_native"):
         assert not has_kernels("bf16")
 
 

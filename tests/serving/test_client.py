@@ -123,7 +123,7 @@ def test_errors_say_which_server_and_what(server: Running, client: Client) -> No
     assert refused.value.status == 413
     with (
         Client(server.url, model="none") as wrong,
-        pytest.raises(ServerError, match="no model is called 'none'"),
+        pytest.raises(ServerError, match="unknown model 'none'"),
     ):
         wrong.info()
     with pytest.raises(DataError, match="got int"):

@@ -47,7 +47,7 @@ def test_conll_is_seen(tmp_path: Path, name: str, blank: str, end: str) -> None:
     assert len(list(rows)) == 10
     assert rows.sample[0]["1"] == ["EU", "rejects", "German", "calls"]
     assert WORDS.find(rows, labelled=True)["tag"] == "2"
-    with pytest.raises(DataError, match=r"lists of words: \['EU', .*Tagging reads these"):
+    with pytest.raises(DataError, match=r"lists of words: \['EU', .*Use them for tagging"):
         find_columns(rows)
 
 
@@ -128,8 +128,8 @@ def test_json_documents(tmp_path: Path) -> None:
             "begins 'A:x this is text number 0'. Its lines seem to be a label, a",
         ),
         ("a.all", LABEL_TEXT, "nor its content shows its format; its first line is 'A:x this is"),
-        ("a.en", "one two\nthree\n", "Say which it is: --format F"),
-        ("a.jsonl", TSV, ":1: no JSON: .*Each line must hold one object"),
+        ("a.en", "one two\nthree\n", "Give --format F"),
+        ("a.jsonl", TSV, ":1: not valid JSON: .*Each line must hold one object"),
         ("a.tsv", "x" * 10_000_000, "begins 'x{60}'….*Are its fields separated by something"),
     ],
 )

@@ -180,13 +180,13 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
             "text,label\na,x\nb,y\n",
             ": its fields seem to be separated by ','. --format csv",
         ),
-        ("a.tsv", "text\tlabel\ra\tx\rb\ty\r", ": its lines end with carriage returns alone"),
-        ("a.conllu", "_\ta" + "\t_" * 8, ":1: the id '_' is no word's"),
-        ("a.jsonl", '{"text": "x"}\n{"text": \n', ":2: no JSON"),
+        ("a.tsv", "text\tlabel\ra\tx\rb\ty\r", ": its lines end only with carriage returns"),
+        ("a.conllu", "_\ta" + "\t_" * 8, ":1: the id '_' is not the id of a word"),
+        ("a.jsonl", '{"text": "x"}\n{"text": \n', ":2: not valid JSON"),
         ("a.jsonl", '{"text": "x"}\n["y"]\n', ":2: a JSON list, not an object"),
-        ("a.jsonl", "[" * 100_000, ":1: no JSON"),
+        ("a.jsonl", "[" * 100_000, ":1: JSON that cannot be read"),
         ("a.jsonl", "\n", ": the file is empty"),
-        ("a.jsonl", '{"label": ' + "9" * 5000 + "}", ":1: no JSON that can be read: a number"),
+        ("a.jsonl", '{"label": ' + "9" * 5000 + "}", ":1: JSON that cannot be read: a number"),
         ("a.parquet", "no parquet", ": cannot be read as Parquet"),
         ("a.tsv.gz", "no gzip", ": cannot be read"),
         ("a.xlsx", "x", ": neither its suffix '.xlsx' nor its content shows its format; its first"),
@@ -223,7 +223,7 @@ def test_a_first_line_that_may_be_names_is_told(
     tmp_path: Path, lines: list[str], asked: bool
 ) -> None:
     path = write(tmp_path / "a.tsv", "\n".join(lines) + "\n")
-    warned = pytest.warns(BertworksWarning, match=r"a\.tsv:1: .* are taken for data")
+    warned = pytest.warns(BertworksWarning, match=r"a\.tsv:1: .* are read as data")
     with warned if asked else contextlib.nullcontext():
         rows = read_rows(path)
     if asked:
@@ -259,7 +259,7 @@ def test_signs_in_texts_part_no_fields(tmp_path: Path, lines: list[str]) -> None
 
 def test_missing_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.tsv")
-    with pytest.raises(DataError, match="a pipe, and a table is read more than once"):
+    with pytest.raises(DataError, match="a pipe, but tables are read more than once"):
         read_rows(tmp_path / "pipe.tsv")
     with pytest.raises(DataError, match="no such file"):
         read_rows(tmp_path / "none.tsv")
@@ -331,7 +331,7 @@ def test_what_is_written_is_read_again(
 @pytest.mark.parametrize("header", [True, False])
 def test_a_header_is_for_lines_of_fields(tmp_path: Path, header: bool) -> None:
     file = write(tmp_path / "a.jsonl", '{"text": "a", "label": "b"}\n')
-    said = f"a.jsonl: header={str(header).lower()} is for tsv and csv; jsonl has no line of names"
+    said = f"a.jsonl: header={str(header).lower()} is for tsv and csv; jsonl has no header line"
     with pytest.raises(DataError, match=said):
         read_rows(file, header=header)
     assert len(list(read_rows(file))) == 1

@@ -483,12 +483,12 @@ def test_bad_rows(values, says):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "a.json:1: no JSON"),
+        ("{", "a.json:1: not valid JSON"),
         ("[\n1]", "a.json, row 1: a JSON int, not an object"),
-        ('{"data": 3}', "there is no list 'data', as SQuAD"),
-        ('{"paragraphs": []}', "there is no list 'data', as SQuAD"),
+        ('{"data": 3}', "there is no list 'data', as in SQuAD"),
+        ('{"paragraphs": []}', "there is no list 'data', as in SQuAD"),
         (" \n\n", "the file is empty"),
-        ('{"data":\n' + "[" * 10**5, "no JSON that can be read: it is nested more than 100 levels"),
+        ('{"data":\n' + "[" * 10**5, "JSON that cannot be read: it is nested more than 100 levels"),
         ('{"data": [{"paragraphs": []},\n {}]}', "article 2: there is no list 'paragraphs'"),
         (
             '{"data": [{"paragraphs": [{"qas": []}]}]}',

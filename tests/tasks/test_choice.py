@@ -70,9 +70,11 @@ def test_what_numbers_count_from_is_known_or_asked():
     assert task_of(1, 0).settings.first_number == 0
     assert task_of(1, 3).settings.first_number == 1
     assert task_of("B", "C").settings.first_number == 0
-    with pytest.raises(DataError, match=r"count from 0 or from 1.*first_number=0"):
+    with pytest.raises(DataError, match=r"numbered from 0 or from 1.*first_number=0"):
         task_of(1, 2)
-    with pytest.raises(DataError, match="none of the 3 choices, which count from 1"):
+    with pytest.raises(
+        DataError, match="not the number of one of the 3 choices, which count from 1"
+    ):
         task_of(1, 4).example({"prompt": "a", "choices": ["b", "c", "d"], "label": 4}, 0)
     assert task_of(1, 2, first_number=0).settings.first_number == 0
     task = task_of(1, 3)
@@ -121,9 +123,9 @@ def test_letters_count_from_a_whether_or_not_it_occurs():
     [
         (
             {**ROWS[0], "label": 2},
-            "f:3: the label 2 .* of none of the 2 choices, which count from 0",
+            "f:3: the label 2 .* is not the number of one of the 2 choices, which count from 0",
         ),
-        ({**ROWS[0], "label": "x y"}, "f:3: the label 'x y' .* is no number"),
+        ({**ROWS[0], "label": "x y"}, "f:3: the label 'x y' .* is not a number"),
         ({**ROWS[0], "choices": "a"}, "f:3: the column 'choices' holds no list of texts"),
         ({**ROWS[0], "choices": []}, "f:3: there are no choices"),
         ({**ROWS[0], "prompt": None}, "f:3: the column 'prompt' holds nothing"),

@@ -178,9 +178,12 @@ def test_metrics_say_what_to_install(tokenizer: Tokenizer, monkeypatch: pytest.M
         ({"text": "a", "pair": "a", "label": " "}, r"f:3: the label \(column 'label'\) is empty"),
         ({"text": "a", "pair": "a", "label": None}, r"f:3: the label \(column 'label'\) is empty"),
         ({"text": "a", "pair": "a", "label": "po"}, r"f:3: the label 'po' was not seen .* 'pos'\."),
-        ({"text": "a", "pair": "a", "label": [1]}, r"f:3: the label \[1\] .* is no name"),
+        ({"text": "a", "pair": "a", "label": [1]}, r"f:3: the label \[1\] .* is not a name"),
         ({"text": "a", "pair": None, "label": "pos"}, r"f:3: the column 'pair' holds nothing"),
-        ({"text": 5, "pair": "a", "label": "pos"}, r"f:3: the column 'text' holds 5, which is no"),
+        (
+            {"text": 5, "pair": "a", "label": "pos"},
+            r"f:3: the column 'text' holds 5, which is not a text",
+        ),
         ({"text": "\ud800", "pair": "a", "label": "pos"}, r"f:3: .*surrogate"),
     ],
 )
@@ -227,7 +230,7 @@ def test_lists_of_labels_in_text_are_json() -> None:
     assert names("[1, 2]") == ["1", "2"]
     assert names('["a", "b, c"]') == ["a", "b, c"]
     assert names("[a], [b]") == ["[a]", "[b]"]
-    with pytest.raises(DataError, match=r"row 1: the list .* is no JSON"):
+    with pytest.raises(DataError, match=r"row 1: the list .* is not valid JSON"):
         names("['a', 'b']")
 
 

@@ -165,7 +165,7 @@ def test_elsewhere_the_head_is_reported(run: Path) -> None:
 def test_a_run_resumes(run: Path, table: Path, relation_task: Any) -> None:
     again = bw.finetune(tiny(), relation_task, train=table, dev=table, out=run, **SETTINGS)
     assert again.metrics["accuracy"] == 1
-    with pytest.raises(BertworksError, match=r"begun with learning_rate=0\.02, not 0\.5"):
+    with pytest.raises(BertworksError, match=r"started with learning_rate=0\.02, not 0\.5"):
         bw.finetune(
             tiny(),
             relation_task,
@@ -183,11 +183,11 @@ def test_a_run_resumes(run: Path, table: Path, relation_task: Any) -> None:
         ("", "nothing.py:Task", "no such Python file"),
         ("x = 1 / 0", "own.py:Task", r"cannot be imported \(ZeroDivisionError"),
         ("class Task: ...", "own.py:Other", "defines no task 'Other'"),
-        ("class Task: ...", "own.py:Task", "is no task"),
+        ("class Task: ...", "own.py:Task", "is not a task"),
         (
             "from bertworks.tasks.pretraining.task import PretrainingTask as Task",
             "own.py:Task",
-            "PretrainingTask is no LabelledTask",
+            "PretrainingTask is not a LabelledTask",
         ),
         (
             "import bertworks\nclass Task(bertworks.ClassifyingTask):\n    name = 'tagging'",

@@ -59,7 +59,7 @@ def test_metrics_by_hand():
 
 @pytest.mark.parametrize("value", ["x", None, math.nan, "inf", True, [1], 10**400])
 def test_what_is_no_number_is_said(value):
-    with pytest.raises(DataError, match=r"f:3: .* \(column 'score'\) is no finite number"):
+    with pytest.raises(DataError, match=r"f:3: .* \(column 'score'\) is not a finite number"):
         regression().example({"text": "a", "score": value}, 0, where="f:3")
 
 
@@ -122,7 +122,7 @@ def test_rare_classes_can_count_for_more():
 
 
 def test_smoothing_is_for_one_label():
-    with pytest.raises(SettingsError, match="label_smoothing is for rows of one label each"):
+    with pytest.raises(SettingsError, match="label_smoothing needs one label per row"):
         ClassificationSettings.parse(
             {
                 "labels": ("x",),

@@ -266,7 +266,10 @@ def test_an_illegal_tag_is_not_told():
         ({"words": "ab", "tags": ["X"]}, "f:3: the column 'words' holds 'ab', not a list"),
         ({"words": ["ab"], "tags": ["X", "X"]}, "f:3: 1 words, but 2 tags"),
         ({"words": ["ab"], "tags": ["W"]}, "f:3: the tag 'W' was not seen in training"),
-        ({"words": ["ab", 3], "tags": ["X", "X"]}, "f:3: the column 'words' holds 3, which is no"),
+        (
+            {"words": ["ab", 3], "tags": ["X", "X"]},
+            "f:3: the column 'words' holds 3, which is not a text",
+        ),
     ],
 )
 def test_bad_rows(row, says):

@@ -224,8 +224,8 @@ def test_the_first_gpt_has_no_special_tokens(peers_of):
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("spiece.model", b"not a model", "no SentencePiece model"),
-        ("spiece.model", b"", "no SentencePiece model"),
+        ("spiece.model", b"not a model", "not a SentencePiece model"),
+        ("spiece.model", b"", "not a SentencePiece model"),
         ("merges.txt", b"#version: 0.2\na b\n", "no such file"),
         ("tokenizer.json", b'{"model": {"type": "BPE"}}', "added_tokens is missing"),
         (
@@ -300,7 +300,7 @@ def test_case_is_part_of_these(tmp_path, model, names):
     for name in names:
         (tmp_path / name).write_bytes((SAVED / model / name).read_bytes())
     Tokenizer.load(tmp_path)
-    with pytest.raises(DataError, match=r"case is part of it\. Leave `lowercase` out"):
+    with pytest.raises(DataError, match=r"case cannot be changed\. Leave `lowercase` out"):
         Tokenizer.load(tmp_path, lowercase=True)
 
 

@@ -196,9 +196,9 @@ def test_it_is_recorded_and_resumed(model: Model, tmp_path: Path) -> None:
     weights = broken.model.network.state_dict()
     for name, value in whole.model.network.state_dict().items():
         assert torch.equal(weights[name], value), name
-    with pytest.raises(TrainingError, match=r"begun with dev=0\.1, not 0\.2"):
+    with pytest.raises(TrainingError, match=r"started with dev=0\.1, not 0\.2"):
         run(model, tmp_path / "broken", checkpoint_every=5, **{**again, "dev": 0.2})
-    with pytest.raises(TrainingError, match="begun with dev_seed=0, not 1"):
+    with pytest.raises(TrainingError, match="started with dev_seed=0, not 1"):
         run(model, tmp_path / "broken", checkpoint_every=5, dev_seed=1, **again)
     with pytest.raises(SettingsError, match="dev_seed=1: nothing is split off"):
         run(model, tmp_path / "other", dev_seed=1)
@@ -213,7 +213,7 @@ def test_all_runs_of_a_grid_have_the_same_dev(model: Model, tmp_path: Path) -> N
     assert len(files) == 4
     chosen = [json.loads(file.read_text())["split"]["rows"] for file in files]
     assert all(rows == chosen[0] for rows in chosen)
-    with pytest.raises(SettingsError, match="dev_seed is no setting of a grid"):
+    with pytest.raises(SettingsError, match="dev_seed cannot be set in a grid"):
         finetune_grid(model, grid={"dev_seed": [0, 1]}, **{**given, "out": tmp_path / "other"})
 
 
@@ -223,5 +223,5 @@ def test_a_grid_knows_rows_in_memory_again(model: Model, tmp_path: Path) -> None
     given: dict[str, Any] = {**FAST, "epochs": 0.1, "dev": 0.1, "out": tmp_path / "grid"}
     finetune_grid(model, train=(np.array(texts), labels), **given)
     finetune_grid(model, train=TRAIN, seeds=2, **given)
-    with pytest.raises(TrainingError, match="begun with other rows for train"):
+    with pytest.raises(TrainingError, match="started with other rows for train"):
         finetune_grid(model, train=(texts, labels[::-1]), **given)

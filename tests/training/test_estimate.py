@@ -126,7 +126,7 @@ def test_the_papers_cost() -> None:
 
 def test_what_is_no_machine() -> None:
     for name in ("h101", "h100x0", "x8", ""):
-        with pytest.raises(SettingsError, match="no machine is called"):
+        with pytest.raises(SettingsError, match="unknown machine"):
             bw.estimate("tiny", machine=name)
     with pytest.raises(SettingsError, match=r"share=1\.5"):
         bw.estimate("tiny", machine="h100", share=1.5)

@@ -157,7 +157,7 @@ def test_a_plan_that_changes_the_past_is_refused(
         (10, (10, 10), (20, 20), None),  # the first phase is longer
         (11, (10, 10), (20, 20), "step 11 was in another phase"),
         (11, (20, 20), (10, 10), "step 11 was in another phase"),
-        (50, (60,), (40,), "step 50 was done already"),
+        (50, (60,), (40,), "step 50 is already done"),
         (20, (20,), (20,), None),
     ],
 )
@@ -193,7 +193,7 @@ def test_a_refused_plan_leaves_the_settings(prepared: Path, tmp_path: Path) -> N
     tiny_run(prepared, path, steps=4, **values)
     with pytest.raises(
         TrainingError,
-        match=r"run: the run was begun with steps=4, not 8, and no checkpoint fits: of the "
+        match=r"run: the run was started with steps=4, not 8, and no checkpoint fits: of the "
         r"earliest, the learning rate of step 2 was 0\.005, and would be 0\.0025\. Resume with",
     ):
         tiny_run(prepared, path, steps=8, **values)

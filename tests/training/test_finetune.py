@@ -147,16 +147,16 @@ def test_goes_on_to_the_same_bits(model: Model, tmp_path: Path) -> None:
 def test_another_start_is_refused(model: Model, tmp_path: Path) -> None:
     run(model, tmp_path / "run", epochs=0.1)
     for table in ("train", "dev"):
-        with pytest.raises(TrainingError, match=f"begun with other rows for {table}, or another"):
+        with pytest.raises(TrainingError, match=f"started with other rows for {table}, or another"):
             run(model, tmp_path / "run", epochs=0.1, **{table: make_rows(200, 5)})
     turned = Tokenizer.from_vocabulary([*PIECES[:5], *reversed(LETTERS)])
     for other in (
         Model.fresh(CONFIG, model.tokenizer, seed=1),
         Model(turned, model.task, model.network),
     ):
-        with pytest.raises(TrainingError, match="begun with another model: its weights or its voc"):
+        with pytest.raises(TrainingError, match="started with another model: its weights or its v"):
             run(other, tmp_path / "run", epochs=0.1)
-    with pytest.raises(TrainingError, match=r"begun with epochs=0\.1, not 0\.2"):
+    with pytest.raises(TrainingError, match=r"started with epochs=0\.1, not 0\.2"):
         run(model, tmp_path / "run", epochs=0.2)
 
 
@@ -261,7 +261,7 @@ def test_what_gradual_unfreezing_does_not_come_to_is_said(
         for name in (f"layers.{number}.attention.output.weight" for number in range(3))
     )
     assert [line for line in progress.lines if "gradual" in line] == (
-        [] if says is None else [f"gradual unfreezing: {says} layers come to learn"]
+        [] if says is None else [f"gradual unfreezing reaches only {says} layers"]
     )
     assert learned == (3 - settings.get("freeze_layers", 0) if says is None else int(says[8]))
 
@@ -274,7 +274,7 @@ def test_gradual_unfreezing_counts_in_epochs(model: Model, tmp_path: Path) -> No
     for name in ("embeddings.word_embeddings.weight", "layers.0.attention.output.weight"):
         same = torch.equal(now[f"encoder.{name}"], before[f"encoder.{name}"])
         assert same == name.startswith("embeddings")
-    assert "gradual unfreezing: the top 1 of 1 layers come to learn" in progress.lines
+    assert "gradual unfreezing reaches only the top 1 of 1 layers" in progress.lines
 
 
 def test_one_class_for_all_is_said(model: Model, tmp_path: Path) -> None:
@@ -296,15 +296,23 @@ def test_without_dev_the_last_is_kept(model: Model, tmp_path: Path) -> None:
     ("settings", "error", "message"),
     [
         ({"learning_rat": 1}, SettingsError, "'learning_rat'. The nearest .* 'learning_rate'"),
-        ({"dev": None, "early_stopping": 2}, SettingsError, "early_stopping=2: there are no rows"),
+        (
+            {"dev": None, "early_stopping": 2},
+            SettingsError,
+            "early_stopping=2: there are no evaluation rows",
+        ),
         (
             {"dev": None, "best_metric": "loss"},
             SettingsError,
-            "best_metric=loss: there are no rows",
+            "best_metric=loss: there are no evaluation rows",
         ),
-        ({"dev": None, "eval_every": 5}, SettingsError, "eval_every=5: there are no rows to"),
+        (
+            {"dev": None, "eval_every": 5},
+            SettingsError,
+            "eval_every=5: there are no evaluation rows",
+        ),
         ({"temperature": 2.0}, SettingsError, r"temperature=2\.0 does nothing without teacher"),
-        ({"best_metric": "acuracy"}, SettingsError, "no metric of this task.*'accuracy'"),
+        ({"best_metric": "acuracy"}, SettingsError, "not a metric of this task.*'accuracy'"),
         (
             {"epochs": 2, "unfreeze_epochs": 2.5},
             SettingsError,
@@ -313,9 +321,9 @@ def test_without_dev_the_last_is_kept(model: Model, tmp_path: Path) -> None:
         (
             {"multi_label": True, "positive_label": "yes"},
             SettingsError,
-            "positive_label='yes' is for rows of one label each",
+            "positive_label='yes' needs one label per row",
         ),
-        ({"positive_label": "yess"}, SettingsError, "none of the labels 'no', 'yes'"),
+        ({"positive_label": "yess"}, SettingsError, "not one of the labels 'no', 'yes'"),
         (
             {"max_seq_length": 64},
             SettingsError,

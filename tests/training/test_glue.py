@@ -153,7 +153,7 @@ def test_all_nine(run: Run, tmp_path: Path) -> None:
     lines = Lines()
     result = run(progress=lines)
     assert not result.missing
-    assert any("QQP/train.tsv: 2 lines are no whole rows" in line for line in lines.lines)
+    assert any("QQP/train.tsv: 2 incomplete lines are left out" in line for line in lines.lines)
     learned = json.loads((out / "QQP" / result.best["QQP"] / "data.json").read_text())
     assert learned["train"]["rows"] == 12
 
@@ -213,7 +213,7 @@ def test_the_table_keeps_what_was_learned_before(run: Run, tmp_path: Path) -> No
     assert both.best["MNLI"] == first.best["MNLI"]
     assert [path.name for path in both.answers] == ["QQP.tsv"]
     assert "| MNLI-mm | accuracy |" in (tmp_path / "out" / "glue.md").read_text()
-    with pytest.raises(TrainingError, match="was learned from another model"):
+    with pytest.raises(TrainingError, match="was trained from another model"):
         run(model_seed=1, tasks=["qqp"])
 
 
@@ -262,13 +262,13 @@ def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
     [
         ({"tasks": ["mrcp"]}, "GLUE has no task 'mrcp'. The nearest valid name is 'mrpc'"),
         ({"tasks": ["RTE", "cola"]}, r"data/CoLA: CoLA cannot be learned: no folder"),
-        ({"text_column": "2"}, "text_column is what each of GLUE's tasks decides for itself"),
+        ({"text_column": "2"}, "text_column is set by each of GLUE's tasks"),
         ({"label_smoothing": 0.1}, "STS-B: unknown setting 'label_smoothing'"),
         ({"grid": {"label_smoothing": [0.1]}}, "unknown setting 'label_smoothing'"),
         ({"grid": "lr=1"}, "unknown setting 'lr'"),
-        ({"seed": 3}, "seed is what each"),
-        ({"teacher": "model"}, "teacher is what each"),
-        ({"grid": {"teacher": ["a", "b"]}, "tasks": ["rte"]}, "teacher is what each"),
+        ({"seed": 3}, "seed is set by each"),
+        ({"teacher": "model"}, "teacher is set by each"),
+        ({"grid": {"teacher": ["a", "b"]}, "tasks": ["rte"]}, "teacher is set by each"),
         ({"both_orders": True}, "SST-2: both_orders is for pairs"),
         ({"grid": {"both_orders": [True, False]}}, "SST-2: both_orders is for pairs"),
     ],
@@ -287,7 +287,7 @@ def test_a_folder_without_any(run: Run, tmp_path: Path) -> None:
     with pytest.raises(BertworksError, match="no such folder"):
         run()
     (tmp_path / "data").mkdir()
-    with pytest.raises(BertworksError, match="none of GLUE's tasks"):
+    with pytest.raises(BertworksError, match="no GLUE task found"):
         run()
 
 

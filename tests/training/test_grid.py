@@ -142,26 +142,26 @@ def test_what_the_journal_gives_back_is_the_same_point() -> None:
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ("papper", "no grid is called 'papper'. The nearest valid name is 'paper'"),
-        ("optuna:0", "no grid is called 'optuna:0'"),
+        ("papper", "unknown grid 'papper'. The nearest valid name is 'paper'"),
+        ("optuna:0", "unknown grid 'optuna:0'"),
         ("learning_rat=1", "unknown setting 'learning_rat'.*'learning_rate'"),
         ("batch_size=16,0", "batch_size=0"),
         ("batch_size=16,", "batch_size has an empty value"),
         ({"epochs": []}, "epochs has an empty value"),
         ("seed=1,2", "Give seeds"),
         (["epochs=1", "batch_size=8", "epochs=2"], "epochs is given twice in the grid"),
-        ("warmup=0.1,0.2", "warmup is in the grid, and given as warmup=0.3 too"),
+        ("warmup=0.1,0.2", "warmup is in the grid, and also given as warmup=0.3"),
         ("learning_rate=1e-5..1e-4", "is a range, which only a search can draw from"),
         (["optuna:3", "learning_rate=1e-4..1e-5"], "the lower first"),
         (["optuna:3", "weight_decay=0..0.1"], "both over 0, or whole"),
         (["optuna:3", "lora_rank=null..4"], "of two numbers"),
         (["optuna:3", "seed=1..3"], "Give seeds"),
-        (["best_metric=loss,accuracy"], "best_metric is no setting of a grid. It ranks the runs"),
+        (["best_metric=loss,accuracy"], "best_metric cannot be set in a grid. It ranks the runs"),
         ({"learning_rate": 3e-5}, "learning_rate=3e-05 in the grid. Give a list of values"),
         ({"learning_rate": "1e-5..1e-4"}, "only a search can draw from"),
         (
             {"lora_rank": [2, 4], "reinitialize_layers": [0, 1]},
-            "lora_rank=2,reinitialize_layers=1: with lora_rank random layers",
+            "lora_rank=2,reinitialize_layers=1: with lora_rank, random layers",
         ),
         ("lora_alpha=8,16", r"lora_alpha=8\.0 does nothing without lora_rank"),
     ],
@@ -179,7 +179,7 @@ def test_grids_that_are_none(grid: Any, message: str) -> None:
         ({"seeds": [0, -1]}, "none below 0"),
         ({"seed": 1}, "seeds, not a seed"),
         ({"jobs": 2}, "a model in memory cannot be shared"),
-        ({"device": "gpu"}, "no device is called 'gpu'"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
     ],
 )
 def test_mistakes_are_found_before_a_run_begins(
@@ -279,12 +279,12 @@ def test_what_was_done_is_not_done_again(run: Run, tmp_path: Path) -> None:
     for result in whole.points:
         assert means[name_of(result.point)].values[0] == result.values[0]
 
-    with pytest.raises(TrainingError, match="begun with settings"):
+    with pytest.raises(TrainingError, match="started with settings"):
         run("whole", grid=axes, batch_size=4)
-    with pytest.raises(TrainingError, match="begun with other rows for train"):
+    with pytest.raises(TrainingError, match="started with other rows for train"):
         run("whole", grid=axes, train=make_rows(32, 5))
     other = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES), seed=1)
-    with pytest.raises(TrainingError, match="begun with another model"):
+    with pytest.raises(TrainingError, match="started with another model"):
         run("whole", grid=axes, model=other)
 
 
@@ -305,7 +305,10 @@ def test_the_line_of_a_run_that_a_kill_left_out_is_written(run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("journal.jsonl", "says otherwise of learning_rate=0.01,seed=0 than its evaluation.json"),
+        (
+            "journal.jsonl",
+            "the entry for learning_rate=0.01,seed=0 differs from its evaluation.json",
+        ),
         ("learning_rate=0.01,seed=0/evaluation.json", "is damaged (its checksum is wrong)"),
     ],
 )
@@ -354,7 +357,7 @@ def test_a_run_whose_state_is_damaged_is_begun_anew(run: Run, damaged: str) -> N
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", ResumeWarning)
         broken = run("broken", **options).run.path
-    assert str(warned[-1].message).endswith("The run is begun anew.")
+    assert str(warned[-1].message).endswith("The run is restarted.")
     for name in ("grid.json", "grid.md", "journal.jsonl"):
         assert (broken / name).read_bytes() == (whole / name).read_bytes()
 
@@ -587,5 +590,5 @@ def test_a_search_goes_on_as_it_would_have(run: Run, monkeypatch: pytest.MonkeyP
     assert more.points[:4] == broken.points
     less = run("broken", **{**given_words, "grid": ["optuna:1", *words[1:]]})
     assert less.points == broken.points[:1]
-    with pytest.raises(TrainingError, match=r"begun with search\.learning_rate"):
+    with pytest.raises(TrainingError, match=r"started with search\.learning_rate"):
         run("broken", **{**given_words, "grid": [*words[:1], "learning_rate=1e-4..1e-2", words[2]]})

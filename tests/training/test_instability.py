@@ -59,7 +59,9 @@ def test_weights_that_ran_away_with_the_last_step_are_no_lack_of_training(loss: 
 def test_signs_and_what_to_try() -> None:
     guessed = {"accuracy": 0.5, "majority": 0.5, "matthews_correlation": 0.0}
     sign, advice = predicted(guessed)
-    assert sign == "accuracy 0.500 is no better than 0.500, that of always predicting the commonest"
+    assert sign == (
+        "accuracy 0.500 is no better than 0.500, that of always predicting the most frequent class"
+    )
     assert advice == (
         "to try: longer training, epochs=20; another seed=1; reinitialize_layers=1 "
         "(Mosbach et al. 2021, Zhang et al. 2021)"

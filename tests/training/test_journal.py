@@ -63,7 +63,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     run.close()
     RunDirectory.open(tmp_path / "run", SETTINGS.with_values(loader_workers=2)).close()
     other = SETTINGS.with_values(learning_rate=0.5)
-    with pytest.raises(TrainingError, match=r"begun with learning_rate=0\.0001, not 0\.5\. Resume"):
+    with pytest.raises(TrainingError, match=r"with learning_rate=0\.0001, not 0\.5\. Resume"):
         RunDirectory.open(tmp_path / "run", other)
     RunDirectory.open(tmp_path / "run", SETTINGS).close()
 
@@ -80,7 +80,7 @@ def test_settings_may_change_until_something_was_learned(tmp_path: Path, made: s
     RunDirectory.open(run.path, other).close()
     assert run.settings()["batch_size"] == 4
     (run.path / made).mkdir()
-    with pytest.raises(TrainingError, match="begun with batch_size=4, not 8"):
+    with pytest.raises(TrainingError, match="started with batch_size=4, not 8"):
         RunDirectory.open(run.path, SETTINGS)
 
 

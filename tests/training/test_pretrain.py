@@ -59,7 +59,7 @@ def test_the_recipe_of_the_model_inside_the_package() -> None:
     ],
 )
 def test_a_beginning_on_neighbours_is_of_fresh_weights(other: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="initial_attention is of fresh weights"):
+    with pytest.raises(SettingsError, match="initial_attention is for new weights"):
         read_recipe(None, data="somewhere", steps=1, initial_attention="neighbours", **other)
 
 
@@ -101,7 +101,7 @@ def test_a_leak_is_taken_where_it_is_asked_for() -> None:
         (["objective=mlm", "model.attention=causal"], r"needs model\.attention=bidirectional"),
         (["objective=causal", "model.attention=bidirectional"], r"needs model\.attention=causal"),
         (["objective=causal"], r"segment-pair with objective=causal: the \[CLS\] of a causal"),
-        (["objective=mlm", "replaced_tokens={}"], "replaced_tokens is for objective="),
+        (["objective=mlm", "replaced_tokens={}"], "replaced_tokens needs objective="),
         ([*CAUSAL, "masking.unit=span"], r"masking\.unit does nothing with objective=causal"),
         (["masking.dupe_factor=5"], r"dupe_factor does nothing without masking\.static=true"),
         (["instances={format: doc-sentences, short_seq_prob: 0.2}"], "short_seq_prob does nothing"),
@@ -216,7 +216,7 @@ def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path
 def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Path) -> None:
     short = {"steps": 2, "eval_first": False, "eval_every": 100}
     tiny_run(prepared, tmp_path / "run", **short)
-    with pytest.raises(TrainingError, match="begun with steps=2, not 3"):
+    with pytest.raises(TrainingError, match="started with steps=2, not 3"):
         tiny_run(prepared, tmp_path / "run", **{**short, "steps": 3})
     moved = tmp_path / "moved"
     shutil.copytree(prepared, moved)
@@ -226,7 +226,7 @@ def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Pat
     assert tiny_run(moved, tmp_path / "run", **short).resumed_from == 2
     assert summary.read_bytes() == written
     (moved / "manifest.json").write_text((moved / "manifest.json").read_text() + " ")
-    with pytest.raises(TrainingError, match="begun with other data"):
+    with pytest.raises(TrainingError, match="started with other data"):
         tiny_run(moved, tmp_path / "run", **short)
     with pytest.raises(DataError, match="nowhere"):
         pretrain("tiny", data=str(tmp_path / "nowhere"), out=tmp_path / "other")

@@ -1,4 +1,4 @@
-"""A run is resumed in the precision it was begun with, whatever the device."""
+"""A run is resumed in the precision it was started with, whatever the device."""
 
 from __future__ import annotations
 

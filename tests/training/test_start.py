@@ -81,11 +81,11 @@ def test_a_head_on_fresh_layers_is_fresh() -> None:
     [
         ({"reinitialize_layers": 4}, "reinitialize_layers=4: the encoder has 3 layers"),
         ({"freeze_layers": 4}, "freeze_layers=4: the encoder has 3 layers"),
-        ({"freeze_layers": 2, "reinitialize_layers": 2}, "some would be random and never learn"),
+        ({"freeze_layers": 2, "reinitialize_layers": 2}, "some would be random and never trained"),
         ({"reinitialize": True, "reinitialize_layers": 1}, "leave out one"),
         ({"lora_rank": 4, "reinitialize_layers": 1}, "leave out one"),
-        ({"reinitialize": True, "freeze_layers": 1}, "would be random and never learn"),
-        ({"reinitialize": True, "freeze_embeddings": True}, "would be random and never learn"),
+        ({"reinitialize": True, "freeze_layers": 1}, "would be random and never trained"),
+        ({"reinitialize": True, "freeze_embeddings": True}, "would be random and never trained"),
     ],
 )
 def test_what_does_not_fit_is_said(settings: dict[str, Any], message: str) -> None:

@@ -73,7 +73,7 @@ ALBERT = Family(
     must_be={"inner_group_num": 1, "position_embedding_type": "absolute", **NO_DECODER},
     dropped=(
         *constants("albert."),
-        (r"(predictions|sop_classifier)\..*", "a head of pre-training, which this task has not"),
+        (r"(predictions|sop_classifier)\..*", "a pre-training head, which this task does not have"),
         (r"albert\.pooler\..*", "the pooler, which this task does not have"),
         (r"(classifier|qa_outputs)\..*", "the head of another task"),
     ),

@@ -76,7 +76,7 @@ def read_bundle(prefix: Path) -> dict[str, Tensor]:
         file, content = files[entry.shard], maps[entry.shard]
         count = int(np.prod(entry.shape, dtype=object))
         if count * dtype.itemsize != entry.size:
-            raise CheckpointError(f"the size of {name!r} is not that of its shape", where=str(file))
+            raise CheckpointError(f"the size of {name!r} does not match its shape", where=str(file))
         if entry.offset + entry.size > len(content):
             raise CheckpointError(f"ends before the tensor {name!r} does", where=str(file))
         if count == 0:
@@ -102,7 +102,7 @@ def read_text(prefix: Path, name: str) -> bytes | None:
         length, at = read_varint(content, 0)
         at += 4  # the checksum of the length
         if len(content) != at + length:
-            raise ValueError("it is not as long as it says")
+            raise ValueError("its length is wrong")
     except (IndexError, ValueError) as error:
         what = f"the tensor {name!r} cannot be read ({error})"
         raise CheckpointError(what, where=str(files[entry.shard])) from None
@@ -178,7 +178,7 @@ def _opened(
 
 def _read_index(table: bytes) -> tuple[dict[str, Entry], int]:
     if len(table) < _FOOTER or struct.unpack("<Q", table[-8:])[0] != _MAGIC:
-        raise ValueError("it is no index of TensorFlow's")
+        raise ValueError("it is not a TensorFlow index")
     at = len(table) - _FOOTER
     for _ in range(2):  # of the meta-index, which says nothing
         _, at = read_varint(table, at)
@@ -187,7 +187,7 @@ def _read_index(table: bytes) -> tuple[dict[str, Entry], int]:
         rows.update(_entries(_block(handle, 0, table)))
     header = dict(fields(rows.pop(b"")))
     if header.get(2, 0) != 0:
-        raise ValueError("it is of a big-endian machine")
+        raise ValueError("it was written on a big-endian machine")
     return {name.decode(): _entry(value) for name, value in rows.items()}, _number(header, 1, 1)
 
 
@@ -213,7 +213,7 @@ def _number(message: Mapping[int, Any], field: int, default: int = 0) -> int:
     """A field of a message that holds a number."""
     value = message.get(field, default)
     if not isinstance(value, int):
-        raise ValueError(f"field {field} holds no number")
+        raise ValueError(f"field {field} is not a number")
     return value
 
 

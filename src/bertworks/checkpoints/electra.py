@@ -63,8 +63,14 @@ ELECTRA = Family(
     extra=lambda config: {"embedding_size": config.embedding_width},
     dropped=(
         *constants("electra."),
-        (r"generator_(predictions|lm_head)\..*", "the generator's head, which this task has not"),
-        (r"discriminator_predictions\..*", "the discriminator's head, which this task has not"),
+        (
+            r"generator_(predictions|lm_head)\..*",
+            "the generator's head, which this task does not have",
+        ),
+        (
+            r"discriminator_predictions\..*",
+            "the discriminator's head, which this task does not have",
+        ),
         (r"(classifier|qa_outputs|sequence_summary)\..*", "the head of another task"),
     ),
 )

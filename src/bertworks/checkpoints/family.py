@@ -133,7 +133,8 @@ class Family:
             if again[name] != value:
                 raise CheckpointError(
                     f"the family {self.name!r} has no {name}={value!r}",
-                    fix=f"Its models have {name}={again[name]!r}; family=bertworks has all.",
+                    fix=f"Its models have {name}={again[name]!r}; family=bertworks allows all "
+                    "values.",
                 )
         return raw
 

@@ -26,9 +26,10 @@ class Head:
     """A head of a task's network.
 
     Attributes:
-        name: the network's attribute, which its tensors' names begin with.
-        title: what it predicts, for people.
-        model_class: what opens a model with it in other tools: a key of `Family.classes`.
+        name: the network's attribute; the names of its tensors begin with it.
+        title: what it predicts, for messages.
+        model_class: the class of other tools for a model with this head: a key of
+            `Family.classes`.
         suffix: what the name of that class ends with in nearly all families; None where each
             family has its own.
         tensors: the published names of its parts that nearly all families share.

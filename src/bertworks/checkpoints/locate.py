@@ -82,8 +82,5 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
 
 
 def _no_model(problem: str, name: str | Path) -> CheckpointError:
-    fix = (
-        "mini is a small BERT that the package carries, to try things with; mini-sentences one "
-        "for vectors of sentences."
-    )
+    fix = "Bundled models: mini, a small BERT, and mini-sentences, for sentence vectors."
     return CheckpointError(problem, where=str(name), fix=fix)

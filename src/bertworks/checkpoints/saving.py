@@ -64,8 +64,8 @@ def check_target(directory: str | Path, *, keep_others: bool = False) -> None:
     others = list(filter(is_other, found)) if "config.json" in found else found  # a vocabulary, say
     if others and not keep_others:
         raise CheckpointError(
-            f"the directory holds {others[0]!r}, which is no part of a saved model and would be "
-            "lost",
+            f"the directory holds {others[0]!r}, which is not part of a saved model and would "
+            "be lost",
             where=where,
             fix="Name a directory that is new or empty.",
         )
@@ -166,9 +166,9 @@ def _in_eight_bits(
     keys = keys_of(network, family)
     if any(rule.transposed for rule in keys.rules):
         raise CheckpointError(
-            f"the family {family.name!r} keeps its matrices transposed, for which there are no "
-            "8-bit weights in files",
-            fix='Save it in bfloat16; precision="int8" computes with it all the same.',
+            f"the family {family.name!r} stores its matrices transposed, which files with "
+            "8-bit weights do not support",
+            fix='Save it in bfloat16; precision="int8" can still compute with it.',
         )
     matrices: dict[str, tuple[InputCodes | None, Tensor]] = {}  # and the shift of its outputs
     for outer, layer in network.named_modules():
@@ -223,7 +223,7 @@ def check_layout(network: nn.Module, config: EncoderConfig, model_class: str) ->
         if not is_published(name) and family.normalize_name(theirs) != theirs:
             raise CheckpointError(
                 f"the tensor {name!r} has a name that the family {family.name!r} reads as another",
-                fix="Call the network's attribute otherwise, such as my_head.",
+                fix="Rename the network's attribute, for example to my_head.",
             )
 
 

@@ -90,9 +90,9 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
         modules = parse_json(file.read_bytes())
         parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"is no list of modules ({error})", where=str(file)) from None
+        raise CheckpointError(f"is not a list of modules ({error})", where=str(file)) from None
     if any(path.is_absolute() or ".." in path.parts for _, path in parts):
-        raise CheckpointError("names a path outside of its directory", where=str(file))
+        raise CheckpointError("names a path outside its directory", where=str(file))
     if [kind for kind, _ in parts] == ["Transformer"]:  # with a head of its own: a cross-encoder
         return None
     values: dict[str, Any] = {}
@@ -161,17 +161,17 @@ def _more(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
     found = dict(read_json(file))
     prompts, default = found.get("prompts") or {}, found.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
-        raise CheckpointError("has prompts that are no texts by name", where=str(file))
+        raise CheckpointError("has prompts that are not texts by name", where=str(file))
     if default is not None and default not in prompts:
         raise CheckpointError(
-            f"default_prompt_name is {default!r}, which is none of the prompts",
+            f"default_prompt_name is {default!r}, which is not one of the prompts",
             where=str(file),
             fix="Set it to null, or add the prompt.",
         )
     for pooling in poolings if any(prompts.values()) else ():
         if read_json(pooling).get("include_prompt") is False:
             raise CheckpointError(
-                "include_prompt=false is not supported beside prompts",
+                "include_prompt=false is not supported together with prompts",
                 where=str(pooling),
                 fix=f"Remove the prompts from {_MORE}; texts then have none.",
             )
@@ -186,6 +186,6 @@ def _pooling(file: Path) -> SentencePooling:
         chosen = [mode for name, mode in _MODES.items() if config.get(name)]
     if len(chosen) != 1:
         raise CheckpointError(
-            "asks for another pooling than one of " + ", ".join(_MODES.values()), where=str(file)
+            "asks for a pooling that is not one of " + ", ".join(_MODES.values()), where=str(file)
         )
     return chosen[0]

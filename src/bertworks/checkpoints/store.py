@@ -166,7 +166,7 @@ def _with_one_bias(tensors: dict[str, Tensor], bias: str, decoders: str) -> dict
         return {}
     if _equal(wanted, other):
         return {decoders: "the same as the head's bias"}
-    return {bias: "of no use beside the decoder's bias"}
+    return {bias: "redundant with the decoder's bias"}
 
 
 def _today(name: str, family: Family) -> str:

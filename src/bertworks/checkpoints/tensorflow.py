@@ -69,9 +69,9 @@ def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     dropped: dict[str, str] = {}
     for name, tensor in read_bundle(prefix).items():
         if _SLOT.fullmatch(name):
-            dropped[name] = "the optimizer's, which training begins anew"
+            dropped[name] = "optimizer state, which training starts anew"
         elif _COUNTER.fullmatch(name):
-            dropped[name] = "a counter of the training that is over"
+            dropped[name] = "a counter of the finished training"
         else:
             published = published_name(name)
             if published is None:

@@ -89,10 +89,10 @@ def read_objects(prefix: Path, names: dict[str, str]) -> tuple[dict[str, Tensor]
     dropped: dict[str, str] = {}
     for key, tensor in read_bundle(prefix).items():
         if _OPTIMIZER.fullmatch(key):
-            dropped[key] = "the optimizer's, which training begins anew"
+            dropped[key] = "optimizer state, which training starts anew"
             continue
         if _COUNTER.fullmatch(key):
-            dropped[key] = "a counter of the training that is over"
+            dropped[key] = "a counter of the finished training"
             continue
         published = published_name(names.get(key, ""))
         if published is None:

@@ -83,7 +83,7 @@ def read_weights(
                 calibrated |= {whole + INPUTS, whole + SHIFT}
     for name in tensors:
         if name.endswith((INPUTS, SHIFT)) and name not in calibrated:
-            what = f"{name!r} is of no matrix that was calibrated"
+            what = f"{name!r} does not belong to a calibrated matrix"
             raise CheckpointError(what, where=str(directory))
     return tensors
 
@@ -160,7 +160,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
         tensors = _unpickled(file)
     except pickle.UnpicklingError:
         raise CheckpointError(
-            "holds something other than weights, which is not run",
+            "holds objects other than weights, which are not executed",
             where=str(file),
             fix="If you trust its source, save its state_dict alone.",
         ) from None
@@ -202,7 +202,7 @@ def _read_in_order(
                 while room and (count := opened.readinto(room)):
                     room = room[count:]
                 if room:
-                    raise CheckpointError("has become shorter as it was read", where=str(file))
+                    raise CheckpointError("was truncated while it was read", where=str(file))
                 found[name] = part.view(one.dtype).view(one.shape)
     return found
 

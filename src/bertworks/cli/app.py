@@ -53,7 +53,7 @@ class Verbs(TyperGroup):
             # An interrupted run has saved itself and brings the status the shell expects.
             fail(str(error), getattr(error, "status", 1))
         except KeyboardInterrupt:
-            fail("interrupted. Run the same command again: what can be resumed is resumed", 130)
+            fail("interrupted. Run the same command again to resume where possible", 130)
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
@@ -61,7 +61,7 @@ class Verbs(TyperGroup):
             if memory.is_memory_short(error):
                 what = " ".join(str(error).split())[:200]
                 why = f" ({what})" if what else ""
-                fail(f"memory is short{why}. Free some, or lower {_SIZES}", 1)
+                fail(f"out of memory{why}. Free some, or lower {_SIZES}", 1)
             if not isinstance(error, OSError) or error.strerror is None:
                 raise
             fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
@@ -69,8 +69,9 @@ class Verbs(TyperGroup):
 
 _SIZES = "batch_tokens, micro_batch_tokens, window_rows, batch_size or --workers"
 _LITTLE_LEFT = (
-    f"this process cannot have {memory.LITTLE >> 20} MB more memory; if it ends without an "
-    "error, a library has found too little. Look at `ulimit -v`, and at what else runs"
+    f"less than {memory.LITTLE >> 20} MB of memory is available to this process; if it ends "
+    "without an error message, a library ran out of memory. Check `ulimit -v` and other "
+    "running processes"
 )
 
 
@@ -237,7 +238,7 @@ def _with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
 def bertworks(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """BERT, the whole life cycle: raw text, vocabulary, pre-training, fine-tuning, prediction."""
+    """BERT from raw text to predictions: vocabulary, pre-training, fine-tuning, inference."""
     if version:
         from .. import __version__
 
@@ -245,14 +246,13 @@ def bertworks(
         raise typer.Exit
 
 
-Device = Annotated[literals.Device, typer.Option(help="Where the network runs.")]
+Device = Annotated[literals.Device, typer.Option(help="Device to run on.")]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Threads on the CPU; all cores if left out."),
+    typer.Option(min=1, metavar="N", help="CPU threads; all cores if omitted."),
 ]
 MODEL_HELP = (
-    "A model's directory, its name on the hub, or mini or mini-sentences, which the package "
-    "carries."
+    "A model directory, a name on the hub, or one of the bundled models mini and mini-sentences."
 )
 ModelPath = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 TaskFile = Annotated[
@@ -260,48 +260,54 @@ TaskFile = Annotated[
     typer.Option(
         "--task",
         metavar="FILE.py:CLASS",
-        help="The model's task, where it is one of yours; `encoder`: the encoder alone.",
+        help="Your own task class, for a model trained with it; `encoder`: load only the encoder.",
     ),
 ]
 Header = Annotated[
     bool | None,
     typer.Option(
-        "--header/--no-header", help="Whether a table's first line names its columns; found out."
+        "--header/--no-header",
+        help="Whether the first line of a table has column names; detected if omitted.",
     ),
 ]
 TableFormat = Annotated[
     literals.TableFormat,
     typer.Option(
         "--format",
-        help="What the file is; auto: by its name, or else its content. label-text: a label, a "
-        "space and a text on each line.",
+        help="File format; auto: by its name, else by its content. label-text: a label, a "
+        "space and a text per line.",
     ),
 ]
 Encoding = Annotated[
-    str, typer.Option(metavar="NAME", help="Of text, such as latin-1, cp1252 or utf-16.")
+    str, typer.Option(metavar="NAME", help="Text encoding, such as latin-1, cp1252 or utf-16.")
 ]
 MaxLineBytes = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="A longer line is an error; 64 MiB, if left out."),
+    typer.Option(min=1, metavar="N", help="Longer lines are an error; 64 MiB if omitted."),
 ]
-Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines.")]
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines from standard input."),
+]
 SettingsFile = Annotated[
     Path | None,
-    typer.Option("--settings", metavar="FILE", help="Settings, as YAML; words replace them."),
+    typer.Option(
+        "--settings", metavar="FILE", help="YAML file of settings; KEY=VALUE words override it."
+    ),
 ]
 Recipe = Annotated[
     str,
     typer.Argument(
-        metavar="RECIPE", help="A YAML file of settings, or a recipe's name.", show_default=False
+        metavar="RECIPE", help="YAML file of settings, or name of a recipe.", show_default=False
     ),
 ]
 Part = Annotated[
     str | None,
-    typer.Option("--part", metavar="I/N", help="Make part I of N alone; see merge."),
+    typer.Option("--part", metavar="I/N", help="Make only part I of N; see merge."),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Processes; all cores (of the cluster) if left out."),
+    typer.Option(min=1, metavar="N", help="Processes; all cores (of the cluster) if omitted."),
 ]
 ModelWorkers = Annotated[
     int | None,
@@ -309,14 +315,14 @@ ModelWorkers = Annotated[
         "--workers",
         min=1,
         metavar="N",
-        help="Processes, each with the model; 1 (on Ray: a core each) if left out.",
+        help="Processes, each with the model; 1 if omitted (on Ray: one per core).",
     ),
 ]
 On = Annotated[
     str | None,
-    typer.Option("--on", metavar="PLACE", help="ray or ray://HOST:PORT, rather than here."),
+    typer.Option("--on", metavar="PLACE", help="Run on Ray instead: ray or ray://HOST:PORT."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def set_threads(threads: int | None) -> None:

@@ -22,16 +22,18 @@ from .app import (
 )
 from .corpus import Corpus, GivenCorpus, Reading
 
-Out = Annotated[str, typer.Option(metavar="DIR", help="The directory to write.")]
+Out = Annotated[str, typer.Option(metavar="DIR", help="Output directory.")]
 
 
 @verb("inspect", "bertworks inspect runs/tickets", "bertworks inspect bert-base-uncased --json")
 def inspect(
     model: ModelPath,
-    tensors: Annotated[bool, typer.Option("--tensors", help="Name every tensor used.")] = False,
+    tensors: Annotated[
+        bool, typer.Option("--tensors", help="List every tensor that is used.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
-    """Show what is in a checkpoint, and what became of each tensor."""
+    """Show a checkpoint's contents, and how each tensor is used."""
     from ..inspection import inspect as look
 
     found = look(model)
@@ -78,20 +80,31 @@ def inspect(
 @verb("convert", "bertworks convert uncased_L-12_H-768_A-12 bert-base --to hf")
 def convert(
     source: ModelPath,
-    target: Annotated[str, typer.Argument(metavar="DST", help="The directory to write.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="Output directory.")],
     to: Annotated[
         Literal["hf", "safetensors", "onnx", "tensorflow"],
-        typer.Option(help="hf and safetensors are one layout; tensorflow is the first release's."),
+        typer.Option(
+            help="hf and safetensors are the same layout; tensorflow is that of the "
+            "original release."
+        ),
     ] = "hf",
     precision: Annotated[
         literals.SavedPrecision,
-        typer.Option(help="Of the weights in hf's file: bf16 is half the bytes; int8: quantize."),
+        typer.Option(
+            help="Precision of the weights (hf only): bf16 halves the file size; for "
+            "int8 see quantize."
+        ),
     ] = "fp32",
     task: TaskFile = None,
 ) -> None:
-    """Write a checkpoint in another layout, with every weight kept to the bit in fp32."""
+    """Write a checkpoint in another layout.
+
+    In fp32, the weights are unchanged, bit for bit.
+    """
     if precision != "fp32" and to not in ("hf", "safetensors"):
-        raise SettingsError(f"--precision {precision} is not for --to {to}", fix="Leave it out.")
+        raise SettingsError(
+            f"--precision {precision} is not supported with --to {to}", fix="Leave it out."
+        )
     with output(target, model=source, kind="whole directory"):
         model = load_model(source, "cpu", task)
         if to == "tensorflow":
@@ -122,24 +135,24 @@ def quantize(
     out: Out,
     calibrate: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Texts by which scales are fixed, one a line."),
+        typer.Option(metavar="FILE", help="Texts to calibrate fixed scales with, one per line."),
     ] = None,
     texts: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Texts whose vectors are compared, one a line."),
+        typer.Option(metavar="FILE", help="Texts whose vectors are compared, one per line."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Labelled rows on which the task's metric is compared."),
+        typer.Option(metavar="FILE", help="Labelled rows to compare the task's metric on."),
     ] = None,
     task: TaskFile = None,
 ) -> None:
-    """Write a model with 8-bit weights, and compare its answers with those in float32.
+    """Write a model with 8-bit weights; compare it with float32.
 
-    The matrices of the layers take a byte for each weight, all else two. Every verb opens it; with
-    precision=int8 it computes in 8-bit numbers too, as the model it was made of does; with fixed
-    scales if it is calibrated, by a few hundred texts of the kind that it will read: faster, with
-    about the same error. The comparison is of the written model with precision=int8.
+    The matrices of the layers take one byte per weight, everything else two. All verbs can load
+    the result. With precision=int8, computation uses 8-bit numbers too, as for the source model.
+    --calibrate fixes the scales, with a few hundred texts like those to be read: faster, with about
+    the same error. The comparison runs the written model with precision=int8.
     """
     with output(out, [calibrate, texts, data], model=model, kind="whole directory"):
         exact = load_model(model, "cpu", task)
@@ -170,7 +183,7 @@ def quantize(
 def add_tokens(
     *,
     model: ModelPath,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one a line.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one per line.")],
     out: Out,
     lines: Lines,
 ) -> None:
@@ -187,8 +200,8 @@ def add_tokens(
         written = found.model.save(out)
     show.facts(
         {
-            "added": f"{len(found.added):,} words, {found.reused:,} of them in unused places",
-            "known": f"{len(found.known):,} words were pieces already",
+            "added": f"{len(found.added):,} words, {found.reused:,} of them in unused entries",
+            "known": f"{len(found.known):,} words were already pieces",
             "pieces": f"{found.model.tokenizer.vocab_size:,}",
             "written to": written,
         }
@@ -202,9 +215,10 @@ def shrink(
     out: Out,
     reading: Reading,
 ) -> None:
-    """Leave out the pieces that a corpus does not use; its texts keep their tokens.
+    """Remove pieces that a corpus does not use.
 
-    Special pieces and single characters stay, so that no text becomes unknown that was not.
+    The texts of the corpus keep their tokens. Special pieces and single characters are kept, so
+    that no other text becomes unknown.
     """
     from ..checkpoints.saving import check_target
     from ..surgery import shrink as keep_used
@@ -231,13 +245,14 @@ def shrink(
 def extend(
     model: ModelPath,
     positions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="The most tokens a sequence may then have.")
+        int, typer.Option(min=1, metavar="N", help="New maximum number of tokens per sequence.")
     ],
     out: Out,
 ) -> None:
-    """Give a model more positions, which begin as copies of the old.
+    """Extend a model to more positions.
 
-    Shorter texts keep their vectors; longer ones want some more pre-training.
+    New positions start as copies of the old ones. Shorter texts keep their vectors; longer texts
+    need some more pre-training.
     """
     from ..surgery import extend_positions
 

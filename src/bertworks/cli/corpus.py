@@ -32,19 +32,20 @@ Corpus = Annotated[
     list[str],
     typer.Argument(
         metavar="CORPUS…",
-        help="Files, folders, globs, or hf:NAME; PATH@WEIGHT repeats or thins one. Plain text has "
-        "a blank line between documents.",
+        help="Files, folders, globs, or hf:NAME; PATH@WEIGHT repeats or samples one. Plain "
+        "text has a blank line between documents.",
         show_default=False,
     ),
 ]
 Format = Annotated[
-    literals.CorpusFormat, typer.Option("--format", help="What the files are; auto looks at each.")
+    literals.CorpusFormat,
+    typer.Option("--format", help="File format; auto detects it for each file."),
 ]
 Column = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The column of the text (JSON Lines, Parquet, hf:)."),
+    typer.Option(metavar="NAME", help="Text column (JSON Lines, Parquet, hf:)."),
 ]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count what cannot be read.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count unreadable input.")]
 
 
 def _reading(
@@ -61,15 +62,15 @@ Reading = Annotated[dict[str, Any], Group(_reading)]
 """How a corpus is read, as `prepare` takes it."""
 
 DropDuplicates = Annotated[
-    bool, typer.Option("--drop-duplicates", help="Drop documents whose text has come before.")
+    bool, typer.Option("--drop-duplicates", help="Drop documents whose text occurred before.")
 ]
 
 Exclude = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FILE",
-        help="Leave out documents that share 13 words in a row with this evaluation data (a "
-        "table, SQuAD's JSON, CoNLL, text); may be given again.",
+        help="Leave out documents that share 13 consecutive words with this evaluation data (a "
+        "table, SQuAD JSON, CoNLL, text); may be repeated.",
     ),
 ]
 
@@ -103,12 +104,12 @@ class GivenCorpus:
 def vocab(
     *,
     corpus: Corpus,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the tokenizer is written.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory of the tokenizer.")],
     workers: Workers = None,
     on: On = None,
     given: Given,
     cased: Annotated[
-        bool, typer.Option("--cased", help="lowercase=false: keep case and accents.")
+        bool, typer.Option("--cased", help="Keep case and accents (lowercase=false).")
     ] = False,
     reading: Reading,
     drop_duplicates: DropDuplicates = False,
@@ -136,7 +137,7 @@ def vocab(
         for name in ("vocab.txt", "tokenizer.json", "config.json"):
             if (out / name).exists():
                 raise DataError(
-                    f"the directory has a {name} already",
+                    f"the directory already has a {name}",
                     where=str(out),
                     fix="Give another --out, or remove it.",
                 )
@@ -167,10 +168,10 @@ def prepare(
         str,
         typer.Option(
             metavar="DIR",
-            help="What `vocab` wrote, or a model: its directory, its name on the hub, or mini.",
+            help="Output of `vocab`, or a model: its directory, its name on the hub, or mini.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the shards are written.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory of the shards.")],
     workers: Workers = None,
     on: On = None,
     part: Part = None,
@@ -179,12 +180,12 @@ def prepare(
     drop_duplicates: DropDuplicates = False,
     exclude: Exclude = None,
 ) -> None:
-    """Make a corpus ready for `pretrain`: sentences, token ids.
+    """Prepare a corpus for `pretrain`: sentences and token ids.
 
-    Killed and run again, it resumes where it stopped. The number of workers changes nothing in
-    what is written. Each worker's memory grows with its longest document, by 10 to 30 bytes a
-    character; with tokenizers other than WordPiece also with its longest sentence, by 100 (a line
-    without a full stop is one sentence).
+    If interrupted, the same command resumes. The output does not depend on the number of workers.
+    The memory of a worker grows by 10 to 30 bytes per character of its longest document and, with
+    tokenizers other than WordPiece, 100 per character of its longest sentence (a line without a
+    full stop is one sentence).
     """
     from ..corpus.prepare import PrepareProgress
     from ..corpus.prepare import prepare as run
@@ -218,7 +219,7 @@ def prepare(
     if last.new_tokens:
         rate = f"{duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"
     else:
-        rate = "nothing left to do: all of it was there already"
+        rate = "nothing to do: already finished"
     show.facts({"time": rate, "written to": out})
 
 
@@ -228,17 +229,19 @@ def tokenize(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A directory of a vocabulary, corpus, run or model; its file; a hub name; mini.",
+            help="A directory of a vocabulary, corpus, run or model; a tokenizer file; a hub "
+            "name; or mini.",
         ),
     ],
     texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT…", help="Texts; - reads lines.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="TEXT…", help="Texts; - reads lines from standard input.", show_default=False
+        ),
     ],
-    pair: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The second text of a pair.")
-    ] = None,
+    pair: Annotated[str | None, typer.Option(metavar="TEXT", help="Second text of a pair.")] = None,
     typed_mask: Annotated[
-        bool, typer.Option("--typed-mask", help="Take [MASK] in a text for the mask.")
+        bool, typer.Option("--typed-mask", help="Read [MASK] in a text as the mask token.")
     ] = False,
     json: AsJson = False,
 ) -> None:

@@ -32,36 +32,39 @@ def lab(
         Literal["list", "run", "all", "lineage", "compare"],
         typer.Argument(
             metavar="WHAT",
-            help="list: all claims; run: those named; all: all, the cheapest first; lineage: BERT "
-            "beside its ancestors; compare: models, on a table of yours.",
+            help="list: list all claims; run: test the named claims; all: test all, cheapest "
+            "first; lineage: BERT and its ancestors; compare: compare models on your "
+            "table.",
             show_default=False,
         ),
     ],
     claims: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CLAIM|MODEL]…", help="Names, of list; of compare, models."),
+        typer.Argument(metavar="[CLAIM|MODEL]…", help="Claims (run) or models (compare)."),
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="For everything; what is there is used again.")
+        Path, typer.Option(metavar="DIR", help="Output directory; finished runs in it are reused.")
     ] = Path("runs/lab"),
     model: Annotated[
-        str, typer.Option(metavar="MODEL", help="The pre-trained model that is looked at.")
+        str, typer.Option(metavar="MODEL", help="Pre-trained model to examine.")
     ] = "mini",
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR|TABLE",
-            help="With wiki/ (a corpus) and glue/sst2/; docstrings of Python if left out. Of "
-            "lineage: with more probes beside. Of compare: a table of texts and labels.",
+            help="Directory with wiki/ (a corpus) and glue/sst2/; Python docstrings if "
+            "omitted. lineage: with further probes. compare: a table of texts and labels.",
         ),
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(min=0, metavar="MINUTES", help="Of all: what would cost more is left out."),
+        typer.Option(
+            min=0, metavar="MINUTES", help="all: skip claims that would exceed this time."
+        ),
     ] = None,
     minutes: Annotated[
         float,
-        typer.Option(min=0, metavar="M", help="Of lineage: processor time of each pre-training."),
+        typer.Option(min=0, metavar="M", help="lineage: processor time per pre-training run."),
     ] = 10.0,
     seeds: Seeds = None,
     given: Given,
@@ -69,18 +72,18 @@ def lab(
     json: AsJson = False,
     device: Computing = "auto",
 ) -> None:
-    """Try what is said of BERT: a quotation, an experiment, a verdict.
+    """Test published claims about BERT.
 
-    Each claim is decided by its effect beside the spread of the seeds: shown, not shown at this
-    size, or contradicted. Experiments are ordinary runs, kept under --out; a page with pictures
-    (lab.md) and results.json are written there.
+    Each claim has a quotation, an experiment and a verdict, which compares the effect with its
+    spread over seeds: shown, not shown at this size, or contradicted. Experiments are ordinary
+    runs, kept under --out, along with a report with pictures (lab.md) and results.json.
 
-    lineage trains BERT and what came before it on the same text for the same time, and measures
-    them on the same tasks, frozen and fine-tuned (lineage.md).
+    lineage trains BERT and its predecessors on the same text for the same time, and evaluates them
+    on the same tasks, frozen and fine-tuned (lineage.md).
 
-    compare measures models on texts with labels: frozen vectors and logistic regression, texts a
-    second of processor time, parameters. Every fourth row is measured on. The settings are of
-    compare, and so are --header, --format, --encoding and --max-line-bytes.
+    compare evaluates models on labelled texts: logistic regression on frozen vectors, texts per
+    second of processor time, parameters. Every fourth row is used for evaluation. Only compare
+    takes settings, --header, --format, --encoding and --max-line-bytes.
     """
     given |= table
     if what == "compare":
@@ -92,7 +95,7 @@ def lab(
 
     if bool(claims) != (what == "run"):
         fix = "bertworks lab list shows the names." if what == "run" else "Use run for some claims."
-        raise SettingsError("lab run takes names of claims, and nothing else does", fix=fix)
+        raise SettingsError("lab run needs names of claims; the other commands take none", fix=fix)
     found = find_claims(claims or ())
     if what == "list":
         rows = [(one.name, f"{one.minutes:g}", one.says) for one in found]
@@ -134,7 +137,7 @@ def _lineage(place: Lab, minutes: float, seeds: Sequence[int], json: bool) -> No
     headings, rows = table(found)
     show.table(headings, rows, right=headings[1:])
     if found["skipped"]:
-        show.remarks([f"without data: {', '.join(found['skipped'])}"])
+        show.remarks([f"no data for {', '.join(found['skipped'])}"])
     show.facts({"page": place.out / "lineage.md"})
 
 
@@ -143,7 +146,7 @@ def _compare(
 ) -> None:
     if not models or table is None:
         fix = "For example: bertworks lab compare mini --data reviews.tsv."
-        raise SettingsError("lab compare takes models, and --data TABLE", fix=fix)
+        raise SettingsError("lab compare needs models and --data TABLE", fix=fix)
     from ..probing import compare
 
     found = compare(models, table, device=device, **settings)

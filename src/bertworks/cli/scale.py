@@ -24,19 +24,19 @@ def merge(
         list[str],
         typer.Argument(
             metavar="PART…",
-            help="What prepare, embed, features or predict wrote with --part I/N.",
+            help="Outputs of prepare, embed, features or predict with --part I/N.",
             show_default=False,
         ),
     ],
     out: Annotated[
         str,
-        typer.Option(metavar="PATH", help="Where to: a directory for a corpus, else a file."),
+        typer.Option(metavar="PATH", help="Output: a directory for a corpus, else a file."),
     ],
 ) -> None:
-    """Put all parts of a corpus, or of a file of vectors or predictions, together.
+    """Merge all parts of a corpus, of vectors or of predictions.
 
-    The bytes are those that one machine writes by itself, whatever the number of parts. A part that
-    is missing, damaged, there twice, or of other inputs or settings is an error.
+    The result equals that of a single machine, byte for byte, for any number of parts. Missing,
+    damaged or duplicate parts, and parts with other inputs or settings, are an error.
     """
     from ..corpus.manifest import Manifest
     from ..inference.merging import merge as run
@@ -60,23 +60,23 @@ def estimate(
     recipe: Recipe,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]…", help="Settings of pretrain; data= may be left out."),
+        typer.Argument(metavar="[KEY=VALUE]…", help="Settings of pretrain; data= is optional."),
     ] = None,
     machine: Annotated[
         str,
-        typer.Option(metavar="NAME", help="h100, h200, a100, l4 (h100x8: eight), cpu2; or here."),
+        typer.Option(metavar="NAME", help="h100, h200, a100, l4 (h100x8: eight), cpu2, or here."),
     ] = "here",
     share: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Of the machine's peak that training reaches."),
+        typer.Option(metavar="X", help="Share of the machine's peak that training reaches."),
     ] = None,
     device: Device = "auto",
     json: AsJson = False,
 ) -> None:
-    """Estimate what pretrain takes: parameters, memory, operations, hours.
+    """Estimate pretrain's parameters, memory, operations and time.
 
-    On this machine some steps are measured. For others the maker's peak is taken, times a share
-    that is assumed, not measured.
+    On this machine, a few steps are measured. For other machines, the estimate is the
+    manufacturer's peak times a share that is assumed, not measured.
     """
     from dataclasses import asdict
 
@@ -104,7 +104,7 @@ def estimate(
     )
     if 0 < each.memory < total:
         show.remarks(
-            ["This does not fit: set micro_batch_tokens lower, or gradient_checkpointing=true."]
+            ["This does not fit: lower micro_batch_tokens, or set gradient_checkpointing=true."]
         )
     for size, chips in PAPER_CHIPS.items():
         flops = paper_flops(size)
@@ -129,15 +129,17 @@ def settings(
         str, typer.Argument(metavar="VERB", help=f"One of {', '.join(VERBS)}.", show_default=False)
     ],
     task: Annotated[
-        str | None, typer.Argument(metavar="[TASK]", help="Of finetune: adds the task's settings.")
+        str | None,
+        typer.Argument(metavar="[TASK]", help="With finetune: adds the settings of a task."),
     ] = None,
     yaml: Annotated[
-        bool, typer.Option("--yaml", help="As a YAML file, for --settings or as a recipe.")
+        bool, typer.Option("--yaml", help="Print YAML, for --settings or as a recipe.")
     ] = False,
 ) -> None:
-    """List a verb's settings: default, type, allowed values and meaning.
+    """List a verb's settings.
 
-    In the YAML file each setting is a comment; uncomment what you change.
+    Each has its default, type, allowed values and meaning. In the YAML file, all settings are
+    commented out; uncomment those you change.
     """
     from ..settings_help import commented_yaml, describe, help_text
 

@@ -24,8 +24,8 @@ def serve(
         list[str],
         typer.Argument(
             metavar="MODEL…",
-            help="Directories or names on the hub, NAME=MODEL to name one; the first is the "
-            "default.",
+            help="Model directories or names on the hub; NAME=MODEL sets the name. The first "
+            "is the default.",
             show_default=False,
         ),
     ],
@@ -33,17 +33,18 @@ def serve(
         str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="Port; 0: any free one.")
+        int, typer.Option(min=0, max=65535, metavar="N", help="Port; 0: any free port.")
     ] = 8080,
     api_keys: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Keys, NAME:KEY a line; also read from BERTWORKS_API_KEYS, comma between.",
+            help="API keys, one NAME:KEY per line; also read from BERTWORKS_API_KEYS, "
+            "comma-separated.",
         ),
     ] = None,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Listen to other machines without any key.")
+        bool, typer.Option("--no-auth", help="Listen to other machines without API keys.")
     ] = False,
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="For HTTPS: private key (PEM file).")
@@ -53,15 +54,16 @@ def serve(
     ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning"],
-        typer.Option(help="debug: also health checks. No text and no key is logged."),
+        typer.Option(help="debug: also health checks. Texts and keys are never logged."),
     ] = "info",
     settings_file: SettingsFile = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Serve models over HTTP, as OpenAI's and text-embeddings-inference's clients ask for them.
+    """Serve models over HTTP.
 
-    The description of all routes is at /docs. Without keys it listens to this machine alone.
+    Clients of OpenAI and text-embeddings-inference can connect. All routes are documented at
+    /docs. Without API keys, only this machine can connect.
     """
     need("fastapi", "serve", "serve")
     need("uvicorn", "serve", "serve")

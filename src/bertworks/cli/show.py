@@ -117,7 +117,7 @@ def predictions(
 def must_hold_text(text: str) -> None:
     """Refuse an empty text on the command line."""
     if not text.strip():
-        raise DataError("an empty text is given", fix="Put the text in quotes.")
+        raise DataError("empty text", fix="Put the text in quotes.")
 
 
 def read_counts(counts: ReadCounts) -> None:
@@ -128,7 +128,7 @@ def read_counts(counts: ReadCounts) -> None:
         ("excluded", f"{excluded:,} documents share text with --exclude's files", excluded),
         ("left out", f"{counts.left_out:,} documents, by weight", counts.left_out),
         ("empty", f"{counts.empty:,} documents", counts.empty),
-        ("cut", f"{counts.cut:,} times: a very long document was cut in two", counts.cut),
+        ("cut", f"{counts.cut:,} times: a very long document was split", counts.cut),
     ]
     facts({name: text for name, text, count in rows if count})
     for kind, count in counts.skipped.items():

@@ -25,16 +25,16 @@ from .app import (
 )
 
 Run = Annotated[
-    Path, typer.Option(metavar="DIR", help="The run directory; one that exists is resumed.")
+    Path, typer.Option(metavar="DIR", help="Run directory; an existing run is resumed.")
 ]
 
 Model = Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
-Train = Annotated[str, typer.Option(metavar="FILE", help="The rows to learn from.")]
-Dev = Annotated[str, typer.Option(metavar="FILE", help="The rows to measure on.")]
+Train = Annotated[str, typer.Option(metavar="FILE", help="Training rows.")]
+Dev = Annotated[str, typer.Option(metavar="FILE", help="Evaluation rows.")]
 KeyValues = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")]
 Seeds = Annotated[
     str | None,
-    typer.Option(metavar="N|N,N…", help="How many seeds each run is repeated with, or which."),
+    typer.Option(metavar="N|N,N…", help="Number of seeds for each run, or a list of seeds."),
 ]
 
 
@@ -46,9 +46,7 @@ def _repeating(
     seeds: Seeds = None,
     jobs: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Runs at a time; one for each GPU, or one, if left out."
-        ),
+        typer.Option(min=1, metavar="N", help="Parallel runs; one per GPU, or one, if omitted."),
     ] = None,
 ) -> dict[str, Any]:
     if grid is None and seeds is None and jobs is None:
@@ -62,23 +60,24 @@ Repeating = Annotated[dict[str, Any], Group(_repeating)]
 
 @verb("demo", "bertworks demo", "bertworks demo --quick", "bertworks demo --out /tmp/demo --seed 2")
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything is written.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory.")] = Path(
         "bertworks-demo"
     ),
     seed: Annotated[
-        int, typer.Option(metavar="N", help="Of the split of the rows, weights and data order.")
+        int, typer.Option(metavar="N", help="Random seed of the split, weights and data order.")
     ] = 1,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Train for seconds, to see that everything works.")
+        bool,
+        typer.Option("--quick", help="Train only for seconds, to check that everything works."),
     ] = False,
     threads: Threads = None,
 ) -> None:
-    """Show what mini knows, then run the whole cycle in minutes, on text that comes with Python.
+    """Run the whole cycle in minutes, on Python's documentation.
 
-    No network is needed: the text is the language reference and the docstrings and comments of the
-    standard library.
+    It begins with predictions of mini. No network is needed: the text ships with Python, as the
+    language reference and the docstrings and comments of the standard library.
 
-    Ends with status 1 if the pre-trained network does not beat both baselines (not with --quick).
+    The exit status is 1 if the pre-trained network does not beat both baselines (not with --quick).
     """
     set_threads(threads)
     from ..demo import run_demo
@@ -101,15 +100,15 @@ def pretrain(
     out: Run,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]…", help="Settings, which replace the recipe's."),
+        typer.Argument(metavar="[KEY=VALUE]…", help="Settings that override the recipe's."),
     ] = None,
     device: Computing = "auto",
 ) -> None:
     """Pre-train an encoder: masked words and next sentences.
 
-    Stopped or killed at any moment, the same command resumes, and ends with the same weights. With
-    init_checkpoint= a trained model is trained further on other text, prepared with its
-    tokenizer (after add-tokens, with the new model's).
+    If interrupted at any moment, the same command resumes and ends with the same weights.
+    init_checkpoint= continues training a model on other text, prepared with its tokenizer (after
+    add-tokens, with the new model's).
     """
     from ..training.pretrain import pretrain as run
     from ..training.progress import Progress
@@ -151,8 +150,8 @@ def finetune(
         str,
         typer.Argument(
             metavar="TASK",
-            help="What to learn: classification, regression, tagging, answering, choice, "
-            "retrieval or translation.",
+            help="Task: classification, regression, tagging, answering, choice, retrieval or "
+            "translation.",
         ),
     ],
     model: Model,
@@ -162,8 +161,8 @@ def finetune(
         str | None,
         typer.Option(
             metavar="FILE|SHARE",
-            help="The rows to measure on, or a share of train such as 0.1; they choose the best "
-            "weights.",
+            help="Evaluation rows, or a share of the training rows such as 0.1; selects the "
+            "best weights.",
         ),
     ] = None,
     settings: KeyValues = None,
@@ -172,17 +171,16 @@ def finetune(
     repeating: Repeating,
     device: Computing = "auto",
 ) -> None:
-    """Train a model for a task, from labelled rows.
+    """Fine-tune a model for a task, on labelled rows.
 
-    Rows come from TSV, CSV, JSON Lines, Parquet or hf:NAME. Columns are guessed where they are not
-    named (text_column=, pair_column=, label_column=), and reported. The settings' defaults are the
-    paper's.
+    Rows come from TSV, CSV, JSON Lines, Parquet or hf:NAME. Columns that are not named
+    (text_column=, pair_column=, label_column=) are detected and reported. The default settings are
+    the paper's.
 
-    With --grid or --seeds it is trained many times, the best model is kept as the directory's,
-    and the same command again does what is missing. The words of a grid, one --grid each: paper
-    (batch_size 16, 32; learning_rate 5e-5, 3e-5, 2e-5; epochs 2, 3, 4); learning_rate=1e-5,3e-5
-    (these values); optuna:20 (a search of 20 trials), with learning_rate=1e-5..1e-4 (any value
-    between).
+    --grid and --seeds train repeatedly and keep the best model; the same command again runs what is
+    missing. Each --grid takes one of: paper (batch_size 16, 32; learning_rate 5e-5, 3e-5, 2e-5;
+    epochs 2, 3, 4); learning_rate=1e-5,3e-5 (these values); optuna:20 (a search of 20 trials), with
+    learning_rate=1e-5..1e-4 (any value between).
     """
     from ..training.progress import Progress
 
@@ -191,7 +189,7 @@ def finetune(
     if repeating:
         if measured_on is None:
             raise DataError(
-                "a grid chooses by the rows of --dev",
+                "a grid needs --dev to select the best run",
                 fix="Give --dev FILE, or a share of the training rows: --dev 0.1.",
             )
         from ..training.grid import finetune_grid
@@ -244,24 +242,25 @@ def glue(
     *,
     model: Model,
     data: Annotated[
-        Path, typer.Option(metavar="DIR", help="The official files: a folder for each task.")
+        Path, typer.Option(metavar="DIR", help="Official GLUE files: one folder per task.")
     ],
     out: Run,
     tasks: Annotated[
-        str | None, typer.Option(metavar="A,B…", help="Which; all that are there, if left out.")
+        str | None,
+        typer.Option(metavar="A,B…", help="Tasks to run; all available ones if omitted."),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, for all tasks.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings for all tasks.")
     ] = None,
     settings_file: SettingsFile = None,
     repeating: Repeating,
     device: Computing = "auto",
 ) -> None:
-    """Fine-tune and measure on GLUE, and answer its test files.
+    """Fine-tune and evaluate on GLUE, and predict its test sets.
 
-    Each of the nine tasks is trained as `finetune` does, with its grid and seeds; the best model
-    is measured on dev and, where there are test files, writes what the benchmark's server takes.
-    The same command again does what is missing.
+    Each of the nine tasks is trained as by `finetune`, with its grid and seeds. The best model is
+    evaluated on dev and, if there are test files, writes predictions for the GLUE server. The same
+    command again runs what is missing.
     """
     from ..training.glue import NOTE
     from ..training.glue import glue as run
@@ -280,7 +279,7 @@ def glue(
     show.table(found.columns, found.rows(), right="dev mean Base Large")
     typer.echo(NOTE)
     for name, why in found.missing.items():
-        typer.echo(f"  not there: {name} ({why})")
+        typer.echo(f"  missing: {name} ({why})")
     show.facts({"table": found.out / "glue.md"})
     if found.answers:
         show.facts({"for the server": f"{found.answers[0].parent} ({len(found.answers)} files)"})
@@ -300,7 +299,7 @@ def seed_numbers(text: str | None) -> int | list[int]:
         return 1
     parts = text.removesuffix(",").split(",")
     if not all(part.isdecimal() for part in parts):
-        raise SettingsError(f"seeds={text}: no numbers", fix="For example: 3, or 0,1,2.")
+        raise SettingsError(f"seeds={text}: not numbers", fix="For example: 3, or 0,1,2.")
     numbers = [int(part) for part in parts]
     return numbers if "," in text else numbers[0]
 
@@ -322,9 +321,9 @@ def probe(
     json: AsJson = False,
     device: Computing = "auto",
 ) -> None:
-    """Classify texts by a frozen encoder's vectors: logistic regression.
+    """Classify texts by logistic regression on frozen vectors.
 
-    Shows in seconds what the vectors know of the classes.
+    Shows within seconds how well an encoder's vectors separate the classes.
     """
     from ..probing import probe as run
 
@@ -348,7 +347,7 @@ def ablate(
         Literal["features"],
         typer.Argument(
             metavar="WHAT",
-            help="features: six choices of a frozen encoder's layers, beside fine-tuning.",
+            help="features: six combinations of a frozen encoder's layers, and fine-tuning.",
             show_default=False,
         ),
     ],
@@ -356,18 +355,18 @@ def ablate(
     train: Train,
     dev: Dev,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="For everything; one that exists is resumed.")
+        Path, typer.Option(metavar="DIR", help="Output directory; an existing one is resumed.")
     ],
     settings: KeyValues = None,
     settings_file: SettingsFile = None,
     table: Table,
     device: Computing = "auto",
 ) -> None:
-    """Show a claim of the paper again, on your data.
+    """Repeat an ablation of the paper on your data.
 
-    features (paper, table 7): a two-layer BiLSTM tags words by a frozen encoder's hidden states,
-    which are computed once; beside it the encoder is fine-tuned (finetune=null leaves that out).
-    Rows that are finished are not done again.
+    features (paper, table 7): a two-layer BiLSTM tags words from a frozen encoder's hidden states,
+    which are computed once; for comparison, the encoder is fine-tuned (finetune=null skips this).
+    Finished rows are not repeated.
     """
     assert what == "features"
     from ..lab.features import ablate_features

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 _PAGE = (".html", ".htm")
 Report = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write a page: confusions, calibration, the worst mistakes."),
+    typer.Option(
+        metavar="FILE", help="Write an HTML report: confusions, calibration, worst mistakes."
+    ),
 ]
 
 
@@ -56,8 +58,8 @@ def evaluate(
         list[str],
         typer.Option(
             metavar="FILE",
-            help="Rows whose answers are known; or what `prepare` made, for a pre-trained model. "
-            "Given several times: each file is measured.",
+            help="Labelled rows; or the output of `prepare`, for a pre-trained model. May be "
+            "repeated: each file is evaluated.",
         ),
     ],
     table: Table,
@@ -68,15 +70,15 @@ def evaluate(
     task: TaskFile = None,
     given: Given,
 ) -> None:
-    """Measure a fine-tuned model on labelled rows, or a pre-trained one on held-out documents.
+    """Evaluate a model on labelled rows, or on held-out documents.
 
-    Of a prepared corpus the documents are measured that training held out: documents=, sequences=,
-    seed= and max_seq_length= are the run's, if MODEL is one; else give them as they were then
-    (held_out.documents, held_out.seed or seed). 15 % of the tokens are predicted, 80 % of them
-    masked, 10 % replaced, 10 % left.
+    A pre-trained model is evaluated on a prepared corpus, on the documents held out in training:
+    documents=, sequences=, seed= and max_seq_length= are the run's if MODEL is a run; else give the
+    values used in training (held_out.documents, held_out.seed or seed). 15 % of the tokens are
+    predicted: 80 % of these are masked, 10 % replaced, 10 % unchanged.
     """
     if len(data) > 1 and report is not None:
-        ctx.fail("A report is of one file.")
+        ctx.fail("--report needs a single --data FILE.")
     with output(report, data, model=model):
         check_page(report)
         measured = load_model(model, device, task)
@@ -117,35 +119,35 @@ def score(
         ),
     ],
     data: Annotated[
-        str, typer.Option(metavar="FILE", help="Rows whose answers are known; - reads TSV.")
+        str, typer.Option(metavar="FILE", help="Labelled rows; - reads TSV from standard input.")
     ],
     predictions: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="For answering: JSON, an answer for each id."),
+        typer.Option(metavar="FILE", help="For answering: JSON with an answer for each id."),
     ] = None,
     no_answer_probs: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="For answering: JSON, for each id the probability of no answer."
+            metavar="FILE", help="For answering: JSON with the no-answer probability for each id."
         ),
     ] = None,
     label_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The column of gold labels; guessed if left out."),
+        typer.Option(metavar="NAME", help="Column of gold labels; detected if omitted."),
     ] = None,
     prediction_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The column of predicted labels; guessed if left out."),
+        typer.Option(metavar="NAME", help="Column of predicted labels; detected if omitted."),
     ] = None,
     header: Header = None,
     report: Report = None,
     json: AsJson = False,
 ) -> None:
-    """Score predictions of any system, as evaluate scores a model's.
+    """Score the predictions of any system.
 
-    answering: the data as SQuAD's JSON, version 1.1 or 2.0, and ids with their answers, as the
-    official scorers read them. tagging: CoNLL columns, the last two of them the gold and the
-    predicted tags. classification and regression: a table with both.
+    The metrics are those of evaluate. answering: SQuAD JSON, version 1.1 or 2.0, and a JSON file
+    of answers by id, as for the official scorers. tagging: CoNLL columns, the last two with gold
+    and predicted tags. classification and regression: a table with both columns.
     """
     from ..scoring import score as run
 
@@ -166,7 +168,7 @@ def score(
 def check_page(report: Path | None, *, endings: Sequence[str] = ("", *_PAGE)) -> None:
     """Refuse a page whose name ends otherwise, before anything is measured."""
     if report is not None and report.suffix.lower() not in endings:
-        raise DataError("a report is a page", where=str(report), fix="Name it .html.")
+        raise DataError("a report is an HTML page", where=str(report), fix="Name it .html.")
 
 
 def _show_evaluation(
@@ -203,36 +205,41 @@ def predict(
     texts: Texts = None,
     data: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A table instead; - reads TSV from standard input."),
+        typer.Option(metavar="FILE", help="Read a table instead; - reads TSV from standard input."),
     ] = None,
     table: Table,
     pair: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The second text, where a row is a pair.")
+        str | None, typer.Option(metavar="TEXT", help="Second text, for tasks on pairs.")
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Where to: .tsv, .csv or .jsonl; TSV, if left out."),
+        typer.Option(
+            metavar="FILE",
+            help="Output file: .tsv, .csv or .jsonl; TSV to standard output if omitted.",
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON Lines, whatever the name.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Write JSON Lines, whatever the file name.")
+    ] = False,
     part: Part = None,
     spread: Spread,
     device: Computing = "auto",
     task: TaskFile = None,
     given: Given,
 ) -> None:
-    """Label texts, or the rows of a table.
+    """Predict labels for texts, or for the rows of a table.
 
-    Rows come out as they went in and in their order, with the predictions beside them, while more
-    are read: any number of them will do.
+    Rows are written unchanged and in order, with added columns for the predictions. They are
+    streamed, so there is no limit on their number.
     """
     if bool(texts) == (data is not None):
         ctx.fail("Give either texts or --data FILE.")
     if data is not None and pair is not None:
-        ctx.fail("--pair is for texts; a table has a column of them.")
+        ctx.fail("--pair is only for texts; in a table, use a column.")
     if data is None and table.keys() & {"header", "format"}:
-        ctx.fail("--header and --format are for --data FILE.")
+        ctx.fail("--header and --format need --data FILE.")
     if (part is not None or spread) and (data is None or out is None):
-        ctx.fail("--part, --workers and --on are for --data FILE --out FILE.")
+        ctx.fail("--part, --workers and --on need --data FILE --out FILE.")
     for text in texts or ():
         show.must_hold_text(text)
     from ..inference.writers import write_predictions
@@ -258,8 +265,10 @@ def predict(
 @verb("fill-mask", 'bertworks fill-mask runs/tiny "the capital of [MASK] is paris ."')
 def fill_mask(
     model: ModelPath,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="With [MASK] where a word is.")],
-    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 5,
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="A text with [MASK] for each word to predict.")
+    ],
+    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="Predictions for each mask.")] = 5,
     json: AsJson = False,
     device: Computing = "auto",
 ) -> None:
@@ -309,7 +318,9 @@ def generate(
     model: ModelPath,
     texts: Annotated[
         list[str],
-        typer.Argument(metavar="TEXT…", help="Beginnings; - reads lines.", show_default=False),
+        typer.Argument(
+            metavar="TEXT…", help="Prompts; - reads lines from standard input.", show_default=False
+        ),
     ],
     json: AsJson = False,
     device: Computing = "auto",
@@ -317,8 +328,8 @@ def generate(
 ) -> None:
     """Continue texts, token by token; the model must be causal.
 
-    The same seed draws the same tokens, whatever other texts are given; a text that is given
-    several times is continued in several ways.
+    The same seed samples the same tokens, whatever other texts are given; repeated texts get
+    different continuations.
     """
     prompts = list(lines_of(texts))
     for text in prompts:
@@ -339,17 +350,17 @@ def generate(
 def explain(
     model: ModelPath,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text.", show_default=False)],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page, its name ending in .html.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Output file, ending in .html.")],
     pair: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The second text, where it is a pair.")
+        str | None, typer.Option(metavar="TEXT", help="Second text, for tasks on pairs.")
     ] = None,
     device: Computing = "auto",
     task: TaskFile = None,
 ) -> None:
-    """Write a page of what a model does with a text, to look at in a browser.
+    """Write an HTML page that shows what a model does with a text.
 
-    Pieces, every head's attention, each word masked in turn, and what the prediction depends on:
-    one file that needs no server and no network. The text has 128 tokens at most.
+    It has the pieces, every head's attention, each word masked in turn, and what the prediction
+    depends on, in one file without server or network. The text may have up to 128 tokens.
     """
     for given in (text, pair):
         if given is not None:

@@ -31,11 +31,13 @@ from .app import (
 
 Data = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Instead: .txt, a text a line; or a table."),
+    typer.Option(
+        metavar="FILE", help="Read a file instead: .txt with one text per line, or a table."
+    ),
 ]
 Column = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The texts' column, by name or number; else found out."),
+    typer.Option(metavar="NAME", help="Text column, by name or number; detected if omitted."),
 ]
 
 
@@ -50,7 +52,7 @@ def _texts(
     if bool(texts) == (data is not None):
         ctx.fail("Give either texts or --data FILE.")
     if data is None and (column is not None or table.keys() & {"header", "format"}):
-        ctx.fail("--column, --header and --format are for --data FILE.")
+        ctx.fail("--column, --header and --format need --data FILE.")
     if data is not None:
         return data
     given = texts or []
@@ -84,12 +86,12 @@ def _writing(
                 found = to_file(out, source, progress=embedding, **settings)
             rows = f"{found.rows:,}"
             if found.new < found.rows:
-                rows += f", {found.rows - found.new:,} of them from before"
+                rows += f", {found.rows - found.new:,} of them already there"
             facts = {"texts": rows, "width": f"{found.width:,}"}
             if found.cut:
                 facts["cut"] = f"{found.cut:,} texts were too long for the model"
             show.facts(facts)
-            rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing left to do"
+            rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing to do"
             show.facts({"time": f"{duration(seconds())}, {rate}", "written to": out})
 
     return write
@@ -108,15 +110,14 @@ Writing = Annotated[Callable[[str, str], None], Group(_writing)]
 )
 def embed(
     out: Annotated[
-        str, typer.Option(metavar="FILE", help="Where to: .npy is NumPy's format, or .parquet.")
+        str, typer.Option(metavar="FILE", help="Output file: .npy (NumPy) or .parquet.")
     ],
     write: Writing,
 ) -> None:
-    """Write a vector of each text to a file.
+    """Write one vector per text to a file.
 
-    Any number of texts will do: few are held at a time. Stopped and started again with the same
-    --out, it resumes; FILE.json says what the vectors were made with. Row N of the
-    file is of text N, counted from 0.
+    Texts are streamed, so there is no limit on their number. If interrupted, the same command
+    resumes. FILE.json records the model and settings. Row N belongs to text N, counted from 0.
     """
     write(out, "embed_to")
 
@@ -126,13 +127,13 @@ def embed(
     "bertworks features runs/tiny --data texts.txt --out words.parquet of=words",
 )
 def features(
-    out: Annotated[str, typer.Option(metavar="FILE", help="Where to: a .parquet file.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="Output file: .parquet.")],
     write: Writing,
 ) -> None:
-    """Write a vector of each token or word, with its place in the text.
+    """Write one vector per token or word, with its position.
 
-    The columns are row (the text's number, counted from 0), token or word, start and end (its
-    characters), and vector. Stopped and started again with the same --out, it resumes.
+    The columns are row (number of the text, from 0), token or word, start and end (characters),
+    and vector. If interrupted, the same command resumes.
     """
     write(out, "features_to")
 
@@ -148,7 +149,7 @@ def neighbours(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE", help="A model, or a file of vectors: word2vec's or GloVe's text."
+            metavar="SOURCE", help="A model, or a file of vectors in word2vec or GloVe text format."
         ),
     ],
     words: Annotated[
@@ -157,23 +158,25 @@ def neighbours(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH", help="Write the vectors: NAME.txt, or a directory for a model of them."
+            metavar="PATH",
+            help="Write the vectors: NAME.txt, or a directory for a model with these vectors.",
         ),
     ] = None,
     layout: Annotated[
-        Literal["word2vec", "glove"], typer.Option(help="Of a text file that is written.")
+        Literal["word2vec", "glove"], typer.Option(help="Format of a text file to write.")
     ] = "word2vec",
-    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 10,
+    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="Words per query.")] = 10,
     farthest: Annotated[
-        bool, typer.Option("--farthest", help="The least like a word, instead of the most.")
+        bool, typer.Option("--farthest", help="Show the least similar words instead.")
     ] = False,
     json: AsJson = False,
     encoding: Encoding = "utf-8",
 ) -> None:
-    """Find the words nearest to a word, or to a sum of words, by static vectors.
+    """Find the words nearest to a word, or to a sum of words.
 
-    A model's are those of its table for whole words. Words that are opposites stand in the same
-    places of sentences, and are often near; --farthest shows words with nothing in common.
+    Static vectors are compared; a model's are the rows of its embedding table for whole words.
+    Opposites occur in the same contexts and are often near; --farthest shows words with nothing in
+    common.
     """
     from ..word_vectors import WordVectors
 
@@ -212,42 +215,47 @@ def search(
     *,
     model: ModelPath,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The texts: .txt, a text a line; or a table.")
+        str,
+        typer.Argument(
+            metavar="FILE", help="Texts to search: .txt with one text per line, or a table."
+        ),
     ],
     queries: Annotated[
-        list[str], typer.Argument(metavar="QUERY…", help="Questions; - reads lines.")
+        list[str],
+        typer.Argument(metavar="QUERY…", help="Queries; - reads lines from standard input."),
     ],
     index: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the vectors are kept for the next time."),
+        typer.Option(metavar="DIR", help="Directory that keeps the vectors for later searches."),
     ] = None,
     column: Column = None,
     table: Table,
-    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="How many for each.")] = 5,
+    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="Results per query.")] = 5,
     rerank: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="A classifier or regression of pairs, to order the candidates."
+            metavar="MODEL",
+            help="Classifier or regression model for pairs, to reorder the candidates.",
         ),
     ] = None,
     candidates: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="How many texts the reranker reads; 50."),
+        typer.Option(min=1, metavar="N", help="Number of texts to rerank; 50 if omitted."),
     ] = None,
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="Look at a part of the texts alone, with Faiss.")
+        bool, typer.Option("--approximate", help="Search only part of the texts, with Faiss.")
     ] = False,
     json: AsJson = False,
     given: Given,
     device: Computing = "auto",
 ) -> None:
-    """Find the texts of a file that are nearest to a question.
+    """Find the texts of a file that are nearest to a query.
 
-    The vectors are the model's, compared by their cosines. With --index the file's are made once;
-    if the file or the model has changed since, that is an error. Blank texts are left out.
+    The model's vectors are compared by cosine. With --index, the vectors of the file are computed
+    once; a later change of the file or the model is an error. Blank texts are left out.
     """
     if candidates is not None and rerank is None:
-        ctx.fail("--candidates is for --rerank MODEL.")
+        ctx.fail("--candidates needs --rerank MODEL.")
     from ..checkpoints.locate import local_directory
     from ..locks import check_inputs
 
@@ -271,9 +279,9 @@ def search(
             **table,
         )
     if opened.cut:
-        typer.echo(f"{opened.cut:,} of {len(opened):,} texts were too long, and cut", err=True)
+        typer.echo(f"{opened.cut:,} of {len(opened):,} texts were too long and were cut", err=True)
     if len(opened) > MANY and not approximate:
-        typer.echo(f"{len(opened):,} texts: --approximate would be faster", err=True)
+        typer.echo(f"{len(opened):,} texts: --approximate is faster", err=True)
     more = {} if candidates is None else {"candidates": candidates}
     found = opened.search(asked, top_k, rerank=reranker, approximate=approximate, **more)
     for query, hits in zip(asked, found, strict=True):

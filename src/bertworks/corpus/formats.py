@@ -41,7 +41,7 @@ _DOC = re.compile(r"<doc\s[^\n]*>\s*")
 _TITLE = re.compile(r'\stitle="(.*?)"\s*>')
 _TABLES = {".parquet", ".pq"}
 _JSON_LINES = {".jsonl", ".ndjson", ".json"}
-_ONE_A_LINE = "Put one object on each line (JSON Lines): jq -c '.[]' makes them of an array."
+_ONE_A_LINE = "Put one object on each line (JSON Lines): jq -c '.[]' converts an array."
 _COMPRESSED = re.compile(r"\.(gz|zst|zstd)$")
 
 
@@ -169,7 +169,7 @@ def documents_of(
         text = record[column]
         if not isinstance(text, str):
             what = f"the value of {column!r} is not a string but {type(text).__name__}"
-            reading.bad("value is no string", what, where=where)
+            reading.bad("value is not a string", what, where=where)
         elif has_lone_surrogate(text):
             what = f"half a character (lone surrogate) in {column!r}"
             reading.bad("lone surrogate", what, where=where)
@@ -202,7 +202,9 @@ def report_missing_column(
     fix = f"The columns are: {some_of(names)}. Name the one with the text (--column NAME)."
     reading.bad(
         "missing column",
-        f"no column {column!r}" if column is not None else "no column 'text', and no other choice",
+        f"no column {column!r}"
+        if column is not None
+        else "no column 'text', and no other candidate",
         where=where,
         fix=fix if close is None else f"The nearest is {close!r}.",
     )

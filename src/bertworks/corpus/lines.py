@@ -27,7 +27,7 @@ else:
 
 MAX_LINE_BYTES = 1 << 26
 """The length of the longest line that is read unless the user allows more."""
-ALLOW_MORE = "If it has to be, allow more: --max-line-bytes N (max_line_bytes=N)."
+ALLOW_MORE = "If that is intended, allow more: --max-line-bytes N (max_line_bytes=N)."
 
 _BUFFER = 1 << 20
 _Codec: TypeAlias = Literal["gzip", "zstd"]
@@ -37,11 +37,11 @@ _SUFFIXES: dict[str, _Codec] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 _NO_TEXT: dict[bytes, str] = {
     **{magic: f"{name} inside another compression" for magic, name in _MAGIC.items()},
     b"PK\x03\x04": "a ZIP archive, or a workbook such as .xlsx: save its text or table as a file",
-    b"\xd0\xcf\x11\xe0": "a document of an office program: save its text or table as a file",
+    b"\xd0\xcf\x11\xe0": "an office document: save its text or table as a file",
     b"%PDF-": "a PDF: extract its text first",
     b"BZh91AY&SY": "compressed by bzip2: decompress it, or use gzip or zstd",
     b"\xfd7zXZ\0": "compressed by xz: decompress it, or use gzip or zstd",
-    b"PAR1": "Parquet: have its name end in .parquet",
+    b"PAR1": "Parquet: rename it to end in .parquet",
     b"ARROW1\0\0": "an Arrow file: write it as Parquet",
     b"SQLite format 3\0": "an SQLite database: export the table",
 }
@@ -172,7 +172,7 @@ def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tup
                     continue
             yield number, line
     except UnicodeError as error:
-        what = f"from here on not {reading.encoding} ({error})"
+        what = f"not {reading.encoding} from here on ({error})"
         reading.bad("damaged file", what, where=f"{name}:{number + 1}")
     except (OSError, pa.ArrowException) as error:
         if is_memory_short(error):
@@ -189,7 +189,7 @@ def text_encoding(name: str) -> str:
     """
     if not _encodes_text(name):
         valid = filter(_encodes_text, ["utf-8", "latin-1", "utf-16", *aliases])
-        raise DataError(f"there is no encoding of text {name!r}", fix=f"{nearest(name, valid)}.")
+        raise DataError(f"unknown text encoding {name!r}", fix=f"{nearest(name, valid)}.")
     found = codecs.lookup(name).name
     return "utf-8" if found == "utf-8-sig" else found
 
@@ -218,7 +218,7 @@ def open_stream(path: str, counts: ReadCounts) -> Iterator[io.BufferedReader[Any
         codec = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
         claimed = next((name for end, name in _SUFFIXES.items() if path.endswith(end)), None)
         if claimed and codec != claimed and start:
-            raise OSError(f"it is not {claimed}, as its name says")
+            raise OSError(f"it is not {claimed}, although its name says so")
         raw = io.BufferedReader(_Counted(file, counts), _BUFFER)
         if codec is not None:
             inflated: Any = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec)
@@ -283,7 +283,7 @@ def _report_bad_bytes(
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         fix = _name_encoding("utf-16")
     elif b"\0" in raw:
-        fix = "It has null bytes as well: is it a file of text?"
+        fix = "It also has null bytes: is it a text file?"
     elif encoding == "utf-8":  # C1 control characters are never meant: Windows has quotes there
         fix = _name_encoding("cp1252" if 0x80 <= byte < 0xA0 else "latin-1")
     else:
@@ -298,4 +298,4 @@ def _report_nulls(where: str, raw: bytes, reading: Reading) -> None:
 
 
 def _name_encoding(likely: str) -> str:
-    return f'If it is {likely}, say so: --encoding {likely} (encoding="{likely}").'
+    return f'If it is {likely}, give --encoding {likely} (encoding="{likely}").'

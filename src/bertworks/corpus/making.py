@@ -112,7 +112,7 @@ class ShardMaker:
         if len(ids) >= 2**31:
             raise DataError(
                 f"one document gives {len(ids):,} tokens, more than a shard can count",
-                fix="Part it into documents.",
+                fix="Split it into documents.",
             )
         copies = np.array([text.copy for text in batch.documents])
         document = np.repeat(np.arange(len(per_document)), per_document)

@@ -33,7 +33,7 @@ _OTHERWISE = {
     "sources": "the corpus differs (its parts, their weights or their sizes)",
     "vocabulary_hash": "the tokenizer differs",
     "exclude": "the text of the files to exclude differs",
-    "in_context": "its sentences were tokenised apart, by an earlier release",
+    "in_context": "its sentences were tokenised separately, by an earlier release",
 }
 """What is said of settings that differ, where the values themselves say nothing."""
 
@@ -161,7 +161,7 @@ class Manifest(_Record):
                     fix="Run the same `bertworks prepare` again: it resumes where it stopped.",
                 ) from None
             raise DataError(
-                f"no {MANIFEST} here, so this is no prepared corpus",
+                f"no {MANIFEST} here, so this is not a prepared corpus",
                 where=str(directory),
                 fix="Make one with `bertworks prepare`.",
             ) from None

@@ -64,7 +64,7 @@ def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
         }
     )
     if not whole.tokens:
-        raise DataError("nothing is left of the corpus: it holds no text that gives tokens")
+        raise DataError("the corpus is empty: no text gives tokens")
     with claim(out, paths, kind="whole directory"):
         if out.exists() and not files.is_empty(out):
             raise DataError("is not empty", where=str(out), fix="Choose another --out.")

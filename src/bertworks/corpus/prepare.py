@@ -74,29 +74,28 @@ def prepare(
 ) -> Manifest:
     """Split a corpus into sentences, tokenise it, and write it as shards of token ids.
 
-    The directory holds the shards, `manifest.json`, and the tokenizer's files. Killed and called
-    again with the same arguments, it resumes. The bytes do not depend on
-    `workers`.
+    The directory holds the shards, `manifest.json`, and the tokenizer's files. After an
+    interruption, the same call resumes. The bytes do not depend on `workers`.
 
     Args:
         sources: see `read_documents`, as for `format`, `column`, `skip_bad`, `drop_duplicates`,
             `encoding` and `max_line_bytes`.
-        tokenizer: a Tokenizer, or where its files lie.
-        out: the directory to write; new, empty, or left by a run with the same arguments.
+        tokenizer: a Tokenizer, or the path of its files.
+        out: output directory; new, empty, or of a run with the same arguments.
         workers, on: how many processes, and where; see `parallel.map`.
-        exclude: files of evaluation data: documents that share 13 words in a row with them are left
-            out, and listed in `excluded.jsonl`; see `corpus.overlap`.
-        part: `I/N`: make only every N-th shard, from the I-th on. All of the corpus is read, so
-            that the shards are those of one run; `merge` puts the parts together.
+        exclude: files of evaluation data: documents that share 13 consecutive words with them are
+            left out, and listed in `excluded.jsonl`; see `corpus.overlap`.
+        part: `I/N`: make only every N-th shard, from the I-th on. The whole corpus is read, so
+            that the shards equal those of a single run; `merge` merges the parts.
         progress: called after every shard and at the end.
-        settings: those of `PrepareSettings`: how documents become sentences and spans (`language`:
-            one of `text.documents.LANGUAGES`; for spans see `corpus.spans`), and shards.
+        settings: settings of `PrepareSettings`: sentences and spans (`language`: one of
+            `text.documents.LANGUAGES`; for spans see `corpus.spans`), and shards.
 
     Raises:
-        DataError: the corpus is missing, bad or holds no text; or a finished corpus lies in `out`
-            and its text has changed since.
+        DataError: the corpus is missing, not valid or holds no text; or `out` holds a finished
+            corpus whose text has changed since.
         OutputError: `out` cannot be written (finished shards are kept), is being written by another
-            process, or is, contains or lies in an input.
+            process, or is, contains or is inside an input.
         BertworksError: `out` holds something else.
     """
     how = PrepareSettings.parse(settings)
@@ -205,7 +204,7 @@ class _Run:
             difference = unfinished.without_sizes().first_difference(self._job.without_sizes())
         if difference:
             raise BertworksError(
-                f"another preparation lies here: {difference}",
+                f"the directory holds another preparation: {difference}",
                 where=str(self._directory),
                 fix="Choose another --out, or remove the directory.",
             )
@@ -275,7 +274,7 @@ class _Run:
         for record in shards:
             total.update(record.model_dump(exclude={"file", "sha256", "text"}))
         if not total["tokens"] and self._job.part is None:
-            raise DataError("nothing is left of the corpus: it holds no text that gives tokens")
+            raise DataError("the corpus is empty: no text gives tokens")
         for file in self._done:  # of a text that has become shorter since the last run
             (self._directory / file).unlink(missing_ok=True)
         manifest = Manifest(
@@ -316,7 +315,7 @@ class _Run:
 
     def _changed(self) -> DataError:
         return DataError(
-            "a finished corpus lies here, and its text has changed since",
+            "the directory holds a finished corpus, and its text has changed since",
             where=str(self._directory),
             fix="Choose another --out, or remove the directory.",
         )

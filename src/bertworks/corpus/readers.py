@@ -44,23 +44,23 @@ def read_documents(
     """Stream the documents of a corpus, source after source, file after file; none is empty.
 
     Args:
-        sources: paths, folders, globs or `hf:NAME`, each perhaps with `@WEIGHT`; or
+        sources: paths, folders, globs or `hf:NAME`, each optionally with `@WEIGHT`; or
             `CorpusSource`s.
-        format: the format of files whose source does not say it; "auto" finds it out.
-        column: the column of the text, for JSON Lines, Parquet and data sets.
-        skip_bad: skip and count what cannot be read, rather than stop at it.
-        drop_duplicates: drop and count documents whose whole text has come before.
+        format: format of files whose source does not set one; "auto" detects it.
+        column: the text column, for JSON Lines, Parquet and data sets.
+        skip_bad: skip and count unreadable input, instead of raising an error.
+        drop_duplicates: drop and count documents whose whole text occurred before.
         exclude: drop and record documents that share word sequences with this evaluation data.
-        seed: draws the documents that a weight's fraction takes.
-        spans: whether to read the spans that documents carry (JSON Lines, Parquet, data sets).
-        encoding: of all text, such as "latin-1".
-        max_line_bytes: a longer line is bad, so that memory is bounded.
+        seed: random seed for the fraction of a weight.
+        spans: whether to read the spans of documents (JSON Lines, Parquet, data sets).
+        encoding: text encoding, such as "latin-1".
+        max_line_bytes: longer lines are an error, so that memory is bounded.
         counts: filled in as documents are read.
 
     Raises:
-        DataError: a source is missing or holds nothing, or (unless `skip_bad`) something in it
-            is bad; raised when the reading comes to it, but at once for missing sources, for an
-            unknown encoding, and for a column of sources that have none.
+        DataError: a source is missing or empty, or (unless `skip_bad`) unreadable; raised when
+            the input is reached, but at once for missing sources, for an unknown encoding, and
+            for a column of sources without columns.
     """
     parsed = parse_sources(sources, format=format, column=column)
     files = [source.files() for source in parsed]

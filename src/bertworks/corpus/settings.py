@@ -9,36 +9,40 @@ from ..settings import Settings
 
 
 class VocabularySettings(Settings):
-    """How a vocabulary is learned."""
+    """Vocabulary."""
 
-    size: int = Field(30522, ge=1, description="pieces, the special ones included")
+    size: int = Field(30522, ge=1, description="vocabulary size, including the special pieces")
     lowercase: bool = Field(
-        True, description="fold case and accents, as the uncased models do; --cased is false"
+        True,
+        description="lowercase and strip accents, as in the uncased models; --cased sets false",
     )
     min_frequency: int = Field(2, ge=1, description="how often a pair must occur to become a piece")
     character_coverage: float = Field(
         0.99995,
         gt=0,
         le=1,
-        description="the share of the text that its most frequent characters make up, which are "
-        "kept; words with others become [UNK]",
+        description="share of the text covered by the most frequent characters, which are "
+        "kept; words with other characters become [UNK]",
     )
-    max_word_characters: int = Field(200, ge=1, description="longer words become [UNK]")
+    max_word_characters: int = Field(
+        200, ge=1, description="maximum characters of a word; longer words become [UNK]"
+    )
 
 
 class PrepareSettings(Settings):
-    """How documents become sentences and spans."""
+    """Sentences, spans and shards."""
 
     sentences: Sentences = Field(
-        "split", description="split: by rules; lines: each line is one sentence already"
+        "split", description="split: by rules; lines: each line is already one sentence"
     )
-    language: str = Field("en", description="the language whose rules split sentences")
+    language: str = Field("en", description="language of the sentence-splitting rules")
     spans: SpanSource = Field(
         "none",
-        description="mark phrases and names, for masking.unit=knowledge. given: documents carry "
-        'them as "spans": [[start, end], …]; rules: and where they do not, rules find some',
+        description="mark phrases and names, for masking.unit=knowledge. given: as documents "
+        'list them in "spans": [[start, end], …]; rules: the same, and by rules in '
+        "other documents",
     )
-    seed: int = Field(0, description="draws what a corpus weight's fraction takes")
+    seed: int = Field(0, description="random seed for the fraction of a corpus weight")
     shard_bytes: int = Field(
-        1 << 23, ge=1, description="a shard is full when its text, in UTF-8, reaches this"
+        1 << 23, ge=1, description="a shard is complete when its text reaches this size in UTF-8"
     )

@@ -77,10 +77,10 @@ class _Shard(NamedTuple):
 
 
 class Corpus:
-    """A prepared corpus, mapped into memory. Pickled, it is its path: workers map it anew.
+    """A prepared corpus, mapped into memory. It is pickled as a path; workers map it again.
 
     Attributes:
-        directory: where it lies.
+        directory: its directory.
         manifest: its counts, settings and shards.
     """
 
@@ -92,16 +92,16 @@ class Corpus:
 
     @classmethod
     def open(cls, directory: str | Path, *, verify: bool = False) -> Corpus:
-        """Open what `prepare` wrote.
+        """Open the output of `prepare`.
 
         Args:
-            directory: the one that `manifest.json` lies in; on another file system, `s3://…`, it is
+            directory: the directory of `manifest.json`; on another file system, `s3://…`, it is
                 copied to a cache first.
             verify: read everything and compare checksums; otherwise only sizes and counts are
                 compared.
 
         Raises:
-            DataError: the directory is no finished corpus, or a part of one.
+            DataError: the directory is not a finished corpus, or only a part of one.
             CheckpointError: the manifest or a shard is missing, damaged, or of another version.
         """
         directory = fetched(str(directory)) if is_remote(directory) else Path(directory)
@@ -141,14 +141,14 @@ class Corpus:
     def originals(self) -> np.ndarray:
         """`[documents]` int64: for each document, the number of the first of its copies.
 
-        It is the document's own number where no weight asked for copies. What must not be in two
-        parts of a split at once goes by it.
+        Without copies (by weights), it is the document's own number. Splits use it to keep copies
+        together.
         """
         first = _concatenate([shard.copies for shard in self._shards]) == 0
         return np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
 
     def document(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """A document's token ids and where its sentences begin and end in them.
+        """A document's token ids and the bounds of its sentences.
 
         Returns:
             ids `[tokens]`, unsigned and read-only, a view of the file; and sentence offsets
@@ -163,7 +163,7 @@ class Corpus:
 
     @property
     def has_units(self) -> bool:
-        """Whether it is known which tokens are masked together."""
+        """Whether the corpus records which tokens are masked together."""
         return self.manifest.job.spans != "none"
 
     def goes_on(self, number: int) -> np.ndarray:
@@ -189,10 +189,10 @@ class Corpus:
         return shard, shard.sentence_offsets[first : last + 1]
 
     def load_tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the ids, from the corpus's own copy of it.
+        """The tokenizer that made the ids, from the corpus's copy.
 
         Raises:
-            CheckpointError: it is missing or damaged, or not the one that made the ids.
+            CheckpointError: it is missing, damaged, or another one.
         """
         from ..text.tokenizer import Tokenizer
 
@@ -200,7 +200,7 @@ class Corpus:
         tokenizer = Tokenizer.load(path)
         if tokenizer.fingerprint != self.manifest.vocabulary_hash:
             raise CheckpointError(
-                "this tokenizer did not make the corpus beside it",
+                "the corpus was prepared with another tokenizer than this one",
                 where=str(path),
                 fix="Prepare the corpus again.",
             )
@@ -242,7 +242,7 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
     )
     tokens, sentences_, documents_ = record.tokens, record.sentences, record.documents
     if counts != (tokens, sentences_, documents_, tokens, sentences_):
-        raise _damaged(path, "its counts are not the manifest's")
+        raise _damaged(path, "its counts differ from the manifest")
     if shard.goes_on is not None and len(shard.goes_on) * 8 < record.tokens:
         raise _damaged(path, "too few bits for its tokens")
     if shard.ids.dtype != np.dtype(manifest.token_type):
@@ -274,5 +274,5 @@ def _damaged(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"this shard is damaged ({why})",
         where=str(path),
-        fix="Run the same `bertworks prepare` again: it makes damaged shards anew.",
+        fix="Run the same `bertworks prepare` again: it recreates damaged shards.",
     )

@@ -33,10 +33,12 @@ def parse_spans(values: Any, text: str, *, where: str) -> Spans:
     """
     fix = f'Give "{COLUMN}": [[start, end], …], in characters of the text.'
     if not isinstance(values, list | tuple):
-        raise DataError(f"{COLUMN!r} is no list but {brief(values)}", where=where, fix=fix)
+        raise DataError(f"{COLUMN!r} is not a list but {brief(values)}", where=where, fix=fix)
     for value in values:
         if not (isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_int, value))):
-            raise DataError(f"the span {brief(value)} is no pair of integers", where=where, fix=fix)
+            raise DataError(
+                f"the span {brief(value)} is not a pair of integers", where=where, fix=fix
+            )
         start, end = value
         if end <= start:
             raise DataError(f"the span [{start}, {end}] ends before it begins", where=where)

@@ -204,7 +204,7 @@ def _choose_column(path: str, schema: pa.Schema, reading: Reading) -> str | None
     kind = schema.field(column).type
     if not _is_string(kind):
         what = f"the column {column!r} holds {kind}, not strings"
-        reading.bad("value is no string", what, where=path)
+        reading.bad("value is not a string", what, where=path)
         return None
     return column
 
@@ -224,6 +224,6 @@ def _value(scalar: Any, column: str, where: str, reading: Reading) -> str | None
         reading.bad("broken UTF-8", f"the value of {column!r} is not UTF-8", where=where)
         return None
     if text is None:
-        reading.bad("value is no string", f"the value of {column!r} is missing", where=where)
+        reading.bad("value is not a string", f"the value of {column!r} is missing", where=where)
         return None
     return str(text)

@@ -195,7 +195,9 @@ class Target:
             mask = self.reading.model.tokenizer.mask_id
             piece = self.reading.model.tokenizer.id_to_token(mask)
             raise DataError(
-                f"there is no {piece} in the text", where="text", fix=f"Put {piece} for a word."
+                f"there is no {piece} in the text",
+                where="text",
+                fix=f"Put {piece} in place of a word.",
             )
         number = self._number("blank", len(blanks))
         self.positions = [blanks[number]]
@@ -213,7 +215,7 @@ class Target:
             self.index = self.reading.model.tokenizer.token_to_id(token)
             if self.index is None:
                 raise DataError(
-                    f"{brief(token)} is no piece of the vocabulary",
+                    f"{brief(token)} is not a piece of the vocabulary",
                     where="target.token",
                     fix="Take one that /explore/fill shows.",
                 )

@@ -196,7 +196,7 @@ def evaluate_held_out(
     remarks = [*found.remarks, f"{len(documents):,} documents are held out"]
     if "seed" not in measured.model_fields_set:
         remarks.append(
-            f"they are those of seed={measured.seed}: the model is in no run's directory; give "
-            "seed= if training had another"
+            f"they are selected by seed={measured.seed}, since the model is not in a run "
+            "directory; give seed= if training used another"
         )
     return replace(found, remarks=remarks)

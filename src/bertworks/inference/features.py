@@ -170,7 +170,7 @@ class Embedder(States):
             if network.encoder.pooler is None:
                 raise SettingsError("pooling='pooler': the model has no pooler")
             if self.layers != [self.config.num_hidden_layers]:
-                raise SettingsError("pooling='pooler' is of the last layer alone")
+                raise SettingsError("pooling='pooler' uses only the last layer")
 
     def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
         """Tokenise texts, with the prompt before each; see `States.encode`."""

@@ -57,8 +57,8 @@ def generate(
     for number, prompt in enumerate(prompts, 1):
         if not 0 < len(prompt) < config.max_seqlen:
             raise DataError(
-                f"{len(prompt)} tokens; there must be one at least, and room for another below "
-                f"{config.max_seqlen}",
+                f"{len(prompt)} tokens; a prompt needs at least one, and room for another "
+                f"below {config.max_seqlen}",
                 where=f"prompt {number}",
             )
     seen: Counter[tuple[int, ...]] = Counter()

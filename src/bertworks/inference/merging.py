@@ -22,21 +22,21 @@ from .vectors import WrittenVectors
 def merge(
     parts: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]
 ) -> Manifest | WrittenVectors | int:
-    """Put all parts of a corpus, or of a file of vectors or predictions, together.
+    """Merge all parts of a corpus, of vectors or of predictions.
 
-    The bytes are those that one machine writes by itself, whatever the number of parts.
+    The result equals that of a single machine, byte for byte, for any number of parts.
 
     Args:
-        parts: what `prepare`, `embed_to`, `features_to` or `predict_to` wrote with `part="I/N"`, in
+        parts: outputs of `prepare`, `embed_to`, `features_to` or `predict_to` with `part="I/N"`, in
             any order.
-        out: where to; for a corpus a directory, else a file with the parts' ending.
+        out: the output: a directory for a corpus, else a file with the same ending as the parts.
 
     Returns:
-        The corpus's manifest, or what is in the file; of predictions, how many rows.
+        The manifest of a corpus, a description of the vectors, or the number of predicted rows.
 
     Raises:
-        DataError: a part is missing, unfinished, damaged, there twice, or does not belong to the
-            others; or there is something at `out` already.
+        DataError: a part is missing, unfinished, damaged, duplicate, or does not belong to the
+            others; or `out` already exists.
         CheckpointError: a part of a corpus is damaged.
         OutputError: `out` cannot be written.
     """
@@ -73,7 +73,7 @@ def _merge_files(parts: Sequence[Path], out: Path) -> WrittenVectors | int:
         raise _stranger(paths[-1], paths[0], "of other texts")
     with claim(out, paths), files.writing(out):
         if out.exists():
-            raise DataError("is there already", where=str(out), fix="Give another name.")
+            raise DataError("already exists", where=str(out), fix="Give another name.")
         with files.atomic(out) as new:
             if layout is None:
                 append(paths, new, head)
@@ -94,14 +94,12 @@ def _finished(path: Path) -> Note:
         note = Note.read(note_file(path))
     except (OSError, ValueError):
         raise DataError(
-            "is no part with its note beside it",
+            "is not a part, or its note is missing",
             where=str(path),
-            fix=f"Name a file that was made with --part I/N, with {path.name}.json beside it.",
+            fix=f"Name a file made with --part I/N, with {path.name}.json beside it.",
         ) from None
     if not (note.complete and path.exists()) or note.checksum.startswith("part"):
-        raise DataError(
-            "is not finished", where=str(path), fix="Run its command again, which resumes."
-        )
+        raise DataError("is not finished", where=str(path), fix="Run its command again to resume.")
     note.check(path)
     return note
 

@@ -71,7 +71,7 @@ class Note:
         """
         size, why = out.stat().st_size, ""
         if out.suffix != ".parquet" and size != self.size:
-            why = f"has {size:,} bytes, and had {self.size:,} when it was finished"
+            why = f"has {size:,} bytes instead of {self.size:,}"
         elif self.checksum.startswith("file") and self.checksum != checksum_of(out):
             why = "is damaged: its checksum is wrong"
         if why:

@@ -30,116 +30,134 @@ def setting_in(note: Mapping[str, Any], name: str) -> Any:
 
 
 class EngineSettings(Settings):
-    """How rows are run through a network; `precision` and `deterministic` alone change answers."""
+    """Inference; only `precision` and `deterministic` affect the results."""
 
     former: ClassVar = {
         f"engine.{name}": name for name in ("batch_tokens", "window_rows", "precision")
     }
 
-    batch_tokens: int = Field(8192, ge=1, description="tokens that go through at once, at most")
-    window_rows: int = Field(4096, ge=1, description="rows that are held and sorted at a time")
+    batch_tokens: int = Field(8192, ge=1, description="maximum tokens per batch")
+    window_rows: int = Field(4096, ge=1, description="rows read and sorted by length at a time")
     precision: InferencePrecision = Field(
         "auto",
-        description="what the encoder computes in; auto: bf16 where the device is faster at it, "
-        "else fp32; int8: the fastest, and approximate",
+        description="precision of the encoder. auto: bf16 if the device is faster with it, "
+        "else fp32; int8: fastest, approximate",
     )
     deterministic: bool = Field(
         False,
-        description="a text's numbers have the same bits whatever it is batched with, also in bf16 "
-        "on processors with AMX, where that takes longer; on other CPUs they have anyway",
+        description="bitwise equal results whatever a text is batched with, also in bf16 on "
+        "CPUs with AMX, where it is slower; other CPUs always give these",
     )
 
 
 class LayerSettings(Settings):
-    """Which hidden states are taken, and of how much of a text."""
+    """Hidden states to use, and maximum length."""
 
     layers: tuple[int, ...] = Field(
-        (-1,), min_length=1, description="whose vectors are taken; 0: the embeddings, -1: the last"
+        (-1,),
+        min_length=1,
+        description="layers whose vectors are used; 0: the embeddings, -1: the last layer",
     )
     combine: Combine = Field(
-        "concat", description="what is done with several layers: laid side by side, or added up"
+        "concat", description="how several layers are combined: side by side, added or averaged"
     )
-    max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")
+    max_seq_length: int | None = Field(None, ge=1, description="maximum tokens per text")
     truncation: Literal["cut", "error"] = Field(
-        "cut", description="what becomes of longer texts; how many are cut is said"
+        "cut", description="cut longer texts and report how many, or stop with an error"
     )
 
 
 class EmbedSettings(LayerSettings):
-    """How texts become vectors."""
+    """Text vectors."""
 
     pooling: Pooling = Field(
-        "mean", description="from tokens to a text; what the model is saved with, or mean"
+        "mean",
+        description="how token vectors become a text vector; if omitted, as saved with "
+        "the model, or mean",
     )
     normalize: bool = Field(
-        False, description="whether vectors have length 1; as the model was saved"
+        False, description="scale vectors to length 1; if omitted, as saved with the model"
     )
     prompt: str = Field(
-        "", description='put before each text, such as "query: "; as the model was saved'
+        "",
+        description='prefix of each text, such as "query: "; if omitted, as saved with the model',
     )
 
 
 class TokenSettings(LayerSettings):
-    """Which vectors are taken of a text."""
+    """Token and word vectors."""
 
-    of: Literal["tokens", "words"] = Field("tokens", description="special tokens are left out")
+    of: Literal["tokens", "words"] = Field(
+        "tokens", description="one vector per token, without special tokens, or one per word"
+    )
     pieces: Literal["first", "mean"] = Field(
-        "first", description="of a word's pieces, the first one's vector, or the mean of all"
+        "first", description="vector of a word: that of its first piece, or the mean of its pieces"
     )
 
     @model_validator(mode="after")
     def _pieces_are_of_words(self) -> Self:
         if self.pieces == "mean" and self.of != "words":
-            raise ValueError("pieces=mean is for of=words")
+            raise ValueError("pieces=mean needs of=words")
         return self
 
 
 class GenerationSettings(Settings):
-    """How the next token is chosen."""
+    """Sampling."""
 
-    max_new_tokens: int = Field(40, ge=1, description="the most tokens that are added")
-    temperature: float = Field(0.0, ge=0, description="0: always the likeliest token")
-    top_k: int | None = Field(None, ge=1, description="only so many of the likeliest are drawn")
-    top_p: float | None = Field(
-        None, gt=0, le=1, description="only the likeliest that make up this share are drawn"
+    max_new_tokens: int = Field(40, ge=1, description="maximum number of new tokens")
+    temperature: float = Field(
+        0.0, ge=0, description="sampling temperature; 0: always the most likely token"
     )
-    stop_ids: tuple[int, ...] = Field((), description="tokens that end a text")
+    top_k: int | None = Field(
+        None, ge=1, description="sample only from this many of the most likely tokens"
+    )
+    top_p: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="sample only from the most likely tokens that have this "
+        "share of the probability",
+    )
+    stop_ids: tuple[int, ...] = Field((), description="ids of tokens that end a text")
     seed: int = Field(0, description="of the draws")
 
     @model_validator(mode="after")
     def _draws_are_drawn(self) -> Self:
         if not self.temperature and (self.top_k is not None or self.top_p is not None):
             raise ValueError(
-                "top_k and top_p are of draws, and temperature=0 takes the likeliest token; "
-                "temperature=1 draws"
+                "top_k and top_p need sampling, and temperature=0 takes the most likely token; "
+                "temperature=1 samples"
             )
         return self
 
 
 class HeldOutSettings(Settings):
-    """What is never trained on, to measure by."""
+    """Held-out documents, for evaluation."""
 
-    documents: int | float = Field(0.01, gt=0, description="how many; below 1: which share")
-    sequences: int = Field(1024, ge=1, description="how many of them an evaluation takes")
+    documents: int | float = Field(
+        0.01, gt=0, description="number of documents; below 1: their share"
+    )
+    sequences: int = Field(1024, ge=1, description="number of sequences per evaluation")
     seed: int | None = Field(
         None,
         ge=0,
-        description="which documents, and how their tokens are masked; the run's seed if left out. "
-        "Runs of different seeds compare only with the same one here",
+        description="selects the documents and the masking of their tokens; the run's seed if "
+        "omitted. Runs with different seeds can only be compared with the same "
+        "value here",
     )
 
 
 class MeasuredSettings(HeldOutSettings):
-    """Which part of a corpus a pre-trained model is measured on; what is left out is its run's."""
+    """Held-out part of a corpus; if omitted, as in the model's run."""
 
     seed: int = with_default(
         HeldOutSettings,
         "seed",
         0,
-        description="which documents, and how their tokens are masked; the run's, where the model "
-        "is in a run's directory",
+        description="selects the documents and the masking of their tokens; the run's seed if "
+        "the model is in a run directory",
     )
-    max_seq_length: int = Field(128, ge=8, description="the most tokens of a sequence")
+    max_seq_length: int = Field(128, ge=8, description="maximum tokens per sequence")
 
 
 class EvaluateSettings(MeasuredSettings, EngineSettings):
@@ -161,13 +179,13 @@ class GenerateSettings(GenerationSettings, EngineSettings):
 
 
 class TextProbeSettings(EmbedSettings, TableOptions):
-    """The classifier on vectors."""
+    """Classifier on text vectors."""
 
-    text_column: str | None = Field(None, description="name or number; guessed if left out")
-    label_column: str | None = Field(None, description="name or number; guessed if left out")
-    precision: InferencePrecision = Field("auto", description="what the encoder computes in")
+    text_column: str | None = Field(None, description="column name or number; detected if omitted")
+    label_column: str | None = Field(None, description="column name or number; detected if omitted")
+    precision: InferencePrecision = Field("auto", description="precision of the encoder")
     inverse_regularization: float = Field(1.0, gt=0, description="scikit-learn's C")
-    max_iterations: int = Field(10_000, ge=1, description="of the solver, which stops sooner")
+    max_iterations: int = Field(10_000, ge=1, description="maximum iterations of the solver")
 
     def of_vectors(self) -> dict[str, Any]:
         """What is said of the vectors; the rest is the model's own."""

@@ -176,6 +176,6 @@ def layout_of(out: Path, width: int) -> Layout:
     kinds: dict[str, type[Layout]] = {".npy": Npy, ".parquet": Parquet}
     if out.suffix not in kinds:
         raise DataError(
-            "the name says no format", where=str(out), fix="Have it end in .npy or .parquet."
+            "unknown file format", where=str(out), fix="Use a name that ends in .npy or .parquet."
         )
     return kinds[out.suffix](width)

@@ -76,7 +76,7 @@ def write_vectors(
         progress: called with how many rows are done.
 
     Raises:
-        DataError: a text is none; or the file is there already, or was begun with another model,
+        DataError: a text is none; or the file is there already, or was started with another model,
             other settings or other texts.
         OutputError: it cannot be written, or is being written by another process.
     """
@@ -120,7 +120,7 @@ def write_vectors(
                     unfinished.unlink(missing_ok=True)
         elif next(windows, None) is not None:
             raise DataError(
-                f"is finished, with {note.rows:,} rows, and there are more texts now",
+                f"is finished with {note.rows:,} rows, but there are more texts now",
                 where=str(out),
                 fix="Give another name.",
             )
@@ -166,7 +166,9 @@ def _layout(out: Path, embedder: Embedder | TokenFeatures) -> Layout:
         return layout_of(out, embedder.width)
     if out.suffix != ".parquet":
         raise DataError(
-            "features of tokens are Parquet", where=str(out), fix="Have the name end in .parquet."
+            "token features are written as Parquet",
+            where=str(out),
+            fix="Use a name that ends in .parquet.",
         )
     return TokenParquet(embedder.width, embedder.settings.of)
 
@@ -257,7 +259,7 @@ def _unseen(
 
 def _other_texts(out: Path) -> DataError:
     return DataError(
-        "was begun with other texts than these",
+        "was started with other texts",
         where=str(out),
         fix=f"Give another name, or remove {out.name}*.",
     )
@@ -289,11 +291,11 @@ def _check_part(part: Path, note: Note, layout: Layout) -> None:
     head, why = len(layout.head()), ""
     checksum = note.unfinished or note.checksum
     if part.stat().st_size < note.size:
-        why = "is shorter than it was"
+        why = "has been truncated"
     elif checksum and checksum != f"part {crc(part, head, note.size):08x}":
         why = "is damaged: its checksum is wrong"
     if why:
-        raise DataError(why, where=str(part), fix="Remove it, and begin anew.")
+        raise DataError(why, where=str(part), fix="Remove it, and start again.")
 
 
 def _name(part: Path, out: Path, note: Note, layout: Layout) -> Note:
@@ -311,30 +313,30 @@ def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
     fix = f"Give another name, or remove {out.name}*."
     if not beside.exists():
         if out.exists():
-            raise DataError("is there already", where=str(out), fix=fix)
+            raise DataError("already exists", where=str(out), fix=fix)
         return begun
     try:
         note = Note.read(beside)
     except ValueError:
         raise DataError(
-            "is damaged, or says nothing of vectors", where=str(beside), fix=fix
+            "is damaged, or does not describe vectors", where=str(beside), fix=fix
         ) from None
     if not out.exists() and not part.exists():
         return begun
     if note.format_version != FORMAT_VERSION:
-        raise DataError("is of another version of bertworks", where=str(beside), fix=fix)
+        raise DataError("was written by another version of bertworks", where=str(beside), fix=fix)
     for name in {**begun.made_with, **note.made_with}:
         was, value = setting_in(note.made_with, name), setting_in(begun.made_with, name)
         if was != value:
             what = (
-                "was begun with another model"
+                "was started with another model"
                 if name == "model"
-                else f"was begun with {name}={was!r}, not {value!r}"
+                else f"was started with {name}={was!r}, not {value!r}"
             )
             raise DataError(what, where=str(out), fix=fix)
     if note.part != begun.part:
         was, now = note.part or "no part", begun.part or "no part"
-        raise DataError(f"was begun as {was}, not {now}", where=str(out), fix=fix)
+        raise DataError(f"was started as {was}, not {now}", where=str(out), fix=fix)
     if (note.first, note.total, note.before) != (begun.first, begun.total, begun.before):
         raise _other_texts(out)
     return note

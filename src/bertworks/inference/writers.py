@@ -126,7 +126,7 @@ def _format_of(out: str | os.PathLike[str] | TextIO, format: OutputFormat) -> Ou
     suffix = Path(name).suffix.lower()
     if suffix not in _SUFFIXES:
         raise DataError(
-            f"predictions are not written as {suffix}",
+            f"predictions cannot be written as {suffix}",
             where=name,
             fix="Name it .tsv, .csv or .jsonl.",
         )
@@ -174,7 +174,7 @@ def _table_lines(
         if values.keys() - set(header):
             extra = some_of(sorted(values.keys() - set(header)))
             raise DataError(
-                f"row {number} has columns that the first row has not: {extra}", fix=_USE_JSON
+                f"row {number} has columns that the first row does not have: {extra}", fix=_USE_JSON
             )
         cells = [_text(values.get(name)) for name in header]
         yield _encodable(line_of(cells, number + 1), number + 1)
@@ -237,7 +237,7 @@ def _encodable(text: str, line: int) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        what = f"output line {line}: no UTF-8 can hold the {error.object[error.start]!r}"
+        what = f"output line {line}: {error.object[error.start]!r} cannot be encoded in UTF-8"
         raise DataError(what, fix=_USE_JSON) from None
     return text
 
@@ -246,7 +246,7 @@ def _check_free(row: Row, added: Iterable[str]) -> None:
     for name in added:
         if name in row:
             raise DataError(
-                f"the rows have a column {name!r} already", fix="Rename it, or leave it out."
+                f"the rows already have a column {name!r}", fix="Rename it, or leave it out."
             )
 
 

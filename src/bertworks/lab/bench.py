@@ -47,7 +47,7 @@ class Lab:
         progress: shows how it goes.
 
     Raises:
-        TrainingError: `out` was begun with another model or other data.
+        TrainingError: `out` was started with another model or other data.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Lab:
         elif (held := json.loads(file.read_bytes())) != begun:
             key = next(key for key in begun if held.get(key) != begun[key])
             raise TrainingError(
-                f"the lab was begun with another {key}", where=str(out), fix="Give another --out."
+                f"the lab was started with another {key}", where=str(out), fix="Give another --out."
             )
 
     @cached_property
@@ -81,7 +81,7 @@ class Lab:
         """A directory with what Python carries: `corpus.txt`, `train.jsonl` and `dev.jsonl`."""
         folder = self.out / "text"
         if not (folder / "dev.jsonl").exists():  # the last that is written
-            say(self.progress, "collecting text that Python carries")
+            say(self.progress, "collecting docstrings of Python")
             texts.write(folder)
         return folder
 

@@ -61,15 +61,15 @@ FINE_TUNED = "fine-tuned"
 
 
 class FeatureAblationSettings(TaggingOptions):
-    """The rows of the table."""
+    """Rows of the table."""
 
     seeds: tuple[NonNegativeInt, ...] = Field(
-        (0,), min_length=1, description="each row is their mean"
+        (0,), min_length=1, description="random seeds; each row is the mean over them"
     )
-    precision: Precision = Field("auto", description="what the frozen encoder computes in")
+    precision: Precision = Field("auto", description="precision of the frozen encoder")
     probe: TaggingProbeSettings = TaggingProbeSettings()
     finetune: FinetuneSettings | None = Field(
-        FinetuneSettings(), description="of the last row; null leaves it out"
+        FinetuneSettings(), description="fine-tuning of the last row; null leaves it out"
     )
 
     @model_validator(mode="after")
@@ -136,23 +136,23 @@ def ablate_features(
     progress: Progress | None = None,
     **settings: Unpack[AblationKeywords],
 ) -> Results:
-    """Measure probes of six choices of layers, and fine-tuning; called again, it resumes.
+    """Compare probes on six combinations of layers with fine-tuning; called again, it resumes.
 
     Args:
-        model: a `Model`, a directory, or a name on the hub. Its weights are left as they are.
-        train: the rows to learn from: tagged words, as `finetune` takes them for tagging.
-        dev: the rows to measure on.
-        out: a directory for everything.
-        device: where to compute.
-        progress: shows how it goes.
-        settings: those of `FeatureAblationSettings`.
+        model: a `Model`, a directory, or a name on the hub. Its weights are not changed.
+        train: training rows: tagged words, as in `finetune` for tagging.
+        dev: evaluation rows.
+        out: output directory.
+        device: device to run on.
+        progress: reports progress.
+        settings: settings of `FeatureAblationSettings`.
 
     Raises:
-        DataError: a table or a row of it is not what it should be.
+        DataError: a table or one of its rows is not valid.
         SettingsError: a setting is unknown or impossible.
-        TrainingError: `out` was begun with another model, other data or settings.
-        OutputError: `out` cannot be written, another process is at it, or it is, contains or lies
-            in an input.
+        TrainingError: `out` was started with another model, other data or settings.
+        OutputError: `out` cannot be written, another process uses it, or it is, contains or is
+            inside an input.
         BertworksError: the disk has no room for the hidden states.
     """
     resolved = FeatureAblationSettings.parse(settings)

@@ -208,8 +208,8 @@ def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
         BertworksError: a run failed.
     """
     if lab.data is None:
-        fix = "Give --data DIR, with wiki/, glue/, trec/, words/ and others (docs/ancestors.md)."
-        raise SettingsError("lab lineage measures on data, and there are none", fix=fix)
+        fix = "Give --data DIR with wiki/, glue/, trec/, words/ and others (docs/ancestors.md)."
+        raise SettingsError("lab lineage needs evaluation data", fix=fix)
     skipped = {
         name: path
         for name, probe in PROBES.items()

@@ -51,163 +51,167 @@ NEW_SETTINGS = frozenset({"mixer"})
 
 
 class EncoderConfig(Settings):
-    """The geometry, in the names of `config.json`; the defaults are those of BERT-Base.
+    """Geometry of an encoder, with the names of `config.json`; the defaults are BERT-Base's.
 
-    The first group of fields is what people choose. The second distinguishes the families: each
-    family's file under `checkpoints` sets them.
+    Users choose the first group of fields. The second group distinguishes the families: each
+    family's file under `checkpoints` sets it.
 
     Source: paper §3, "Model Architecture", and the original release's `bert_config.json`.
     """
 
-    vocab_size: int = Field(30522, ge=1, description="pieces of the vocabulary")
-    hidden_size: int = Field(768, ge=1, description="the width of the layers")
-    num_hidden_layers: int = Field(12, ge=0, le=10_000, description="how many layers")
+    vocab_size: int = Field(30522, ge=1, description="vocabulary size")
+    hidden_size: int = Field(768, ge=1, description="width of the layers")
+    num_hidden_layers: int = Field(12, ge=0, le=10_000, description="number of layers")
     num_attention_heads: int = Field(
         12,
         ge=1,
-        description="attention heads of a layer; hidden_size is divisible by it",
+        description="attention heads per layer; must divide hidden_size",
     )
-    intermediate_size: int = Field(3072, ge=1, description="the width of the feed-forward layers")
+    intermediate_size: int = Field(3072, ge=1, description="width of the feed-forward layers")
     hidden_act: Activation = Field(
         "gelu",
-        description="the activation; gelu is the erf form, gelu_new the tanh form",
+        description="activation function; gelu is the erf form, gelu_new the tanh form",
     )
     hidden_dropout_prob: float = Field(
         0.1,
         ge=0,
         lt=1,
-        description="after the embeddings and each half of a layer",
+        description="dropout after the embeddings and after each half of a layer",
     )
     attention_probs_dropout_prob: float = Field(
         0.1,
         ge=0,
         lt=1,
-        description="of attention's probabilities",
+        description="dropout on the attention probabilities",
     )
     max_position_embeddings: int = Field(
         512,
         ge=1,
-        description="as published: RoBERTa's 514 leave room for 512 tokens, since its positions "
-        "begin at 2",
+        description="number of positions, as published: RoBERTa's 514 allow 512 tokens, since "
+        "its positions begin at 2",
     )
-    type_vocab_size: int = Field(2, ge=0, description="token types: first and second segment")
+    type_vocab_size: int = Field(
+        2, ge=0, description="number of token types: first and second segment"
+    )
     initializer_range: float = Field(
         0.02,
         gt=0,
-        description="the standard deviation of fresh weights",
+        description="standard deviation of newly initialised weights",
     )
-    layer_norm_eps: float = Field(1e-12, gt=0, description="added to the variance in norms")
+    layer_norm_eps: float = Field(1e-12, gt=0, description="added to the variance in layer norms")
 
-    family: str = Field("bert", description="whose tensor names and settings checkpoints use")
+    family: str = Field(
+        "bert", description="model family, which sets tensor names and settings of checkpoints"
+    )
     embedding_size: int | None = Field(
         None,
         ge=1,
-        description="the width of the embeddings where a linear map widens them to hidden_size "
+        description="width of the embeddings, if a linear map widens them to hidden_size "
         "(ALBERT §3.1, ELECTRA); null: no such map",
     )
     num_hidden_groups: int | None = Field(
         None,
         ge=1,
-        description="distinct layers; neighbouring layers share their weights (ALBERT §3.1); null: "
-        "none do",
+        description="number of distinct layers; neighbouring layers share their weights "
+        "(ALBERT §3.1); null: no sharing",
     )
     positions: Positions = Field(
         "learned",
-        description="a learned vector for each; a rotation of queries and keys (Su et al. 2021); "
-        "sinusoids (Vaswani et al. 2017, §3.5); or none: then the order of tokens is lost",
+        description="learned: one vector per position; rotary: rotated queries and keys (Su et "
+        "al. 2021); sinusoidal (Vaswani et al. 2017, §3.5); none: token order is "
+        "lost",
     )
-    position_offset: int = Field(0, ge=0, description="the number of a sequence's first position")
+    position_offset: int = Field(0, ge=0, description="index of a sequence's first position")
     task_type_vocab_size: int = Field(
         0,
         ge=0,
-        description="the size of the table of task embeddings, of which the first is added to "
-        "every token (ERNIE 2.0)",
+        description="size of the table of task embeddings; its first entry is added to every "
+        "token (ERNIE 2.0)",
     )
     mixer: Literal["attention", "lstm"] = Field(
         "attention",
-        description="what brings the tokens of a sequence together in a layer; lstm: a recurrent "
-        "network from left to right, with attention=causal or two-way",
+        description="how a layer combines the tokens of a sequence; lstm: a recurrent network "
+        "from left to right, with attention=causal or two-way",
     )
     attention: Literal["bidirectional", "causal", "two-way"] = Field(
         "bidirectional",
-        description="what a token sees: all tokens; none after it; or, in the first half of its "
-        "vector, none after it, and in the second none before it: two encoders side by side "
-        "(ELMo), of half the width and half the heads",
+        description="bidirectional: a token sees all tokens; causal: none after it; two-way "
+        "(ELMo): two encoders side by side, of half the width and half the heads; "
+        "the first sees no later tokens, the second no earlier ones",
     )
     local_attention: int | None = Field(
         None,
         ge=1,
-        description="the width of the window in local layers, the token in its middle; null: no "
-        "local layers",
+        description="width of the window in local layers, centred on the token; null: no local "
+        "layers",
     )
     global_attention_every: int = Field(
         1,
         ge=1,
-        description="every so many layers is global, beginning with the first",
+        description="every n-th layer is global, starting with the first",
     )
     rope_theta: float = Field(
         10_000.0,
         gt=0,
-        description="the base of the rotations in global layers",
+        description="base of the rotations in global layers",
     )
     local_rope_theta: float = Field(
         10_000.0,
         gt=0,
-        description="the base of the rotations in local layers",
+        description="base of the rotations in local layers",
     )
     norm_first: bool = Field(
         False,
-        description="each half of a layer normalises its input rather than its output; a norm "
-        "follows the last layer, and the first begins without one if embedding_norm",
+        description="normalise the input of each half of a layer, not its output; a norm "
+        "follows the last layer, and with embedding_norm the first layer has none",
     )
-    embedding_norm: bool = Field(True, description="whether the embeddings are normalised")
-    use_bias: bool = Field(True, description="whether the layers' linear maps have biases")
-    norm_bias: bool = Field(True, description="whether the layers' norms have biases")
+    embedding_norm: bool = Field(True, description="normalise the embeddings")
+    use_bias: bool = Field(True, description="biases in the layers' linear maps")
+    norm_bias: bool = Field(True, description="biases in the layers' norms")
     gated: bool = Field(
         False,
-        description="whether the feed-forward activation is multiplied by a second map (Shazeer "
-        "2020)",
+        description="multiply the feed-forward activation by a second map (Shazeer 2020)",
     )
     classifier: Classifier = Field(
         "pooler",
-        description="the layer before a classifier's output layer",
+        description="layer before a classifier's output layer",
     )
     classifier_pooling: ClassifierPooling = Field(
         "cls",
-        description="a classifier's input: the first token's vector, the mean of all tokens', or "
-        "the last token's",
+        description="input of a classifier: the first token's vector, the mean of all tokens' "
+        "vectors, or the last token's vector",
     )
     classifier_dropout: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="before the output layer of a classifier, a regression or a choice; "
-        "hidden_dropout_prob, if null",
+        description="dropout before the output layer of a classifier, a regression or a "
+        "choice; hidden_dropout_prob if null",
     )
     tagging_dropout: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="before the output layer of tagging; hidden_dropout_prob, if null",
+        description="dropout before the output layer of tagging; hidden_dropout_prob if null",
     )
     answering_dropout: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="before the output layer of spans; 0, if null",
+        description="dropout before the output layer of spans; 0 if null",
     )
     mlm_transform: bool = Field(
         True,
-        description="whether the masked-language-model head has a layer before its decoder",
+        description="the masked-language-model head has a layer before its decoder",
     )
     mlm_act: Activation | None = Field(
         None,
-        description="that layer's activation; hidden_act, if null",
+        description="activation of that layer; hidden_act if null",
     )
-    mlm_bias: bool = Field(True, description="whether the decoder has a bias")
+    mlm_bias: bool = Field(True, description="bias in the masked-language-model decoder")
     tie_word_embeddings: bool = Field(
         True,
-        description="whether that decoder shares its matrix with the embeddings",
+        description="share the decoder's matrix with the embeddings",
     )
 
     @model_validator(mode="after")
@@ -289,12 +293,12 @@ class EncoderConfig(Settings):
 
     @property
     def max_seqlen(self) -> int:
-        """The most tokens that a sequence may have."""
+        """The maximum number of tokens of a sequence."""
         return self.max_position_embeddings - self.position_offset
 
     @property
     def num_weighted_layers(self) -> int:
-        """How many layers have weights of their own."""
+        """The number of layers with their own weights."""
         groups, layers = self.num_hidden_groups, self.num_hidden_layers
         return layers if groups is None else min(groups, layers)
 
@@ -306,7 +310,7 @@ class EncoderConfig(Settings):
         return tuple(int(number / (layers / groups)) for number in range(layers))
 
     def window(self, layer: int) -> int | None:
-        """The largest distance at which a layer's tokens attend to each other, if it is limited."""
+        """The largest distance between tokens that attend to each other, if it is limited."""
         if self.local_attention is None or layer % self.global_attention_every == 0:
             return None
         return self.local_attention // 2

@@ -33,7 +33,7 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind = name.partition(":")[0]
     if kind not in ("cpu", "cuda", "mps"):
-        raise BertworksError(f"no device is called {name!r}", fix="Valid: auto, cpu, cuda, mps.")
+        raise BertworksError(f"unknown device {name!r}", fix="Valid: auto, cpu, cuda, mps.")
     missing = (kind == "cuda" and not torch.cuda.is_available()) or (
         kind == "mps" and not torch.backends.mps.is_available()
     )
@@ -110,8 +110,8 @@ def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch
         return None
     if not has_bfloat16(device):
         warnings.warn(
-            "precision=bf16: this device has no instructions for bfloat16, and takes many times as "
-            "long as in fp32; precision=auto chooses",
+            "precision=bf16: this device has no bfloat16 instructions, and is many times "
+            "slower than with fp32; precision=auto chooses",
             BertworksWarning,
             stacklevel=2,
         )

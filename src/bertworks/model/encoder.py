@@ -253,14 +253,14 @@ class HasEncoder(nn.Module):
 
 
 class Encoder(nn.Module):
-    """An encoder of BERT's family on packed sequences.
+    """An encoder of the BERT family on packed sequences.
 
     Args:
         config: the geometry.
-        pooler: whether there is a pooler; `encoder.pooler(hidden[packed.first_tokens])` calls it.
+        pooler: whether to add a pooler; `encoder.pooler(hidden[packed.first_tokens])` calls it.
 
     Attributes:
-        compute_dtype: the dtype of the hidden states; None for that of the parameters.
+        compute_dtype: the dtype of the hidden states; None: as the parameters.
         gradient_checkpointing: whether layers keep no activations for the backward pass, which
             computes them again (Chen et al. 2016); dropout is the same both times.
     """

@@ -120,7 +120,7 @@ def library() -> Any:
         return None
     found.bertworks_source.restype = c_uint32
     if found.bertworks_source() != zlib.crc32(b"".join(map(Path.read_bytes, SOURCES))):
-        what = f"{LIBRARY} was compiled from other files than are here, and is not used"
+        what = f"{LIBRARY} was compiled from other source files, and is not used"
         warnings.warn(f"{what}. Run: python build_native.py", RuntimeWarning, stacklevel=2)
         return None
     found.bertworks_kernels.restype = c_int

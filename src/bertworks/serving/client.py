@@ -164,15 +164,15 @@ class Client(_Connection):
         self._http.close()
 
     def embed(self, texts: Texts, **settings: Unpack[EncodeKeywords]) -> NDArray[np.float32]:
-        """A vector of each text: float32 `[texts, width]`, as `Model.embed`.
+        """One vector per text: float32 `[texts, width]`, as `Model.embed`.
 
         Args:
-            texts: one or any number.
+            texts: one text, or any number.
             settings: `pooling`, `layers`, `combine`, `normalize`, `precision`; and `truncate=True`
-                cuts texts that are too long, which are an error otherwise.
+                to cut texts that are too long, which are an error otherwise.
 
         Raises:
-            ServerError: here and below: the server cannot be reached, or answers with an error.
+            ServerError: here and below: the server cannot be reached, or returns an error.
         """
         bodies = [
             self._body(texts=part, encoding_format="base64", **settings) for part in _parts(texts)
@@ -204,7 +204,7 @@ class Client(_Connection):
     def fill_mask(
         self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
     ) -> list[list[dict[str, Any]]]:
-        """The likeliest pieces for each mask, or the probabilities of candidates."""
+        """The most likely pieces for each mask, or the probabilities of candidates."""
         words = None if candidates is None else list(candidates)
         body = self._body(inputs=text, top_k=top_k, candidates=words)
         field = "masks" if candidates is None else "candidates"
@@ -217,7 +217,7 @@ class Client(_Connection):
         return self._send("/next-sentence", [body], lambda answers: float(answers[0][0][name]))
 
     def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
-        """What a causal model continues each prompt with, as `Model.generate`."""
+        """The continuation of each prompt by a causal model, as `Model.generate`."""
         bodies = [self._body(inputs=part, **settings) for part in _parts(prompts)]
         return self._send(
             "/generate", bodies, lambda answers: [one["generated"] for one in _joined(answers)]
@@ -226,7 +226,7 @@ class Client(_Connection):
     def rerank(
         self, query: str, texts: Iterable[str], *, truncate: bool = False
     ) -> list[tuple[int, float]]:
-        """Each text's number and score, the best first."""
+        """Each text's number and score, best first."""
         body = self._body(query=query, texts=list(texts), truncate=truncate)
         return self._send(
             "/rerank", [body], lambda answers: [(one["index"], one["score"]) for one in answers[0]]

@@ -146,7 +146,9 @@ def error_of(error: Exception) -> RequestError:
         return RequestError(error.status_code, "NotFound", message, headers=error.headers)
     if isinstance(error, BertworksError):
         return _of_error(error)
-    return RequestError(500, "Internal", "a fault of the server; its log has this request's id")
+    return RequestError(
+        500, "Internal", "internal server error; the server's log has this request's id"
+    )
 
 
 def _of_error(error: BertworksError) -> RequestError:

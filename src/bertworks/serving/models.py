@@ -225,7 +225,7 @@ class Models:
         name = name or self.default
         if name not in self.sources:
             raise UnknownModelError(
-                f"no model is called {name[:100]!r}", fix=f"{nearest(name, self.sources)}."
+                f"unknown model {name[:100]!r}", fix=f"{nearest(name, self.sources)}."
             )
         return name
 

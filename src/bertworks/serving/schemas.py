@@ -29,7 +29,7 @@ class StrictRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    model: str | None = Field(None, description="A served model's name; the first, if left out.")
+    model: str | None = Field(None, description="A served model's name; the first if omitted.")
 
     @model_validator(mode="before")
     @classmethod
@@ -49,7 +49,7 @@ class StrictRequest(BaseModel):
 class EmbeddingsRequest(LenientRequest):
     """OpenAI's embeddings."""
 
-    model: str | None = Field(None, description="A served model's name; the first, if left out.")
+    model: str | None = Field(None, description="A served model's name; the first if omitted.")
     input: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
@@ -254,7 +254,7 @@ class EncodeRequest(LenientRequest):
     pooling: Pooling | None = None
     layers: list[int] | None = Field(None, description="-1: the last; 0: the embeddings.")
     combine: Literal["concat", "sum", "mean"] = "concat"
-    normalize: bool | None = Field(None, description="As the model's files say, if left out.")
+    normalize: bool | None = Field(None, description="As in the model's files if omitted.")
     precision: Precision | None = None
     encoding_format: Literal["float", "base64"] = "float"
     truncate: bool | None = Truncate
@@ -303,7 +303,7 @@ class ClassifyRequest(StrictRequest):
         description="A text, texts, or pairs of texts."
     )
     truncate: bool | None = Truncate
-    windows: bool = Field(False, description="Read long texts in windows, whose logits are pooled.")
+    windows: bool = Field(False, description="Read long texts in windows, and pool their logits.")
 
 
 class TagRequest(StrictRequest):
@@ -325,7 +325,7 @@ class AnswerRequest(StrictRequest):
     n_best: Annotated[int, Field(ge=1, le=100)] = 5
     null_threshold: float | None = Field(
         None,
-        description="No answer is predicted where it scores better by more.",
+        description="No answer is predicted if it scores better by more than this.",
     )
 
 

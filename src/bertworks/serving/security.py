@@ -103,7 +103,7 @@ def check_host(host: str, keys: Keys, *, no_auth: bool) -> None:
     """Refuse to serve other machines without any key."""
     if not is_loopback(host) and not keys and not no_auth:
         raise SettingsError(
-            f"host={host} is not this machine alone, and there are no API keys",
+            f"host={host} can be reached from other machines, and there are no API keys",
             fix=f"Give --api-keys FILE or {ENVIRONMENT}, or --no-auth.",
         )
 

@@ -1,4 +1,4 @@
-"""What a server allows, and how it runs."""
+"""Settings of the server."""
 
 from __future__ import annotations
 
@@ -9,35 +9,43 @@ from ..settings import Settings
 
 
 class ServeSettings(Settings):
-    """Limits and conduct of a server."""
+    """Limits and behaviour of the server."""
 
-    precision: Precision = Field("auto", description="what the encoder computes in")
+    precision: Precision = Field("auto", description="precision of the encoder")
     deterministic: bool = Field(
         False,
-        description="answers have the same bits whatever they are batched with, also in bf16 on "
-        "processors with AMX, where that takes longer; on other CPUs they have anyway",
+        description="bitwise equal results whatever a text is batched with, also in bf16 on "
+        "CPUs with AMX, where it is slower; other CPUs always give these",
     )
-    lazy: bool = Field(False, description="a model is loaded when it is first asked for")
+    lazy: bool = Field(False, description="load each model at its first request")
     max_memory: int | None = Field(
-        None, ge=1, description="MB of weights; beyond, the least recently used model is unloaded"
+        None,
+        ge=1,
+        description="maximum MB of weights in memory; above it, the least recently "
+        "used model is unloaded",
     )
-    max_texts: int = Field(2048, ge=1, description="texts of a request")
-    max_characters: int = Field(200_000, ge=1, description="characters of a text")
-    max_body_bytes: int = Field(8 << 20, ge=1, description="bytes of a request's body")
-    max_concurrent_requests: int = Field(1024, ge=1, description="requests at a time")
-    max_queue_tokens: int = Field(1 << 20, ge=1, description="tokens that wait at a time")
-    batch_tokens: int = Field(2048, ge=1, description="tokens that are computed at once")
-    body_seconds: float = Field(30.0, gt=0, description="in which a body has to be there")
+    max_texts: int = Field(2048, ge=1, description="maximum texts per request")
+    max_characters: int = Field(200_000, ge=1, description="maximum characters per text")
+    max_body_bytes: int = Field(8 << 20, ge=1, description="maximum bytes of a request body")
+    max_concurrent_requests: int = Field(1024, ge=1, description="maximum concurrent requests")
+    max_queue_tokens: int = Field(1 << 20, ge=1, description="maximum tokens waiting in the queue")
+    batch_tokens: int = Field(2048, ge=1, description="maximum tokens per batch")
+    body_seconds: float = Field(
+        30.0, gt=0, description="seconds in which a request body must arrive"
+    )
     drain_delay: float = Field(
-        0.0, ge=0, description="seconds that requests are taken after SIGTERM, /ready being 503"
+        0.0,
+        ge=0,
+        description="seconds after SIGTERM during which requests are still accepted "
+        "and /ready returns 503",
     )
-    max_new_tokens: int = Field(512, ge=1, description="tokens that a prompt may be given")
+    max_new_tokens: int = Field(512, ge=1, description="maximum number of new tokens per prompt")
     any_dimensions: bool = Field(
-        False, description="vectors of any model may be cut, not only those of Matryoshka models"
+        False, description="allow shorter vectors of any model, not only of Matryoshka models"
     )
     token_ids: bool = Field(
-        False, description="texts may be given as token ids of the model's vocabulary"
+        False, description="accept texts as token ids of the model's vocabulary"
     )
     default_prompt: bool = Field(
-        True, description="the model's default prompt is put before texts that name none"
+        True, description="put the model's default prompt before texts that name no prompt"
     )

@@ -211,7 +211,9 @@ def read_conllu(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
             if fields[0].isdecimal():
                 words.append(fields)
             elif not _NO_WORD.fullmatch(fields[0]):
-                raise DataError(f"the id {brief(fields[0])} is no word's", where=f"{name}:{number}")
+                raise DataError(
+                    f"the id {brief(fields[0])} is not the id of a word", where=f"{name}:{number}"
+                )
         if words:
             columns = map(list, zip(*words, strict=True))
             values = dict(zip(CONLLU_COLUMNS, columns, strict=True))
@@ -272,9 +274,9 @@ def read_document(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
     try:
         document = parse_json("".join(parts))
     except json.JSONDecodeError as error:
-        raise DataError(f"no JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
+        raise DataError(f"not valid JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
     except ValueError as error:
-        raise DataError(f"no JSON that can be read: {error}", where=name) from None
+        raise DataError(f"JSON that cannot be read: {error}", where=name) from None
     rows = document.get("data") if isinstance(document, dict) else document
     first = rows[0] if isinstance(rows, list) and rows else None
     is_squad = isinstance(first, dict) and "paragraphs" in first
@@ -336,7 +338,7 @@ def _part(of: Any, key: str, kind: type[_Kind], where: str) -> _Kind:
     found = of.get(key) if isinstance(of, dict) else None
     if not isinstance(found, kind):
         name = "list" if kind is list else "text"
-        raise DataError(f"there is no {name} {key!r}, as SQuAD's files have", where=where)
+        raise DataError(f"there is no {name} {key!r}, as in SQuAD's files", where=where)
     return found
 
 

@@ -74,12 +74,14 @@ else:
 
 
 class TableOptions(Settings):
-    """The format of tables, where it is not to be detected."""
+    """Table format, detected if omitted."""
 
-    header: bool | None = Field(None, description="whether files begin with column names")
-    format: TableFormat = Field("auto", description="of files whose name does not say it")
-    encoding: str = Field("utf-8", description="of text, such as latin-1")
-    max_line_bytes: int = Field(MAX_LINE_BYTES, ge=1, description="a longer line is an error")
+    header: bool | None = Field(None, description="the first line has column names")
+    format: TableFormat = Field("auto", description="format of files whose name does not show it")
+    encoding: str = Field("utf-8", description="text encoding, such as latin-1")
+    max_line_bytes: int = Field(
+        MAX_LINE_BYTES, ge=1, description="maximum bytes of a line; a longer one is an error"
+    )
 
     @field_validator("encoding")
     @classmethod
@@ -159,7 +161,7 @@ def _open_file(path: str, columns: Sequence[str], options: TableOptions) -> Rows
     if not (remote_files(path) == [path] if is_remote(path) else Path(path).is_file()):
         problem = "a folder, not a table" if Path(path).is_dir() else "no such file"
         if Path(path).is_fifo():
-            problem = "a pipe, and a table is read more than once: write it to a file"
+            problem = "a pipe, but tables are read more than once: write it to a file"
         raise DataError(problem, where=path)
     format = options.format if options.format != "auto" else _SUFFIXES.get(_suffix_of(path))
     if format == "parquet" or (format is None and read_head(path).startswith(b"PAR1")):
@@ -173,7 +175,7 @@ def _check_no_header(path: str, options: TableOptions, format: str | None) -> No
     if options.header is not None:
         given = f"header={str(options.header).lower()}"
         raise DataError(
-            f"{given} is for tsv and csv; {format} has no line of names",
+            f"{given} is for tsv and csv; {format} has no header line",
             where=path,
             fix="Leave it out.",
         )
@@ -200,7 +202,7 @@ def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | Non
         fix = LABEL_TEXT_FIX
     else:
         formats = ", ".join(dict.fromkeys(_SUFFIXES.values()))
-        fix = f"Say which it is: --format F (format=F), F one of {formats}, label-text, text."
+        fix = f"Give --format F (format=F), F one of {formats}, label-text, text."
     seen = f"; its first line is {brief(filled[0])}" if filled else ""
     raise DataError(
         f"neither its suffix {suffix!r} nor its content shows its format{seen}", where=path, fix=fix
@@ -241,8 +243,8 @@ def _open_lines(
     has_header = looks_like_header(some[0], some[1:], named) if header is None else header
     if header is None and not has_header and may_be_header(some[0], some[1:]):
         warnings.warn(
-            f"{path}:1: {some_of(some[0])} are taken for data. If they name the "
-            "columns, say so: header=true, or --header",
+            f"{path}:1: {some_of(some[0])} are read as data. If they are column names, give "
+            "header=true, or --header",
             BertworksWarning,
             stacklevel=2,
         )
@@ -349,12 +351,12 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        what = f"no JSON: {error.msg} (column {error.colno})"
+        what = f"not valid JSON: {error.msg} (column {error.colno})"
         raise DataError(what, where=where, fix=_ONE_A_LINE) from None
     except RecursionError:
-        raise DataError("no JSON that can be read: nested too deeply", where=where) from None
+        raise DataError("JSON that cannot be read: nested too deeply", where=where) from None
     except ValueError:  # Python refuses to read more digits than a few thousand
-        raise DataError("no JSON that can be read: a number is too long", where=where) from None
+        raise DataError("JSON that cannot be read: a number is too long", where=where) from None
     if not isinstance(value, dict):
         raise DataError(
             f"a JSON {type(value).__name__}, not an object",

@@ -101,7 +101,7 @@ def text_of(row: Row, column: str, where: str | None) -> str:
     """A row's text in a column, or a DataError."""
     value = value_of(row, column, where)
     if not isinstance(value, str):
-        found = "nothing" if value is None else f"{brief(value)}, which is no text"
+        found = "nothing" if value is None else f"{brief(value)}, which is not a text"
         raise DataError(f"the column {column!r} holds {found}", where=where)
     return value
 

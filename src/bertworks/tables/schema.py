@@ -156,7 +156,7 @@ def check_parted(
     first, *rest = sample
     if not rest and any("\r" in field for field in first):
         raise DataError(
-            "its lines end with carriage returns alone",
+            "its lines end only with carriage returns",
             where=path,
             fix="Save it with Unix or Windows line ends.",
         )
@@ -185,9 +185,9 @@ def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
     first_row = rows.sample[0] if rows.sample else {}
     if first_row and all(_is_words(v) for name, v in first_row.items() if name != "document"):
         raise DataError(
-            f"its rows are no texts but lists of words: {brief(next(iter(first_row.values())))}",
+            f"its rows are not texts but lists of words: {brief(next(iter(first_row.values())))}",
             where=rows.name,
-            fix="Tagging reads these. Of another kind of file, say --format F (format=F).",
+            fix="Use them for tagging; for another kind of file, give --format F (format=F).",
         )
     others = [column for column in rows.columns if column != label]
     by_name = {column.strip().lower(): column for column in others}
@@ -226,7 +226,7 @@ def _label_fix(rows: Rows) -> str:
         return "Name it with label_column=NAME."
     if are_labelled_texts([str(row.get(rows.columns[0])) for row in rows.sample]):
         return LABEL_TEXT_FIX
-    return "Are its fields separated by something else? Say what it is: --format F (format=F)."
+    return "Are its fields separated by something else? Give --format F (format=F)."
 
 
 def _guess_label(rows: Rows, taken: Sequence[str | None]) -> str | None:
@@ -271,19 +271,19 @@ RoleColumns = dict[str, Column]
 
 @dataclass(frozen=True)
 class Role:
-    """What a task reads from one column.
+    """The role of a column in a task.
 
     Attributes:
-        name: what the task calls it.
-        names: what tables call such a column, in lower case, the likeliest first; the role's name,
-            if left out.
-        title: the role for people; its name, if left out.
-        of_label: whether it is needed only where targets are read.
+        name: the name of the role.
+        names: usual names of such a column, in lower case, the most likely first; the role's name
+            if omitted.
+        title: the role in messages; its name if omitted.
+        of_label: whether it is needed only when targets are read.
         optional: whether a table may lack it.
-        many: whether a user may name several columns, with commas between.
-        guess: finds the column, or columns, of a table that names it otherwise, from the columns
-            that are found already.
-        fix: what else to do where it is not found.
+        many: whether a user may name several columns, comma-separated.
+        guess: finds the column or columns of a table with other names, given the columns found so
+            far.
+        fix: additional advice if it is not found.
     """
 
     name: str
@@ -333,7 +333,7 @@ class Schema:
     """The roles of a task's columns.
 
     Args:
-        roles: in the order in which their columns are looked for.
+        roles: the roles, in the order in which their columns are searched.
     """
 
     def __init__(self, *roles: Role) -> None:
@@ -377,7 +377,7 @@ class Schema:
         """A class of settings: those of `base`, and one for the column of each role."""
         fields: dict[str, Any] = {}
         for role in self.roles:
-            meaning = f"of the {role.shown}; name or number; guessed if left out"
+            meaning = f"column of the {role.shown}, by name or number; detected if omitted"
             fields[role.option] = (str | None, Field(None, description=meaning))
         made: type[SettingsT] = create_model(name, __base__=base, **fields)
         return made

@@ -60,7 +60,7 @@ def task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
     if task in _REGISTERED:
         return _REGISTERED[task]
     if task not in _TASKS:
-        raise BertworksError(f"no task is called {task!r}", fix=nearest(task, _TASKS))
+        raise BertworksError(f"unknown task {task!r}", fix=nearest(task, _TASKS))
     module, _, attribute = _TASKS[task].partition(":")
     found: type[Task[Any]] = getattr(importlib.import_module(f".{module}", __package__), attribute)
     return found
@@ -79,7 +79,7 @@ def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]
         raise SettingsError(f"no task {task!r} can be fine-tuned", fix=fix)
     found = task_class(task)
     if not issubclass(found, LabelledTask):
-        raise SettingsError(f"{found.__name__} is no LabelledTask", where=str(task))
+        raise SettingsError(f"{found.__name__} is not a LabelledTask", where=str(task))
     return found
 
 
@@ -105,13 +105,13 @@ def _register(found: Any) -> type[Task[Any]]:
     from .task import Task
 
     if not isinstance(found, type) or not issubclass(found, Task):
-        raise SettingsError(f"{found!r} is no task", fix="Derive it from LabelledTask.")
+        raise SettingsError(f"{found!r} is not a task", fix="Derive it from LabelledTask.")
     if found.__module__.startswith(f"{__name__}."):
         return found
     name = getattr(found, "name", None)
     if not isinstance(name, str) or not name or name in _TASKS:
         what = f"the name of {found.__name__} is {name!r}"
-        raise SettingsError(what, fix='Give it one that no other task has: name = "my-task".')
+        raise SettingsError(what, fix='Give it a unique name: name = "my-task".')
     _REGISTERED[name] = found
     return found
 

@@ -40,7 +40,7 @@ class Confusion(_Part):
     def _check(self) -> Self:
         count = len(self.labels)
         if not all(0 <= a < count and 0 <= b < count and n > 0 for a, b, n in self.cells):
-            raise ValueError("a cell is of no label, or holds no count")
+            raise ValueError("a cell has no label, or no count")
         return self
 
     @classmethod

@@ -91,9 +91,9 @@ def first_number(rows: Rows, label: str, choices: Sequence[str]) -> int:
             return 1
     if counted:
         raise DataError(
-            f"cannot tell whether the numbers of choices (column {label!r}) count from 0 or from 1",
+            f"cannot tell whether the choices (column {label!r}) are numbered from 0 or from 1",
             where=rows.name,
-            fix="Say first_number=0 or first_number=1.",
+            fix="Give first_number=0 or first_number=1.",
         )
     return 0
 
@@ -101,16 +101,18 @@ def first_number(rows: Rows, label: str, choices: Sequence[str]) -> int:
 class ChoiceOptions(TaskOptions):
     """Columns of multiple choice."""
 
-    prompt_column: str | None = Field(None, description="name or number; guessed if left out")
-    choice_columns: str | None = Field(
-        None, description="names or numbers with commas between, or of one that holds lists"
+    prompt_column: str | None = Field(
+        None, description="column name or number; detected if omitted"
     )
-    label_column: str | None = Field(None, description="name or number; guessed if left out")
+    choice_columns: str | None = Field(
+        None, description="names or numbers, comma-separated, or one column of lists"
+    )
+    label_column: str | None = Field(None, description="column name or number; detected if omitted")
     first_number: Literal[0, 1] | None = Field(
-        None, description="the number of the first choice in tables; found out if left out"
+        None, description="number of the first choice in tables; detected if omitted"
     )
     truncation: Truncation = Field(
-        "longest_first", description="which text is cut where both are too long, or error"
+        "longest_first", description="which text to cut if both are too long, or error"
     )
 
 
@@ -255,12 +257,12 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         elif name.isdecimal():
             number = int(name) - self.settings.first_number
         else:
-            raise DataError(f"the label {name!r} (column {column!r}) is no number", where=where)
+            raise DataError(f"the label {name!r} (column {column!r}) is not a number", where=where)
         count = len(choices_of(row, self.settings.choices, where))
         if not 0 <= number < count:
             raise DataError(
-                f"the label {row[column]!r} (column {column!r}) is the number of none of the "
-                f"{count} choices, which count from {self.settings.first_number}",
+                f"the label {row[column]!r} (column {column!r}) is not the number of one of "
+                f"the {count} choices, which count from {self.settings.first_number}",
                 where=where,
             )
         return number

@@ -51,35 +51,37 @@ class _Shared(Settings):
     """Labels of classification."""
 
     positive_label: str | None = Field(
-        None, description="of two classes the one whose F1 is reported; the last, if left out"
+        None, description="of two classes, the one whose F1 is reported; the last if omitted"
     )
     multi_label: bool = Field(
         False,
-        description="a row may have any number of labels: a list, or parted by label_separator",
+        description="a row may have any number of labels: a list, or separated by label_separator",
     )
-    label_separator: str = Field(",", min_length=1, description="between the labels of a row")
+    label_separator: str = Field(
+        ",", min_length=1, description="separator between the labels of a row"
+    )
     label_smoothing: float = Field(
-        0.0, ge=0, lt=1, description="share of the target that all classes get alike"
+        0.0, ge=0, lt=1, description="share of the target that is spread over all classes"
     )
     lm_weight: float = Field(
-        0.0, ge=0, description="of the loss of guessing each next piece too (GPT: 0.5)"
+        0.0, ge=0, description="weight of an added next-piece prediction loss (GPT: 0.5)"
     )
 
 
 class ClassificationOptions(_Shared, TextOptions):
-    """Weights of classes."""
+    """Class weights."""
 
     balance_classes: bool = Field(
-        False, description="rows of rare classes count for more: all classes for the same"
+        False, description="weight rare classes higher, so that all classes count the same"
     )
 
     @model_validator(mode="after")
     def _one_label_or_several(self) -> Self:
         if self.label_separator != "," and not self.multi_label:
-            raise ValueError(f"label_separator={self.label_separator!r} is for multi_label=true")
+            raise ValueError(f"label_separator={self.label_separator!r} needs multi_label=true")
         if self.multi_label and self.positive_label is not None:
             raise ValueError(
-                f"positive_label={self.positive_label!r} is for rows of one label each, not for "
+                f"positive_label={self.positive_label!r} needs one label per row, not "
                 "multi_label=true"
             )
         return self
@@ -88,9 +90,9 @@ class ClassificationOptions(_Shared, TextOptions):
 class ClassificationSettings(_Shared, TextSettings):
     """What a classifier is, beside its weights."""
 
-    labels: tuple[str, ...] = Field(min_length=1, description="the classes' names, in order")
+    labels: tuple[str, ...] = Field(min_length=1, description="names of the classes, in order")
     class_weights: tuple[float, ...] | None = Field(
-        None, description="of the classes' rows in the loss; all 1, if left out"
+        None, description="weight of each class in the loss; all 1 if omitted"
     )
 
     @property
@@ -108,7 +110,7 @@ class ClassificationSettings(_Shared, TextSettings):
             raise ValueError("two classes have the same name")
         if self.positive_label is not None and self.positive_label not in self.labels:
             raise ValueError(
-                f"positive_label={self.positive_label!r} is none of the labels "
+                f"positive_label={self.positive_label!r} is not one of the labels "
                 + ", ".join(map(repr, self.labels))
             )
         if self.class_weights is not None and len(self.class_weights) != len(self.labels):
@@ -116,7 +118,7 @@ class ClassificationSettings(_Shared, TextSettings):
         if self.lm_weight and self.truncation == "windows":
             raise ValueError("lm_weight is not for truncation=windows")
         if self.multi_label and self.label_smoothing:
-            raise ValueError("label_smoothing is for rows of one label each")
+            raise ValueError("label_smoothing needs one label per row")
         return self
 
 

@@ -51,11 +51,11 @@ class ClassifyingNetwork(Network):
 class ClassifyingSettings(ColumnSettings):
     """What such a task is, beside its weights."""
 
-    labels: tuple[str, ...] = Field(min_length=2, description="the classes' names, in order")
+    labels: tuple[str, ...] = Field(min_length=2, description="names of the classes, in order")
 
 
 class ClassifyingTask(LabelledTask[ExampleT]):
-    """Which of several classes a row belongs to.
+    """A task that assigns each row to one of several classes.
 
     Its schema has a role `label`. By default rows are single sequences.
     """
@@ -106,7 +106,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
         return labelled_batch(examples, np.int64, "classification")
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row its `label`, and the `probabilities` of all."""
+        """For each row its `label`, and the `probabilities` of all labels."""
         found: dict[int, Prediction] = {}
         shares = torch.softmax(outputs["logits"].double().cpu(), -1).tolist()
         for example, chances in zip(batch.examples, shares, strict=True):
@@ -132,7 +132,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
 
     @property
     def positive(self) -> str | None:
-        """Of two classes the one whose F1 is reported."""
+        """Of two classes, the one whose F1 is reported."""
         return self.labels[-1] if len(self.labels) == 2 else None
 
     def evaluator(self) -> Evaluator:

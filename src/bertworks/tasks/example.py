@@ -45,10 +45,9 @@ class LabelledExample:
     Attributes:
         index: the row's number.
         sequences: one at least.
-        target: what is to be learned, as the task has it (a class's number, a value, an array);
-            None where it is not known.
-        truncated_tokens: how many tokens the limits cut off.
-        texts: what the row says, for people.
+        target: the target in the task's form (a class number, a value, an array); None if unknown.
+        truncated_tokens: number of tokens that were cut off.
+        texts: the texts of the row, for display.
         where: the row's place: file and line, or row.
     """
 

@@ -29,7 +29,7 @@ LABEL = "label"
 
 
 class TaskOptions(TableOptions):
-    """Sequences and the output layer."""
+    """Sequence length and output layer."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -41,8 +41,8 @@ class TaskOptions(TableOptions):
         is_number = isinstance(value, int) and not isinstance(value, bool)
         return str(value) if is_name and is_number else value
 
-    max_seq_length: int = Field(128, ge=4, description="the most tokens of a sequence")
-    dropout: float | None = Field(None, ge=0, lt=1, description="before the output layer")
+    max_seq_length: int = Field(128, ge=4, description="maximum tokens per sequence")
+    dropout: float | None = Field(None, ge=0, lt=1, description="dropout before the output layer")
 
     def shared(self, settings: type[TaskSettings]) -> dict[str, Any]:
         """What the user says that stays with the task: the settings of the same name."""
@@ -61,36 +61,39 @@ class TaskOptions(TableOptions):
 class TaskSettings(Settings):
     """What a task is, beside its weights."""
 
-    max_seq_length: int = Field(128, ge=4, description="the most tokens of a sequence")
+    max_seq_length: int = Field(128, ge=4, description="maximum tokens per sequence")
     dropout: float | None = Field(
-        None, ge=0, lt=1, description="before the output layer; the task's usual, if left out"
+        None,
+        ge=0,
+        lt=1,
+        description="dropout before the output layer; the task's usual one if omitted",
     )
 
 
 class ColumnSettings(TaskSettings):
     """What a task is that has no settings of its own, beside its weights."""
 
-    columns: dict[str, Column] = Field(description="the column of each role")
+    columns: dict[str, Column] = Field(description="column of each role")
 
 
 class LabelledTask(Task[ExampleT]):
-    """A task that is learned from labelled rows.
+    """A task that is trained on labelled rows.
 
     Args:
-        tokenizer: the model's.
-        settings: of the class `settings_class`.
+        tokenizer: the model's tokenizer.
+        settings: an instance of `settings_class`.
 
-    A task of a user's needs a `name`, a `schema`, a `network`, `placed_examples`, `collate`,
-    `decode`, an `evaluator` and its `metrics`; where rows have one of several classes,
-    `ClassifyingTask` has most of these. See `examples/own_task.py`.
+    Your own task needs a `name`, a `schema`, a `network`, `placed_examples`, `collate`, `decode`,
+    an `evaluator` and its `metrics`; for rows with one of several classes, `ClassifyingTask` has
+    most of these. See `examples/own_task.py`.
 
     Attributes:
         schema: the columns that are read; by default its settings hold them as `columns`.
-        options: what a user may say of it; if left out, the columns and what all tasks have.
-        settings_class: what it is, beside its weights; by default, which columns it reads.
+        options: settings that a user may give; by default the columns and those of all tasks.
+        settings_class: settings that are saved with the weights; by default the columns it reads.
         teacher_gives: what it can learn from another model in place of labels, if anything.
-        is_guessable: whether always predicting the commonest target is a useful baseline.
-        is_stratified: whether each target has the same share of the rows that are split off.
+        is_guessable: whether always predicting the most frequent target is a useful baseline.
+        is_stratified: whether rows that are split off keep the share of each target.
     """
 
     schema: ClassVar[Schema]

@@ -65,7 +65,7 @@ def label_name(row: Row, column: str, where: str | None) -> str:
     if value is None or is_nan or (isinstance(value, str) and not value.strip()):
         raise DataError(f"the label (column {column!r}) is empty", where=where)
     if not isinstance(value, str):
-        raise DataError(f"the label {brief(value)} (column {column!r}) is no name", where=where)
+        raise DataError(f"the label {brief(value)} (column {column!r}) is not a name", where=where)
     if has_lone_surrogate(value):
         raise DataError(
             f"the label {brief(value)} (column {column!r}) has a lone surrogate, half a character",
@@ -82,7 +82,7 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
     """
     value = unpacked(value_of(row, column, where), list, object)
     if isinstance(value, str) and value.startswith(("['", '["')):  # as Python prints lists
-        what = f"the list {brief(value)} (column {column!r}) is no JSON"
+        what = f"the list {brief(value)} (column {column!r}) is not valid JSON"
         raise DataError(what, where=where, fix='Write ["a", "b"].')
     if value is None:
         return []
@@ -114,5 +114,5 @@ def finite_number(row: Row, column: str, where: str | None) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(f"{brief(value)} (column {column!r}) is no finite number", where=where)
+        raise DataError(f"{brief(value)} (column {column!r}) is not a finite number", where=where)
     return number

@@ -72,7 +72,7 @@ class Source(Protocol[ExampleT_co]):
 class Network(HasEncoder, ABC):
     """A task's network: one or more encoders, some perhaps frozen, and heads.
 
-    `encoder` is the one that is kept when the network is made the start of another task.
+    `encoder` is the one that is kept when another task starts from the network.
     """
 
     @abstractmethod
@@ -126,15 +126,15 @@ class Evaluator(Measure):
 
 
 class Task(ABC, Generic[ExampleT]):
-    """What is to be learned, and how rows become batches and outputs become answers.
+    """A task: how rows become batches, and outputs become predictions.
 
     Attributes:
-        name: what the command line calls it.
-        additive: whether the losses of two halves of a batch add up to the loss of the whole. Where
-            they do not (in-batch negatives), the loop refuses to split a batch.
-        best_metric: the metric that chooses the best checkpoint unless the user says another.
-        lower_is_better: the metrics of which less is better.
-        head: what maps its vectors to outputs; None if nothing does.
+        name: its name on the command line.
+        additive: whether the losses of two halves of a batch add up to the loss of the whole. If
+            not (in-batch negatives), the training loop refuses to split a batch.
+        best_metric: the metric that selects the best checkpoint by default.
+        lower_is_better: the metrics for which lower is better.
+        head: maps vectors to outputs; None if there is no head.
     """
 
     name: ClassVar[str]
@@ -152,7 +152,7 @@ class Task(ABC, Generic[ExampleT]):
         """
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
-        """The row that a text, or a pair of texts, is without its table."""
+        """The row of a text or a pair of texts that does not come from a table."""
         return {"text": text, "pair": pair}
 
     @abstractmethod
@@ -163,13 +163,13 @@ class Task(ABC, Generic[ExampleT]):
 
         Args:
             row: the columns of the row.
-            index: the row's number, which its sequences carry as `sequence_row`.
+            index: the row's number, stored as `sequence_row` of its sequences.
             where: file and line, for errors.
-            labelled: whether the target is read; if not, its columns may be missing, or hold
+            labelled: whether the target is read; if not, its columns may be missing or hold
                 anything.
 
         Raises:
-            DataError: the row is not one of this task.
+            DataError: the row does not fit this task.
         """
 
     def examples(
@@ -180,7 +180,7 @@ class Task(ABC, Generic[ExampleT]):
         where: Sequence[str] | None = None,
         labelled: bool = True,
     ) -> list[ExampleT]:
-        """Map rows that follow one another; a task may be faster at many than one by one."""
+        """Map consecutive rows; a task may process many rows faster than one by one."""
         return [
             self.example(
                 row,
@@ -198,15 +198,15 @@ class Task(ABC, Generic[ExampleT]):
 
     @property
     def column_names(self) -> Sequence[str]:
-        """The columns that rows are read from, for telling a table's header from a row."""
+        """The columns that rows are read from, to tell a table's header from a row."""
         return ()
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:  # noqa: ARG002
-        """The same task as it reads another table, whose columns may have other names.
+        """The same task for another table, whose columns may have other names.
 
         Args:
             rows: the table.
-            labelled: whether it has to have the target's columns.
+            labelled: whether the target's columns are required.
 
         Raises:
             DataError: the table lacks a column, and another cannot be guessed.
@@ -226,17 +226,17 @@ class Task(ABC, Generic[ExampleT]):
 
     @abstractmethod
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """Answers for people, by the row's number, from all sequences of each row."""
+        """Predictions in readable form, by row number, from all sequences of each row."""
 
     def shown(self, prediction: Prediction) -> list[Shown] | None:
-        """A prediction for people at a terminal, line by line; None if it is shown as JSON."""
+        """A prediction as lines for a terminal; None to show it as JSON."""
         if "label" not in prediction:
             return None
         return [(prediction["label"], prediction.get("probabilities", {}).get(prediction["label"]))]
 
     @abstractmethod
     def evaluator(self) -> Evaluator:
-        """A fresh evaluator of this task's metrics."""
+        """A new evaluator of this task's metrics."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -254,12 +254,12 @@ class Task(ABC, Generic[ExampleT]):
 
     @property
     def model_class(self) -> str:
-        """Which class of other tools opens a saved model: a key of `Family.classes`."""
+        """The class of other tools that opens a saved model: a key of `Family.classes`."""
         return "encoder" if self.head is None else self.head.model_class
 
     @property
     def sentence(self) -> SentenceSettings | None:
-        """How `embed` makes vectors of a model of this task; None if the task does not say."""
+        """How `embed` makes vectors with a model of this task; None if not defined."""
         return None
 
     @property
@@ -268,7 +268,7 @@ class Task(ABC, Generic[ExampleT]):
         return None
 
     def config_entries(self) -> dict[str, Any]:
-        """What the task adds to a saved model's `config.json`, for other tools to read.
+        """Entries that the task adds to a saved model's `config.json`, for other tools.
 
         For a classifier, `id2label` and `label2id` name its classes.
         """

@@ -50,40 +50,42 @@ AT_ONCE = 8192
 
 
 class _Shared(Settings):
-    """Texts that are too long, and pairs of texts."""
+    """Long texts, and pairs of texts."""
 
     truncation: Truncation = Field(
         "longest_first",
-        description="what becomes of a longer row; `windows`: nothing is cut, and the logits of "
-        "its windows are pooled (of a pair, the second text's; the first, half a window of it at "
-        "most, before each)",
+        description="how longer rows are cut; `windows`: nothing is cut, and the logits of a "
+        "row's windows are pooled (of a pair, windows of the second text, each "
+        "with at most half a window of the first)",
     )
     stride: int | None = Field(
-        None, ge=1, description="tokens between the beginnings of windows; a whole one, if left out"
+        None, ge=1, description="tokens between the starts of windows; a whole window if omitted"
     )
-    window_pooling: WindowPooling = Field("mean", description="of the logits of a row's windows")
+    window_pooling: WindowPooling = Field(
+        "mean", description="how the logits of a row's windows are pooled"
+    )
     classifier_pooling: ClassifierPooling | None = Field(
         None,
-        description="what the output is computed from: the first token's vector, the mean of all "
-        "(for sentence encoders), or the last one's; the checkpoint's, if left out",
+        description="input of the output layer: the first token's vector, the mean of all (for "
+        "sentence encoders), or the last one's; the checkpoint's if omitted",
     )
     both_orders: bool = Field(
         False,
-        description="a pair is read in both orders, and their vectors added (GPT)",
+        description="read pairs in both orders and add their vectors (GPT)",
     )
 
 
 class TextOptions(_Shared, TaskOptions):
-    """Columns of texts."""
+    """Text columns."""
 
-    text_column: str | None = Field(None, description="name or number; guessed if left out")
-    pair_column: str | None = Field(None, description="of a second text")
-    label_column: str | None = Field(None, description="name or number; guessed if left out")
+    text_column: str | None = Field(None, description="column name or number; detected if omitted")
+    pair_column: str | None = Field(None, description="column of the second text")
+    label_column: str | None = Field(None, description="column name or number; detected if omitted")
 
     @model_validator(mode="after")
     def _windows_are_pooled(self) -> Self:
         if self.truncation != "windows" and self.window_pooling != "mean":
-            raise ValueError(f"window_pooling={self.window_pooling!r} is for truncation='windows'")
+            raise ValueError(f"window_pooling={self.window_pooling!r} needs truncation='windows'")
         return self
 
 
@@ -116,7 +118,7 @@ class TextSettings(_Shared, TaskSettings):
         if self.truncation == "windows" and self.both_orders:
             raise ValueError("truncation='windows' and both_orders=true exclude each other")
         if self.truncation != "windows" and self.stride is not None:
-            raise ValueError(f"stride={self.stride} is for truncation='windows'")
+            raise ValueError(f"stride={self.stride} needs truncation='windows'")
         return self
 
     def geometry(self, config: EncoderConfig) -> EncoderConfig:

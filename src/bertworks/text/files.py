@@ -110,7 +110,7 @@ def _find_class(directory: Path, config: dict[str, Any]) -> str | None:
 def _keep_case(lowercase: bool | None, file: Path) -> None:
     if lowercase is not None:
         raise DataError(
-            "this tokenizer's case is part of it", where=str(file), fix="Leave `lowercase` out."
+            "this tokenizer's case cannot be changed", where=str(file), fix="Leave `lowercase` out."
         )
 
 
@@ -149,7 +149,7 @@ def _read_tree(
         files = {name: path.read_bytes() for name, path in others.items() if path.is_file()}
         return TreeDefinition(tree, roles, find_frame(tree), config, files)
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"is no tokenizer ({error!r})") from None
+        raise DataError(f"is not a tokenizer ({error!r})") from None
 
 
 def _read_optional(file: Path) -> dict[str, Any]:

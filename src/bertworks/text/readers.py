@@ -162,9 +162,9 @@ def read_model(file: Path) -> SentencePieceModel:
             elif number == 3:
                 normalizer = dict(fields(value))
     except (IndexError, KeyError, ValueError, AttributeError, TypeError, struct.error):
-        raise DataError("is no SentencePiece model, or a damaged one", where=str(file)) from None
+        raise DataError("is not a SentencePiece model, or a damaged one", where=str(file)) from None
     if not pieces:
-        raise DataError("is no SentencePiece model, or a damaged one", where=str(file))
+        raise DataError("is not a SentencePiece model, or a damaged one", where=str(file))
     if trainer.get(3, UNIGRAM) != UNIGRAM:
         raise DataError("only Unigram models of SentencePiece are read", where=str(file))
     return SentencePieceModel(

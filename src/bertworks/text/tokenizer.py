@@ -92,7 +92,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
-        """Read a directory in the Hugging Face layout, or one of a tokenizer's files.
+        """Load a directory in the Hugging Face layout, or one of a tokenizer's files.
 
         The files are `tokenizer.json`, `vocab.txt` (WordPiece), `merges.txt` beside `vocab.json`
         (BPE), `spiece.model` and `sentencepiece.bpe.model`; in a directory, the first of these that
@@ -118,8 +118,8 @@ class Tokenizer:
         """Write `tokenizer.json`, `tokenizer_config.json` and the vocabulary, for all tools.
 
         Args:
-            directory: where to; made if need be.
-            model_max_length: the longest sequence of the model that belongs to it, for others.
+            directory: output directory; created if missing.
+            model_max_length: maximum sequence length of the model, for other tools.
 
         Raises:
             OutputError: the directory cannot be written; then nothing in it has changed.
@@ -213,7 +213,7 @@ class Tokenizer:
         return self._role("mask")
 
     def has(self, role: str) -> bool:
-        """Whether there is a piece with a role: pad, unk, cls, sep or mask."""
+        """Whether the tokenizer has a piece with a role: pad, unk, cls, sep or mask."""
         return getattr(self.definition.roles, role) is not None
 
     def id_of(self, role: str) -> int | None:
@@ -228,7 +228,7 @@ class Tokenizer:
 
     @property
     def normalization(self) -> Normalization:
-        """What is done to a text before; only BERT's own tokenizer says it like this."""
+        """Normalisation of texts; only BERT's own tokenizer describes it in this form."""
         assert isinstance(self.definition, WordPieceDefinition)
         return self.definition.normalization
 
@@ -256,7 +256,7 @@ class Tokenizer:
 
     @property
     def end_id(self) -> int | None:
-        """The id of what a document ends with, if the tokenizer has anything for it."""
+        """The id of the piece that ends a document, if the tokenizer has one."""
         end = self.definition.end
         return None if end is None else self.definition.ids[end]
 
@@ -267,12 +267,12 @@ class Tokenizer:
         return np.array(sorted({self._role(role) for role in roles}), np.int32)
 
     def num_special_tokens(self, *, pair: bool) -> int:
-        """How many tokens are put around a text, or around a pair of texts."""
+        """The number of special tokens around a text, or around a pair of texts."""
         return len(self._start) + len(self._end) + (len(self._between) if pair else 0)
 
     @cached_property
     def unused_ids(self) -> Ints:
-        """int32 [unused]: the places kept free, `[unused0]` and so on."""
+        """int32 [unused]: the ids of unused entries, `[unused0]` and so on."""
         unused = re.compile(r"\[unused\d+\]")
         found = [number for number, piece in enumerate(self.pieces) if unused.fullmatch(piece)]
         return np.array(found, np.int32)
@@ -289,7 +289,7 @@ class Tokenizer:
         typed_mask: bool = False,
         where: Sequence[str] | None = None,
     ) -> list[Segment]:
-        """Tokens of each text without special tokens, never cut.
+        """The tokens of each text, without special tokens and never cut.
 
         Args:
             texts: texts, or lists of words: then each word is tokenised by itself, word numbers
@@ -338,7 +338,7 @@ class Tokenizer:
     def frame(
         self, first: Segment, second: Segment | None = None, *, truncated_tokens: int = 0
     ) -> Encoding:
-        """Put special tokens around one segment or two: in BERT, `[CLS]` and `[SEP]`."""
+        """Add special tokens around one segment or two: in BERT, `[CLS]` and `[SEP]`."""
         start, end = special_tokens(self._start), special_tokens(self._end)
         parts = [start, first]
         if second is not None:
@@ -448,7 +448,7 @@ class Tokenizer:
         )[0]
 
     def piece_ids(self, texts: Sequence[str], *, where: Sequence[str] | None = None) -> list[Ints]:
-        """The ids of each text alone, int32 [tokens]: the fast way, without offsets.
+        """The ids of each text, int32 [tokens]: fast, without offsets.
 
         Raises:
             DataError: a row is no text, or has a lone surrogate.
@@ -492,7 +492,7 @@ class Tokenizer:
         return self.pieces[number]
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a piece, or None where the vocabulary does not have it."""
+        """The id of a piece, or None if the vocabulary does not have it."""
         return self.definition.ids.get(token)
 
     def tokens(self, ids: Sequence[int] | NDArray[Any]) -> list[str]:
@@ -506,7 +506,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int] | NDArray[Any], *, skip_special_tokens: bool = True) -> str:
         """Text from ids: pieces joined to words, and no space before punctuation.
 
-        What the clean-up took away (case, accents, spacing) is not in the ids.
+        What normalisation removed (case, accents, spacing) cannot be restored.
 
         Args:
             ids: token ids.

@@ -43,23 +43,23 @@ def train_vocabulary(
     on: str | None = None,
     progress: Progress | None = None,
 ) -> Tokenizer:
-    """Train a vocabulary; the same texts give the same one, in any order.
+    """Train a vocabulary; the same texts give the same vocabulary, in any order.
 
     Special pieces have the ids of the published English vocabularies (`[PAD]` 0, `[unused0]` to
-    `[unused98]` 1–99, `[UNK]` 100, `[CLS]` 101, `[SEP]` 102, `[MASK]` 103), then come the single
-    characters, then the pieces learned, most frequent first. The texts are streamed; memory is
-    bounded by their distinct words.
+    `[unused98]` 1–99, `[UNK]` 100, `[CLS]` 101, `[SEP]` 102, `[MASK]` 103), followed by single
+    characters and then by the learned pieces, most frequent first. The texts are streamed; memory
+    is bounded by their distinct words.
 
     Args:
         texts: paragraphs.
-        size: number of pieces, special ones included. A corpus with too few pairs of at least
+        size: vocabulary size, including special pieces. A corpus with too few pairs of at least
             `min_frequency` gives fewer: see the tokenizer's `vocab_size`.
-        lowercase: fold to lower case and strip accents, as for the uncased models.
-        strip_accents: strip accents, or not, whatever `lowercase` says.
+        lowercase: lowercase and strip accents, as in the uncased models.
+        strip_accents: whether to strip accents, overriding `lowercase`.
         min_frequency: how often a pair must occur to become a piece.
-        character_coverage: the rarest characters are left out as long as those that stay make up
-            this share of the text; words with others become `[UNK]`.
-        max_word_characters: longer words are `[UNK]`, and are left out here.
+        character_coverage: share of the text covered by the most frequent characters, which are
+            kept; words with other characters become `[UNK]`.
+        max_word_characters: longer words are `[UNK]`, and are not used for training.
         workers, on: how many processes count words, and where; see `parallel.map`.
         progress: called with a stage (`"paragraphs"`, `"pieces"`) and a count, now and then.
 

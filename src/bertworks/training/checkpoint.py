@@ -153,13 +153,13 @@ def load_newest(
         raise CheckpointError(
             "no checkpoint fits the number of steps",
             where=str(directory),
-            fix="Resume with the number of steps that the run was begun with.",
+            fix="Resume with the number of steps that the run was started with.",
         )
     if paths:
         raise DamagedError(
             "every checkpoint is damaged",
             where=str(directory),
-            fix="Restore one from a backup, or begin a new run.",
+            fix="Restore one from a backup, or start a new run.",
         )
     return None
 
@@ -253,7 +253,7 @@ def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> N
         raise DamagedError(
             "is damaged: its checksum is wrong",
             where=str(file),
-            fix="Restore it from a backup, or begin a new run.",
+            fix="Restore it from a backup, or start a new run.",
         )
     restore_weights(tensors, network, where=str(file))
 

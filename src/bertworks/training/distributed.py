@@ -103,7 +103,7 @@ class Team:
         fix = "Run the same command again: it resumes from the last checkpoint."
         if not silent:
             return TrainingError(
-                f"all {self.world} processes have waited for each other; is the network whole?",
+                f"all {self.world} processes waited for each other; check the network",
                 fix=fix,
             )
         places = (
@@ -115,7 +115,7 @@ class Team:
             for rank, place in zip(silent, places, strict=True)
         )
         return TrainingError(
-            f"no answer, it has ended or hangs (rank_timeout={timeout:g} s): {named}", fix=fix
+            f"no response; it ended or hangs (rank_timeout={timeout:g} s): {named}", fix=fix
         )
 
 
@@ -157,8 +157,8 @@ def team(
         except RuntimeError as error:
             raise TrainingError(
                 f"the {world} processes do not find each other ({str(error).splitlines()[0]})",
-                fix="Where torchrun has started them again, this is mended by "
-                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment.",
+                fix="If torchrun restarted them, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in "
+                "its environment.",
             ) from error
     members = Team(dist.get_rank(), dist.get_world_size(), device)
     try:

@@ -109,19 +109,19 @@ def estimate(
     device: torch.device | str = "auto",
     seconds: float = 10.0,
 ) -> Estimate:
-    """Estimate what a pre-training run takes.
+    """Estimate the cost of a pre-training run.
 
     Args:
-        recipe, overrides: as `pretrain` takes them. Without `data`, the vocabulary has
-            `model.vocab_size` pieces.
-        machine: a name of `MACHINES`, perhaps with a number of devices (`h100x8`); "here" measures
-            some steps on this machine.
-        share: of the peak that training reaches, where the machine's usual one is not meant.
-        device: of "here".
-        seconds: how long "here" measures, at least.
+        recipe, overrides: as in `pretrain`. Without `data`, the vocabulary has `model.vocab_size`
+            pieces.
+        machine: a name of `MACHINES`, optionally with a number of devices (`h100x8`); "here"
+            measures a few steps on this machine.
+        share: share of the peak that training reaches; the machine's usual one if omitted.
+        device: device for "here".
+        seconds: minimum time that "here" measures.
 
     Raises:
-        SettingsError: the recipe or the machine is none.
+        SettingsError: the recipe or the machine is not known.
     """
     settings, given = _settings(recipe, overrides), find_machine(machine, share)
     objective = _objective(settings, on_meta=True)
@@ -195,7 +195,7 @@ def find_machine(name: str, share: float | None = None) -> Machine | None:
     found = re.fullmatch(r"(\w+?)(?:x([1-9]\d{0,5}))?", name)
     if found is None or found[1] not in MACHINES:
         known = ", ".join(["here", *MACHINES])
-        raise SettingsError(f"no machine is called {name!r}", fix=f"Valid: {known}; or h100x8.")
+        raise SettingsError(f"unknown machine {name!r}", fix=f"Valid: {known}; or h100x8.")
     one = MACHINES[found[1]]
     return Machine(name, one.peak, one.memory, share or one.share, int(found[2] or 1))
 

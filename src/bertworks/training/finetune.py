@@ -91,29 +91,28 @@ def finetune(
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],
 ) -> FinetuneResult:
-    """Train a model for a task, from labelled rows; called again, it resumes.
+    """Fine-tune a model for a task, on labelled rows; called again, it resumes.
 
     Args:
-        model: whose encoder to begin with: a `Model`, a directory, or a name on the hub.
-        task: what to learn: "classification", "regression", "tagging", "answering", "choice",
-            "retrieval" or "translation"; or a task of your own, as a class or
-            `path/to/file.py:Class`.
-        train: the rows to learn from: a path, or rows in memory, such as a pandas `DataFrame`,
+        model: the model to start from: a `Model`, a directory, or a name on the hub.
+        task: "classification", "regression", "tagging", "answering", "choice", "retrieval" or
+            "translation"; or your own task, as a class or `path/to/file.py:Class`.
+        train: training rows: a path, or rows in memory, such as a pandas `DataFrame`,
             `(text, label)` pairs or a tuple `(texts, labels)` (see `tables.reading.Table`).
-        dev: the rows to measure on, likewise; or a number such as 0.1, the share of the training
-            rows that is split off for it (see `dev_share`; `data.json` in the run directory says
-            which). Without either the last weights are kept, not the best.
+        dev: evaluation rows, likewise; or a number such as 0.1, the share of the training rows to
+            split off (see `dev_share`; `data.json` in the run directory lists them). Without
+            `dev`, the last weights are kept, not the best.
         out: the run directory.
-        device: where to compute.
-        progress: shows how it goes; in a notebook it is shown anyway.
-        settings: those of `FinetuneSettings`, and of the task's options (see `settings_of`);
-            those of a task of your own, which type checkers do not know, as `**dictionary`.
+        device: device to run on.
+        progress: reports progress; in a notebook it is shown by default.
+        settings: settings of `FinetuneSettings` and of the task's options (see `settings_of`);
+            those of your own task, which type checkers do not know, as `**dictionary`.
 
     Raises:
-        DataError: a table or a row of it is not what it should be.
+        DataError: a table or one of its rows is not valid.
         SettingsError: a setting is unknown or impossible.
         BertworksError: a package that the task's metrics need is not installed.
-        TrainingError, OutputError: as `fit` does; or the run directory is, contains or lies in an
+        TrainingError, OutputError: as in `fit`; or the run directory is, contains or is inside an
             input, or another process uses it.
     """
     progress = usual_progress(progress)
@@ -123,7 +122,7 @@ def finetune(
     for option in ("early_stopping", "best_metric", "eval_every"):
         if dev is None and (value := getattr(resolved, option)) is not None:
             raise SettingsError(
-                f"{option}={value}: there are no rows to measure on",
+                f"{option}={value}: there are no evaluation rows",
                 fix="Give dev: a table, or a share of the training rows (--dev 0.1).",
             )
     if not isinstance(dev, float) and resolved.dev_seed != FinetuneSettings().dev_seed:
@@ -307,7 +306,7 @@ class Start:
         thaws = settings.unfreeze_epochs or settings.unfreeze_every
         if thaws is not None and not _has_head(network):
             raise SettingsError(
-                f"unfreeze_epochs: {task.name} has no head that could begin alone",
+                f"unfreeze_epochs: {task.name} has no head to train first",
                 fix="Leave it out.",
             )
         _check_pooling(network, settings)
@@ -344,7 +343,7 @@ def _check_layers(encoder: Encoder, settings: FinetuneSettings) -> None:
     if frozen + fresh > len(encoder.layers):
         raise SettingsError(
             f"freeze_layers={frozen} and reinitialize_layers={fresh}: of {len(encoder.layers)} "
-            "layers some would be random and never learn"
+            "layers some would be random and never trained"
         )
 
 

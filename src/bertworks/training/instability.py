@@ -54,8 +54,8 @@ def no_better_than_guessing(metrics: Mapping[str, float]) -> str | None:
     if metrics.get("matthews_correlation", metrics.get("f1", 0.0)) > _CORRELATION:
         return None
     return (
-        f"accuracy {accuracy:.3f} is no better than {majority:.3f}, that of always predicting the "
-        "commonest"
+        f"accuracy {accuracy:.3f} is no better than {majority:.3f}, that of always predicting "
+        "the most frequent class"
     )
 
 

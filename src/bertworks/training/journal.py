@@ -222,7 +222,7 @@ class RunDirectory:
             return
         what = None
         if self._journal.size < length:
-            what = f"the journal is shorter than the {length} bytes that the checkpoint knows"
+            what = f"the journal is shorter than the {length} bytes that the checkpoint records"
         else:
             self._journal.truncate(length)
             for _ in self.lines():  # a damaged one is found now, not when the run is done
@@ -233,7 +233,7 @@ class RunDirectory:
             raise DamagedError(
                 what,
                 where=str(self.journal_file),
-                fix="It was changed by something else; restore it, or begin a new run.",
+                fix="Something else changed it; restore it, or start a new run.",
             )
 
     def note_session(self, event: str, **facts: Any) -> None:
@@ -324,7 +324,7 @@ class RunDirectory:
                 elif name == "sha256" and key in before:
                     difference = f"other rows for {'.'.join(parents)}"
                 raise OtherRunError(
-                    f"the run was begun with {difference}",
+                    f"the run was started with {difference}",
                     where=str(self.path),
                     fix="Resume with the same settings, or give another directory.",
                 )

@@ -86,7 +86,7 @@ class LabelledData:
         reader.evaluator()  # what the metrics need is asked for before hours are spent
         if (metric := settings.best_metric) not in (None, *reader.metrics):
             raise SettingsError(
-                f"best_metric={metric!r} is no metric of this task",
+                f"best_metric={metric!r} is not a metric of this task",
                 fix=nearest(str(metric), reader.metrics),
             )
         if train_examples is None:
@@ -118,7 +118,7 @@ class LabelledData:
         return [*self.summary.lines(), *split]
 
     def note_in(self, run: RunDirectory) -> None:
-        """Write the summary down, or see that the run was begun with these rows."""
+        """Write the summary down, or see that the run was started with these rows."""
         file = run.path / "data.json"
         tables = {"train": (self.summary.train, self.train), "dev": (self.summary.dev, self.dev)}
         checksums = {name: _digest(rows or ()) for name, (_, rows) in tables.items()}
@@ -127,7 +127,7 @@ class LabelledData:
             for name, (summary, _) in tables.items():
                 if before.get(name) != checksums[name]:
                     raise OtherRunError(
-                        f"the run was begun with other rows for {name}, or another tokenizer",
+                        f"the run was started with other rows for {name}, or another tokenizer",
                         where=None if summary is None else summary.name,
                         fix=f"Give the same, or another directory than {run.path}.",
                     )

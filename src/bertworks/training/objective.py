@@ -146,7 +146,7 @@ def _with_teacher(
     teacher = load(settings.teacher, device="cpu")
     if not isinstance(teacher.network, PretrainingNetwork):
         raise SettingsError(
-            "the teacher has no head of masked language modelling", where=settings.teacher
+            "the teacher has no masked-language-modelling head", where=settings.teacher
         )
     if teacher.tokenizer.pieces != tokenizer.pieces:
         raise SettingsError(
@@ -156,13 +156,12 @@ def _with_teacher(
         )
     if (room := teacher.encoder.config.max_seqlen) < longest:
         raise SettingsError(
-            f"max_seq_length={longest} is longer than the {room} tokens that the teacher has room "
-            "for",
+            f"max_seq_length={longest} is longer than the {room} tokens that the teacher allows",
             where=settings.teacher,
         )
     if settings.initialize:
         taken = begin_like(student, teacher.network)
-        say(progress, f"begins as the teacher's layers {', '.join(map(str, taken))}")
+        say(progress, f"starts from the teacher's layers {', '.join(map(str, taken))}")
     return DistillationNetwork(student, teacher.network, settings)
 
 
@@ -243,7 +242,7 @@ def _fill(network: Network | BareEncoder, name: str) -> LoadReport:
 
 def initial_lines(name: str, report: LoadReport) -> list[str]:
     """What to say of a beginning: what is fresh, and what of the checkpoint is not used."""
-    said = [f"begins as {name}"]
+    said = [f"starts from {name}"]
     if report.initialized:
         said.append(f"newly initialised: {', '.join(report.initialized)}")
     unused: dict[str, list[str]] = {}

@@ -93,20 +93,20 @@ def pretrain(
     progress: Progress | None = None,
     **values: Unpack[PretrainKeywords],
 ) -> PretrainResult:
-    """Pre-train a BERT; called again with the same settings, resume.
+    """Pre-train a BERT; called again with the same settings, it resumes.
 
     Args:
-        recipe: a YAML file, or the name of one that comes with the package, such as "tiny".
-        overrides: `key=value` words that replace settings of the recipe.
+        recipe: a YAML file, or the name of a recipe of the package, such as "tiny".
+        overrides: `key=value` words that override settings of the recipe.
         out: the run directory.
-        device: where to compute; under `torchrun`, "cuda" is each process's own GPU.
-        progress: shows how it goes; in a notebook it is shown anyway.
-        values: settings of `PretrainSettings` that replace those of the recipe.
+        device: device to run on; under `torchrun`, "cuda" is each process's own GPU.
+        progress: reports progress; in a notebook it is shown by default.
+        values: settings of `PretrainSettings` that override those of the recipe.
 
     Raises:
         SettingsError: a setting is unknown or impossible, or the data or the recipe's geometry are
             not those of `init_checkpoint`.
-        DataError: `data` is no prepared corpus, or too small a one.
+        DataError: `data` is not a prepared corpus, or is too small.
         TrainingError: the run directory holds another run, or a loss is not finite.
         OutputError: the run directory cannot be written (the disk is full), or another process
             uses it.
@@ -186,7 +186,7 @@ class PretrainingData:
         return cls(corpus, tokenizer, phases, held_out, parts[1])
 
     def note_in(self, run: RunDirectory) -> None:
-        """Write the data's counts down, and see that the run was begun with them, if it was."""
+        """Write the data's counts down, and see that the run was started with them, if it was."""
         file = run.path / "data.json"
         checksum = hashlib.sha256((self.corpus.directory / "manifest.json").read_bytes())
         if (
@@ -195,7 +195,7 @@ class PretrainingData:
             and read_data(file).get("checksum") != checksum.hexdigest()
         ):
             raise TrainingError(
-                "the run was begun with other data",
+                "the run was started with other data",
                 where=str(self.corpus.directory),
                 fix="Give the same prepared corpus, or another run directory.",
             )

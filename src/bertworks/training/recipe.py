@@ -35,9 +35,9 @@ _FORMATS_THAT_FILL = ("full-sentences", "doc-sentences")
 _OF_SPANS = ("span_lengths", "max_span_words", "span_geometric_p")
 
 _WITHOUT_PAIRS = {
-    "causal": "the [CLS] of a causal encoder sees itself alone, and can predict no next sentence",
-    "replaced_tokens": "replaced tokens ask nothing of pairs",
-    "skip_gram": "neighbouring words ask nothing of pairs",
+    "causal": "the [CLS] of a causal encoder sees only itself, and cannot predict next sentences",
+    "replaced_tokens": "replaced_tokens does not use pairs",
+    "skip_gram": "skip_gram does not use pairs",
 }
 
 _NO_GEOMETRY = {
@@ -48,13 +48,13 @@ _NO_GEOMETRY = {
 
 
 class ModelSettings(EncoderConfig):
-    """The geometry: a family, a released size, and where the model differs from them.
+    """Geometry, given by a family, a released size and single settings.
 
     `vocab_size` is the tokenizer's unless it is given.
     """
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = Field(
-        None, description="a released geometry; other settings of the model differ from it"
+        None, description="a released geometry; other model settings override it"
     )
 
     @model_validator(mode="before")
@@ -97,7 +97,7 @@ class ModelSettings(EncoderConfig):
             raise SettingsError(
                 f"model.{key}={asked[key]}, but the checkpoint has {theirs[key]}",
                 where=where,
-                fix="Leave it to the checkpoint: take a recipe without it, such as adapt.",
+                fix="Use a recipe that does not set it, such as adapt.",
             )
         free = {key: asked[key] for key in asked.keys() & _NO_GEOMETRY}
         return ModelSettings.parse({**theirs, **free})
@@ -110,12 +110,16 @@ def first_difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str 
 
 
 class PhaseSettings(Settings):
-    """A stretch of the run with sequences of one length (paper, appendix A.2)."""
+    """Phases of the run, each with one sequence length (paper, appendix A.2)."""
 
-    max_seq_length: int = Field(128, ge=8, description="the most tokens of a sequence")
-    share: float = Field(1.0, gt=0, le=1, description="of all steps")
-    batch_size: int | None = Field(None, ge=1, description="where it differs from the run's")
-    batch_tokens: int | None = Field(None, ge=1, description="instead: tokens of a step, at most")
+    max_seq_length: int = Field(128, ge=8, description="maximum tokens per sequence")
+    share: float = Field(1.0, gt=0, le=1, description="share of all steps")
+    batch_size: int | None = Field(
+        None, ge=1, description="batch size of this phase, if it differs from the run's"
+    )
+    batch_tokens: int | None = Field(
+        None, ge=1, description="maximum tokens per step, in place of batch_size"
+    )
 
     @model_validator(mode="after")
     def _one_batch_size(self) -> Self:
@@ -125,52 +129,54 @@ class PhaseSettings(Settings):
 
 
 class PretrainSettings(FitSettings):
-    """The data, the objective and the length of a run.
+    """Data, objective and length of the run.
 
-    A recipe's file that cannot do without a setting has `REQUIRED` for its value: whoever uses the
-    recipe must then give it, as `key=value`.
+    In a recipe file, the value `REQUIRED` marks a setting that the user must give as `key=value`.
     """
 
-    data: str = Field(description="a directory that `prepare` made")
+    data: str = Field(description="directory written by `prepare`")
     objective: Objective = Field(
         "mlm",
-        description="mlm: predict masked tokens; causal: each next one; replaced_tokens (ELECTRA): "
-        "find those that a small generator replaced; distillation: masked tokens, from a teacher "
-        "too; skip_gram: static vectors, from which tokens stand near each other (word2vec)",
+        description="mlm: predict masked tokens; causal: predict the next token; "
+        "replaced_tokens (ELECTRA): detect tokens replaced by a small generator; "
+        "distillation: masked tokens, with a teacher; skip_gram (word2vec): static "
+        "vectors, from tokens near each other",
     )
     model: ModelSettings = ModelSettings()
     init_checkpoint: str | None = Field(
-        None, description="a model to begin as, its geometry and vocabulary kept"
+        None, description="model to start from; its geometry and vocabulary are kept"
     )
     init_generator: str | None = Field(
-        None, description="what replaced_tokens' generator begins as, beside init_checkpoint"
+        None,
+        description="model to start the generator of replaced_tokens from, with init_checkpoint",
     )
     initial_attention: InitialAttention = Field(
         "random",
-        description="of fresh weights; neighbours: heads of the first layer begin by attending to "
-        "the tokens beside each, and the loss of masked tokens falls much sooner; random: as in "
-        "the paper",
+        description="attention of new weights. neighbours: heads of the first layer start by "
+        "attending to adjacent tokens, and the loss of masked tokens falls much "
+        "sooner; random: as in the paper",
     )
     allow_leak: bool = Field(
         False,
-        description="take objective=causal with model.attention=bidirectional, where each next "
-        "token can be read off, to see that nothing else is learned (bertworks lab run cheating)",
+        description="allow objective=causal with model.attention=bidirectional, where each "
+        "next token is visible, to show that nothing else is learned (bertworks "
+        "lab run cheating)",
     )
     steps: int = Field(
-        ge=1, description="all updates; a run can be resumed with more if no past step changes"
+        ge=1, description="total updates; a run can be resumed with more if no past step changes"
     )
     phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
     instances: InstanceSettings = InstanceSettings()
     masking: MaskingSettings = MaskingSettings()
     held_out: HeldOutSettings = HeldOutSettings()
     distillation: DistillationSettings | None = Field(
-        None, description="of objective=distillation: the teacher, and what is learned from it"
+        None, description="for objective=distillation: the teacher and its losses"
     )
     replaced_tokens: ReplacedTokensSettings | None = Field(
-        None, description="of objective=replaced_tokens: the generator"
+        None, description="for objective=replaced_tokens: the generator"
     )
     skip_gram: SkipGramSettings | None = Field(
-        None, description="of objective=skip_gram: its windows and draws"
+        None, description="for objective=skip_gram: windows and sampling"
     )
     eval_first: bool = Field(True, description="evaluate before the first step too")
 
@@ -206,7 +212,7 @@ class PretrainSettings(FitSettings):
             raise ValueError(
                 f"max_seq_length={self.max_seq_length} is longer than the "
                 f"{self.model.max_seqlen} tokens that "
-                f"model.max_position_embeddings={self.model.max_position_embeddings} has room for"
+                f"model.max_position_embeddings={self.model.max_position_embeddings} allows"
             )
         return self
 
@@ -258,8 +264,8 @@ class PretrainSettings(FitSettings):
         for group in ("distillation", "replaced_tokens", "skip_gram"):
             if objective != group and getattr(self, group) is not None:
                 raise ValueError(
-                    f"{group} is for objective={group}, and objective is {objective!r}: set that, "
-                    "or leave the group out"
+                    f"{group} needs objective={group}, but objective is {objective!r}: change "
+                    "it, or leave the group out"
                 )
         if objective == "distillation" and self.distillation is None:
             raise ValueError("objective=distillation needs distillation.teacher=MODEL")
@@ -268,8 +274,8 @@ class PretrainSettings(FitSettings):
         copied = self.distillation is not None and self.distillation.initialize
         if self.initial_attention != "random" and (begins or copied):
             raise ValueError(
-                "initial_attention is of fresh weights, and these begin as another model's: leave "
-                "it out"
+                "initial_attention is for new weights, but this model starts from another one: "
+                "leave it out"
             )
         if self.init_generator is not None and (not begins or self.replaced_tokens is None):
             raise ValueError("init_generator needs init_checkpoint and objective=replaced_tokens")

@@ -58,7 +58,9 @@ class Recorder:
             # Events after this step, of a run that was killed, are no longer shown.
             self._events = SummaryWriter(str(self.run.tensorboard), purge_step=step + 1)
         elif events:
-            self.run.note_session("note", text="no TensorBoard events: it is not installed")
+            self.run.note_session(
+                "note", text="no TensorBoard events: TensorBoard is not installed"
+            )
         if self.progress is not None:
             self._peak = machine.matmul_peak(*peak)
         self._seconds = seconds

@@ -283,7 +283,7 @@ def _int(text: str) -> int:
 
 def _float(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text} is no finite number")
+        raise ValueError(f"{text} is not a finite number")
     return number
 
 

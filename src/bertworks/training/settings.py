@@ -28,50 +28,53 @@ _RATIO = 32  # of the highest rate of a slanted triangle to the lowest
 
 
 class OptimizerSettings(Settings):
-    """The optimizer and the learning rate."""
+    """Optimizer and learning rate."""
 
     optimizer: Literal["adamw", "lamb"] = Field(
         "adamw", description="lamb is for very large batches (You et al. 2019)"
     )
-    learning_rate: float = Field(1e-4, gt=0, description="the highest of the run")
+    learning_rate: float = Field(1e-4, gt=0, description="peak learning rate")
     warmup: float = Field(
         0.01, ge=0, description="steps of linear warm-up, or below 1: their share of all steps"
     )
     schedule: Schedule = Field(
         "linear",
-        description="after the warm-up: `linear` follows the line from learning_rate at step 0 to "
-        "zero at the last step, as the original code does; `linear-from-peak` goes from "
-        "learning_rate at the end of the warm-up to zero, as Hugging Face does; `constant` stays; "
-        "`slanted-triangular` is ULMFiT's (Howard and Ruder 2018, equation 3), from "
-        "learning_rate / 32 up to learning_rate and down again; `warmup-stable-decay` stays, then "
-        "falls linearly to zero over the last steps (Hu et al. 2024, §4), and with warmup in steps "
-        "such a run can be extended: its steps may be raised later",
+        description="after the warm-up. linear: on the line from learning_rate at step 0 to "
+        "zero at the last step, as in the original code; linear-from-peak: from "
+        "learning_rate at the end of the warm-up to zero, as in Hugging Face; "
+        "constant: unchanged; slanted-triangular: ULMFiT (Howard and Ruder 2018, "
+        "equation 3), from learning_rate / 32 up to learning_rate and down again; "
+        "warmup-stable-decay: constant, then linear to zero over the last steps "
+        "(Hu et al. 2024, §4), and with warmup in steps such a run can be extended "
+        "with more steps later",
     )
     decay_share: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="the share of all steps in which the rate of warmup-stable-decay falls; "
-        f"{_DECAY_SHARE}, if left out",
+        description="share of all steps in which warmup-stable-decay lowers the rate; "
+        f"{_DECAY_SHARE} if omitted",
     )
     weight_decay: float = Field(
-        0.01, ge=0, description="of all weights but biases and those of norms"
+        0.01, ge=0, description="weight decay of all weights except biases and norms"
     )
     layer_decay: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="each layer learns at this share of the rate of the layer above it; heads at "
+        description="learning rate of a layer as a share of that of the layer above; heads use "
         "the full rate (Howard and Ruder 2018, §3.2; Clark et al. 2020)",
     )
     betas: tuple[float, float] = Field(
-        (0.9, 0.999), description="decay of the averages of gradients and of their squares"
+        (0.9, 0.999), description="decay rates of the averages of gradients and squared gradients"
     )
-    eps: float = Field(1e-6, gt=0, description="added to the root of the squares' average")
+    eps: float = Field(
+        1e-6, gt=0, description="added to the root of the average of squared gradients"
+    )
     bias_correction: bool = Field(
-        True, description="false: the averages are used as they are, as the original code does"
+        True, description="false: no bias correction of the averages, as in the original code"
     )
-    max_grad_norm: float = Field(1.0, gt=0, description="gradients are cut to this norm")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
 
     @model_validator(mode="after")
     def _check_betas(self) -> Self:
@@ -124,17 +127,19 @@ def _slanted_triangle(step: int, cut: int, total: int) -> float:
 
 
 class FreezingSettings(Settings):
-    """Freezing; heads, poolers and a last norm always learn."""
+    """Freezing; heads, poolers and a final norm are always trained."""
 
     freeze_embeddings: bool = Field(
-        False, description="the embeddings, and an output layer that is tied to them"
+        False, description="freeze the embeddings, and an output layer that is tied to them"
     )
-    freeze_layers: int = Field(0, ge=0, description="so many of the lowest, and the embeddings too")
+    freeze_layers: int = Field(
+        0, ge=0, description="number of lowest layers to freeze, along with the embeddings"
+    )
     unfreeze_every: int | None = Field(
         None,
         ge=1,
-        description="steps: heads begin alone; each time so many are done, one layer more learns, "
-        "from the top; the embeddings come last",
+        description="gradual unfreezing, in steps: heads are trained alone first; at each "
+        "interval the next layer joins, from the top; the embeddings come last",
     )
 
     def shortfall(self, layers: int, steps: int) -> str | None:
@@ -145,59 +150,60 @@ class FreezingSettings(Settings):
         thawed = (steps - 1) // self.unfreeze_every
         if thawed >= layers - self.freeze_layers + with_embeddings:
             return None
-        return f"gradual unfreezing: the top {thawed} of {layers} layers come to learn"
+        return f"gradual unfreezing reaches only the top {thawed} of {layers} layers"
 
 
 class TrainingSettings(OptimizerSettings, FreezingSettings):
     """Batches, evaluations and checkpoints."""
 
-    seed: int = Field(0, ge=0, description="of fresh weights, dropout and the order of the data")
-    batch_size: int | None = Field(None, ge=1, description="rows (examples) of a step")
+    seed: int = Field(0, ge=0, description="random seed of new weights, dropout and data order")
+    batch_size: int | None = Field(None, ge=1, description="rows (examples) per step")
     micro_batch_size: int | None = Field(
-        None, ge=1, description="rows that go through the network at once; all, if left out"
+        None, ge=1, description="rows per forward pass; all if omitted"
     )
     micro_batch_tokens: int | None = Field(
-        None, ge=1, description="tokens that go through the network at once; all, if left out"
+        None, ge=1, description="tokens per forward pass; all if omitted"
     )
     precision: Precision = Field(
         "auto",
-        description="bf16: computed in bfloat16, with weights and their sums in float32; auto: "
-        "that, if the device is faster at it, and a run is resumed in the precision it was begun "
-        "with",
+        description="bf16: compute in bfloat16, keep weights and their sums in float32; auto: "
+        "bf16 if the device is faster with it; a resumed run keeps its precision",
     )
     gradient_checkpointing: bool = Field(
         False,
-        description="layers keep nothing for the backward pass and compute it again: less memory, "
-        "a third more time, the same bits",
+        description="recompute activations in the backward pass: less memory, a third more "
+        "time, identical bits",
     )
     ema: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="a running average of the weights with this decay, such as 0.999, is measured "
-        "and kept in their place",
+        description="decay of a running average of the weights, such as 0.999, which is "
+        "evaluated and saved in their place",
     )
-    log_every: int = Field(10, ge=1, description="steps between lines of the journal")
+    log_every: int = Field(10, ge=1, description="steps between journal entries")
     eval_every: int | None = Field(
-        None, ge=1, description="steps between evaluations; an epoch, if left out"
+        None, ge=1, description="steps between evaluations; an epoch if omitted"
     )
     checkpoint_every: int | None = Field(
-        None, ge=1, description="steps between checkpoints; as eval_every, at most 500, if left out"
+        None, ge=1, description="steps between checkpoints; as eval_every, at most 500, if omitted"
     )
-    keep_checkpoints: int = Field(2, ge=1, description="how many of the newest are kept")
-    deterministic: bool = Field(False, description="the same bits every time on CUDA too; slower")
+    keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep")
+    deterministic: bool = Field(False, description="bitwise reproducible on CUDA too; slower")
     sharding: Literal["none", "full"] = Field(
         "none",
-        description="full: of several processes (torchrun) each keeps its part of weights, "
-        "gradients and averages alone (FSDP2); else each keeps all",
+        description="full: of several processes (torchrun), each keeps only its part of "
+        "weights, gradients and averages (FSDP2); none: each keeps all",
     )
     rank_timeout: float = Field(
         1800.0,
         gt=0,
-        description="seconds for which processes (torchrun) wait for one another, before the run "
-        "ends and names the one that hangs",
+        description="seconds that processes (torchrun) wait for each other before the run ends "
+        "and names the one that hangs",
     )
-    tensorboard: bool = Field(True, description="write events too, where it is installed")
+    tensorboard: bool = Field(
+        True, description="also write TensorBoard events, if TensorBoard is installed"
+    )
 
 
 class FitSettings(TrainingSettings):
@@ -216,7 +222,9 @@ class FitSettings(TrainingSettings):
         "freezing.unfreeze_every": "unfreeze_every",
     }
 
-    batch_tokens: int | None = Field(None, ge=1, description="instead: tokens of a step, at most")
+    batch_tokens: int | None = Field(
+        None, ge=1, description="maximum tokens per step, in place of batch_size"
+    )
     eval_every: int = with_default(
         TrainingSettings, "eval_every", 500, description="steps between evaluations"
     )
@@ -224,7 +232,7 @@ class FitSettings(TrainingSettings):
         TrainingSettings, "checkpoint_every", 500, description="steps between checkpoints"
     )
     eval_first: bool = Field(False, description="evaluate before the first step too")
-    loader_workers: int = Field(0, ge=0, description="processes that make data ahead of time")
+    loader_workers: int = Field(0, ge=0, description="processes that prepare data ahead of time")
 
     @model_validator(mode="after")
     def _check_batches_and_decay(self) -> Self:
@@ -243,30 +251,30 @@ _NEEDED = {
 
 
 class AdapterSettings(Settings):
-    """Low-rank adapters (LoRA), which learn in place of the layers."""
+    """Low-rank adapters (LoRA), trained in place of the layers."""
 
     lora_rank: int | None = Field(
         None,
         ge=1,
-        description="of the adapters, such as 8; they want higher rates than the layers: 2e-4 to "
-        "5e-4 in Hu et al. (2021), table 9",
+        description="adapter rank, such as 8; adapters need higher learning rates than layers: "
+        "2e-4 to 5e-4 in Hu et al. (2021), table 9",
     )
     lora_alpha: float | None = Field(
         None,
         gt=0,
-        description="the adapters' product is multiplied by lora_alpha / lora_rank; twice the "
-        "rank, if left out",
+        description="the adapters' product is scaled by lora_alpha / lora_rank; twice the rank "
+        "if omitted",
     )
-    lora_dropout: float = Field(0.0, ge=0, lt=1, description="of what an adapter takes in")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the input of adapters")
     lora_targets: tuple[str, ...] = Field(
         ("attention.query_key_value",),
         min_length=1,
-        description="the matrices of a layer that get an adapter",
+        description="matrices of a layer that get an adapter",
     )
 
 
 class FinetuneSettings(TrainingSettings, AdapterSettings):
-    """How long is trained, and from what; the defaults are the paper's.
+    """Fine-tuning; the defaults are the paper's.
 
     Of the paper's three learning rates 2e-5 is the one of the original code's examples, and the
     least likely to spoil a run; a small encoder needs a higher one (tiny: about 3e-4).
@@ -278,55 +286,59 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
         *("early_stopping", "teacher"),
     )
 
-    epochs: float = Field(3.0, gt=0, description="how often each row is learned from")
+    epochs: float = Field(3.0, gt=0, description="passes over the training rows")
     batch_size: int = with_default(TrainingSettings, "batch_size", 32)
     learning_rate: float = with_default(TrainingSettings, "learning_rate", 2e-5)
     warmup: float = with_default(TrainingSettings, "warmup", 0.1)
     keep_checkpoints: int = with_default(TrainingSettings, "keep_checkpoints", 1)
     unfreeze_epochs: float | None = Field(
-        None, gt=0, description="as unfreeze_every, in epochs (the two exclude each other)"
+        None, gt=0, description="as unfreeze_every, in epochs; mutually exclusive with it"
     )
     bucket_batches: int = Field(
-        0, ge=0, description="batches over which rows are sorted by length; 0: none (see RowSource)"
+        0,
+        ge=0,
+        description="number of batches whose rows are sorted by length; 0: none (see RowSource)",
     )
     best_metric: str | None = Field(
-        None, description="chooses the weights that are kept; the task's usual, if left out"
+        None, description="metric that selects the weights to keep; the task's usual one if omitted"
     )
     early_stopping: int | None = Field(
-        None, ge=1, description="the run ends after so many evaluations without a better one"
+        None, ge=1, description="stop after this many evaluations without improvement"
     )
     dev_seed: int = Field(
         0,
         ge=0,
-        description="of the rows that a share for dev takes (dev=0.1), whatever the seed: runs "
-        "with other seeds are measured on the same rows",
+        description="selects the rows of a dev share (dev=0.1); independent of seed, so that "
+        "runs with other seeds are measured on the same rows",
     )
     teacher: str | None = Field(
         None,
-        description="a model to learn from, rows then need no labels: a fine-tuned classifier; for "
-        "retrieval a sentence encoder, whose vectors of texts are learned",
+        description="model to learn from, without labels: a fine-tuned classifier; for "
+        "retrieval a sentence encoder, whose text vectors are learned",
     )
-    temperature: float = Field(1.0, gt=0, description="of teacher and student, in their loss")
+    temperature: float = Field(
+        1.0, gt=0, description="temperature of teacher and student in their loss"
+    )
     reinitialize: bool = Field(
-        False, description="begin with random weights of the same geometry, as a baseline"
+        False, description="start from random weights of the same geometry, as a baseline"
     )
     reinitialize_layers: int = Field(
         0,
         ge=0,
-        description="so many of the top begin with random weights, and all that uses them: pooler "
-        "and head (Zhang et al. 2021, §5)",
+        description="number of top layers to start from random weights, with pooler and head "
+        "(Zhang et al. 2021, §5)",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.reinitialize and self.reinitialize_layers:
-            raise ValueError("reinitialize begins with random weights in all layers; leave out one")
+            raise ValueError("reinitialize starts all layers from random weights; leave out one")
         if self.lora_rank is not None and (self.reinitialize or self.reinitialize_layers):
-            raise ValueError("with lora_rank random layers would never learn; leave out one")
+            raise ValueError("with lora_rank, random layers would never be trained; leave out one")
         if self.lora_rank is not None and self.sharding == "full":
-            raise ValueError("sharding=full gains nothing where lora_rank is given; leave out one")
+            raise ValueError("sharding=full has no benefit with lora_rank; leave out one")
         if self.reinitialize and (self.freeze_embeddings or self.freeze_layers):
-            raise ValueError("reinitialize: what is frozen would be random and never learn")
+            raise ValueError("reinitialize: frozen weights would be random and never trained")
         if self.unfreeze_epochs is not None and self.unfreeze_every is not None:
             raise ValueError("unfreeze_epochs and unfreeze_every exclude each other")
         return self
@@ -346,7 +358,7 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
             raise SettingsError(
                 f"unfreeze_epochs={self.unfreeze_epochs:g} is more than epochs={self.epochs:g}: "
                 "only the head would learn",
-                fix="Give fewer, or more epochs.",
+                fix="Lower it, or give more epochs.",
             )
         for key, others in _NEEDED.items():
             for other in others:

@@ -136,7 +136,7 @@ class Checkpointer:
         if len(set(found)) > 1:
             names = ", ".join(f"{rank}: {name or 'none'}" for rank, name in enumerate(found))
             raise TrainingError(
-                f"the ranks see other checkpoints ({names})",
+                f"the ranks see different checkpoints ({names})",
                 where=str(run.checkpoints),
                 fix="Put the run directory on a file system that all machines share.",
             )
@@ -205,8 +205,8 @@ def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     ]
     if changes:
         warnings.warn(
-            f"the run resumes with {', '.join(changes)}: it will not be the same, bit for bit, as "
-            "an unbroken one",
+            f"the run resumes with {', '.join(changes)}: it will not be the same, bit for bit, "
+            "as an uninterrupted one",
             ResumeWarning,
             stacklevel=2,
         )
@@ -271,7 +271,7 @@ class Plan:
         if before == self:
             return None
         if done > self.total:
-            return f"step {done} was done already"
+            return f"step {done} is already done"
         for end_before, end in zip_longest(before._ends(), self._ends(), fillvalue=done):
             if min(end_before, done) != min(end, done):
                 return f"step {min(end_before, end) + 1} was in another phase"

@@ -152,7 +152,7 @@ def _examples(
         if position.epoch != epoch:
             if not seen:
                 raise TrainingError(
-                    "the data hold not a single example", fix="Give more or longer documents."
+                    "the data holds not a single example", fix="Give more or longer documents."
                 )
             epoch, seen = position.epoch, 0
         seen += len(examples)

@@ -62,9 +62,11 @@ class LayerChoice(NamedTuple):
 class LstmSettings(Settings):
     """The network of a probe. The paper says "a two-layer 768-dimensional BiLSTM"."""
 
-    lstm_hidden_size: int = Field(768, ge=1, description="of each of the two directions")
-    lstm_layers: int = Field(2, ge=1, description="one behind the other")
-    dropout: float = Field(0.1, ge=0, lt=1, description="before each layer and the output layer")
+    lstm_hidden_size: int = Field(768, ge=1, description="hidden size of each direction")
+    lstm_layers: int = Field(2, ge=1, description="number of stacked LSTM layers")
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="dropout before each layer and the output layer"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,11 +253,13 @@ def _row_of(batch: Batch, at: int) -> str:
 
 
 class TaggingProbeSettings(LstmSettings):
-    """How a probe is trained. The paper says nothing of it; this is usual for an LSTM."""
+    """Training of the probe; the paper gives no settings, these are usual for an LSTM."""
 
-    epochs: float = Field(10.0, gt=0, description="how often each row is learned from")
+    epochs: float = Field(10.0, gt=0, description="passes over the training rows")
     batch_size: int = with_default(TrainingSettings, "batch_size", 32)
-    learning_rate: float = Field(1e-3, gt=0, description="of Adam; falls to 0 on a line")
+    learning_rate: float = Field(
+        1e-3, gt=0, description="learning rate of Adam; decays linearly to 0"
+    )
     max_grad_norm: float = with_default(TrainingSettings, "max_grad_norm", 1.0)
     bucket_batches: int = Field(
         16, ge=0, description="as in fine-tuning; an LSTM takes as many steps as the longest row"

@@ -83,7 +83,7 @@ def _by_classifier(
     teacher = load(settings.teacher, device=device)
     if not isinstance(teacher.task, ClassificationTask) or teacher.task.settings.multi_label:
         raise SettingsError(
-            f"teacher={settings.teacher}: it is no classifier of one label a row",
+            f"teacher={settings.teacher}: it is not a classifier with one label per row",
             fix="Give one that `finetune classification` made.",
         )
     for option in ("multi_label", "balance_classes", "label_smoothing", "lm_weight"):
@@ -130,7 +130,7 @@ def _by_sentence_encoder(
             raise SettingsError(f"{option}={value} is not for a student, which learns from texts")
     if settings.temperature != 1:
         raise SettingsError(
-            f"temperature={settings.temperature} is of classifiers, and this teacher gives vectors"
+            f"temperature={settings.temperature} is for classifiers, but this teacher gives vectors"
         )
     teacher = load(settings.teacher, device=device)
     found = find_columns(rows, text=options.text_column, labelled=False)

@@ -210,9 +210,9 @@ def test_words_of_the_same_neighbours_come_near_and_a_run_resumes_exactly(
     [
         ({"model": {"num_hidden_layers": 2}}, "needs num_hidden_layers=0 and positions=none"),
         ({"model": {"positions": "learned"}}, "needs num_hidden_layers=0 and positions=none"),
-        ({"instances": {"format": "segment-pair"}}, "neighbouring words ask nothing of pairs"),
+        ({"instances": {"format": "segment-pair"}}, "skip_gram does not use pairs"),
         ({"masking": {"mlm_probability": 0.3}}, "does nothing with objective=skip_gram"),
-        ({"objective": "mlm", "skip_gram": {"window": 2}}, "skip_gram is for objective=skip_gram"),
+        ({"objective": "mlm", "skip_gram": {"window": 2}}, "skip_gram needs objective=skip_gram"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -87,7 +87,7 @@ def test_ranking_metrics_are_those_of_sentence_transformers() -> None:
 def test_a_table_of_few_passages_is_remarked_on() -> None:
     evaluator, vectors = task_of().evaluator(), torch.eye(10)
     evaluator.add({"queries": vectors[:5], "passages": vectors}, batch_of(task_of()))
-    assert evaluator.remarks() == ["recall@10 says nothing: there are 9 passages in all"]
+    assert evaluator.remarks() == ["recall@10 is uninformative: there are only 9 passages"]
 
 
 def test_a_query_does_not_find_itself() -> None:

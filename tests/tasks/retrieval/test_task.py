@@ -152,7 +152,7 @@ def test_long_texts_are_cut_and_counted_or_refused() -> None:
         (
             {"text1": "a", "text2": "b", "sim": "high"},
             {"score_column": "sim"},
-            "'high' .* no finite number",
+            "'high' .* not a finite number",
         ),
     ],
 )
@@ -166,7 +166,7 @@ def test_what_is_wrong_with_a_table_is_said(row: Any, options: Any, says: str) -
     [
         ({"dropout": 0.1}, "retrieval has no output layer"),
         ({"loss": "in-batch", "score_column": "s"}, "score_column='s' is not for loss=in-batch"),
-        ({"score_range": [5, 0]}, "is no range"),
+        ({"score_range": [5, 0]}, "is not a range"),
         ({"pooling": "pooler"}, "pooling='pooler'"),
         ({"loss": "contrastive"}, "loss='contrastive'"),
     ],

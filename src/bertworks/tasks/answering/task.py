@@ -53,25 +53,32 @@ _PUBLISHED_LENGTH = 384  # tokens of a window: what published models were traine
 class _Shared(Settings):
     """Windows and answers of question answering."""
 
-    max_seq_length: int = Field(384, ge=8, description="the most tokens of a window")
-    stride: int = Field(128, ge=1, description="tokens between the beginnings of windows")
-    max_question_tokens: int = Field(64, ge=1, description="a longer question is cut")
-    max_answer_tokens: int = Field(30, ge=1, description="a longer span is no answer")
-    n_best: int = Field(20, ge=1, description="spans that probabilities are shared out among")
+    max_seq_length: int = Field(384, ge=8, description="maximum tokens per window")
+    stride: int = Field(128, ge=1, description="tokens between the starts of windows")
+    max_question_tokens: int = Field(
+        64, ge=1, description="maximum tokens of a question; longer ones are cut"
+    )
+    max_answer_tokens: int = Field(30, ge=1, description="maximum tokens of an answer")
+    n_best: int = Field(20, ge=1, description="number of best spans that get probabilities")
     span_loss: SpanLoss = Field(
-        "mean", description="of the two log-likelihoods: their mean, as in the original, or sum"
+        "mean", description="mean (as in the original) or sum of the two log-likelihoods"
     )
     softmax: Softmax = Field(
-        "sequence", description="over which tokens: all, as in the original, or the passage's"
+        "sequence",
+        description="over all tokens of the window, as in the original, or the passage's",
     )
 
 
 class AnsweringOptions(_Shared, TaskOptions):
     """Columns of question answering."""
 
-    question_column: str | None = Field(None, description="name or number; guessed if left out")
-    context_column: str | None = Field(None, description="of the passages; guessed if left out")
-    answers_column: str | None = Field(None, description="name or number; guessed if left out")
+    question_column: str | None = Field(
+        None, description="column name or number; detected if omitted"
+    )
+    context_column: str | None = Field(None, description="column of passages; detected if omitted")
+    answers_column: str | None = Field(
+        None, description="column name or number; detected if omitted"
+    )
 
 
 class AnsweringSettings(_Shared, TaskSettings):
@@ -80,9 +87,10 @@ class AnsweringSettings(_Shared, TaskSettings):
     question: str = Field("question", description="the column of questions")
     context: str = Field("context", description="the column of passages")
     answers: str = Field("answers", description="the column of answers")
-    unanswerable: bool = Field(False, description="whether there are questions without an answer")
+    unanswerable: bool = Field(False, description="some questions have no answer")
     null_threshold: float = Field(
-        0.0, description="no answer is predicted where it scores better than the best span by more"
+        0.0,
+        description="no answer is predicted if it beats the best span's score by more than this",
     )
 
 

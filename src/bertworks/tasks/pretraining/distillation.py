@@ -59,7 +59,7 @@ class DistillationNetwork(Network):
                 fix="Set distillation.cosine_weight=0.",
             )
         if theirs.attention != "bidirectional":
-            raise SettingsError("the teacher is causal: it guesses next pieces, not masked ones")
+            raise SettingsError("the teacher is causal: it predicts next pieces, not masked ones")
         self.student = student
         self.teacher = teacher.requires_grad_(False).eval()
         self.settings = settings
@@ -150,7 +150,7 @@ def begin_like(student: PretrainingNetwork, teacher: PretrainingNetwork) -> tupl
     layers, theirs = student.encoder.layers, teacher.encoder.layers
     if not 0 < len(layers) <= len(theirs):
         raise SettingsError(
-            f"a student of {len(layers)} layers cannot begin as a teacher of {len(theirs)}",
+            f"a student of {len(layers)} layers cannot start from a teacher of {len(theirs)}",
             fix="Set distillation.initialize=false.",
         )
     taken = tuple(number * len(theirs) // len(layers) for number in range(len(layers)))
@@ -165,7 +165,7 @@ def begin_like(student: PretrainingNetwork, teacher: PretrainingNetwork) -> tupl
             target.load_state_dict(state)
         except RuntimeError as error:
             raise SettingsError(
-                "the student's parts are not of the teacher's sizes",
+                "the student's parts differ in size from the teacher's",
                 where=str(error).splitlines()[-1].strip(),
                 fix="Set distillation.initialize=false.",
             ) from None

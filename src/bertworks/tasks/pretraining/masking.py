@@ -33,48 +33,49 @@ class MaskingSettings(Settings):
     """
 
     mlm_probability: float = Field(
-        0.15, gt=0, le=1, description="the share of a sequence's tokens that are predicted"
+        0.15, gt=0, le=1, description="share of a sequence's tokens that are predicted"
     )
     mask_ratio: float = Field(
-        0.8, ge=0, le=1, description="the share of the chosen tokens that `[MASK]` replaces"
+        0.8, ge=0, le=1, description="share of the chosen tokens that are replaced by `[MASK]`"
     )
     random_ratio: float = Field(
         0.1,
         ge=0,
         le=1,
-        description="the share of them that a random piece replaces; the rest are kept",
+        description="share of the chosen tokens that are replaced by a random piece; the rest "
+        "are kept",
     )
     max_predictions_per_sequence: int | None = Field(
-        None, ge=1, description="the most tokens chosen in a sequence"
+        None, ge=1, description="maximum predicted tokens per sequence"
     )
     unit: Literal["token", "whole-word", "span", "knowledge"] = Field(
         "token",
-        description="what is chosen at a time: a token; all pieces of a word; some consecutive "
-        "words; or (ERNIE) a phrase or entity that `prepare spans=` marked, elsewhere a word",
+        description="unit of masking: a token; all pieces of a word; consecutive words; or "
+        "(ERNIE) a phrase or entity marked by `prepare spans=`, elsewhere a word",
     )
     span_lengths: Literal["harmonic", "geometric"] = Field(
         "harmonic",
-        description="how the number of words of a span is drawn: with odds of 1/n (ALBERT), or "
-        "geometric (SpanBERT), among the lengths that the segment has room for",
+        description="distribution of the number of words of a span: proportional to 1/n "
+        "(ALBERT) or geometric (SpanBERT), among the lengths that fit the segment",
     )
     max_span_words: int = Field(
-        3, ge=1, le=1000, description="the most words of a span; 10 in SpanBERT"
+        3, ge=1, le=1000, description="maximum words of a span; 10 in SpanBERT"
     )
     span_geometric_p: float = Field(
-        0.2, gt=0, lt=1, description="the odds that a geometric span ends with each word"
+        0.2, gt=0, lt=1, description="probability that a geometric span ends with each word"
     )
     replace: Literal["token", "span"] = Field(
         "token",
-        description="whether mask, random piece or keeping is drawn for each token, or once for a "
-        "span, word, phrase or entity (SpanBERT)",
+        description="draw mask, random piece or no change for each token, or once for a span, "
+        "word, phrase or entity (SpanBERT)",
     )
     static: bool = Field(
         False,
-        description="the same instances and masks again and again, as in BERT's files; else new "
-        "ones in each epoch (RoBERTa §4.1)",
+        description="repeat the same instances and masks, as in BERT's files; otherwise each "
+        "epoch has new ones (RoBERTa §4.1)",
     )
     dupe_factor: int = Field(
-        10, ge=1, description="with static: how many versions are made before they repeat"
+        10, ge=1, description="with static: number of versions before they repeat"
     )
 
     @model_validator(mode="after")

@@ -30,35 +30,37 @@ A copy of it is drawn again too, but not counted: then copies do not make this l
 
 
 class InstanceSettings(Settings):
-    """How documents are cut into training sequences."""
+    """Cutting documents into training sequences."""
 
     format: Format = Field(
         "segment-pair",
-        description="segment-pair is BERT's: two runs of sentences, and whether the second follows "
-        "the first. sentence-pair takes single sentences. sentence-order (ALBERT) takes two "
-        "consecutive runs and asks whether they were swapped. full-sentences and doc-sentences "
-        "(RoBERTa) fill a sequence with consecutive sentences, across documents (a [SEP] between "
-        "them) or not, and ask nothing",
+        description="segment-pair (BERT): two runs of sentences, and whether the second "
+        "follows the first. sentence-pair: the same with single sentences. "
+        "sentence-order (ALBERT): two consecutive runs, and whether they were "
+        "swapped. full-sentences and doc-sentences (RoBERTa): consecutive "
+        "sentences that fill the sequence, across documents (with a [SEP] between "
+        "them) or not, without a second task",
     )
     max_seq_length: int = Field(
         128,
         ge=8,
-        description="the most tokens of a sequence, [CLS] and [SEP] included",
+        description="maximum tokens per sequence, including [CLS] and [SEP]",
         json_schema_extra={"hidden": True},  # a run's phases set it
     )
     short_seq_prob: float = Field(
         0.1,
         ge=0,
         le=1,
-        description="the share of documents that are cut into shorter sequences, of a length drawn "
-        "for the document (segment-pair and sentence-order only)",
+        description="share of documents that are cut into shorter sequences, of a length drawn "
+        "per document (segment-pair and sentence-order only)",
     )
     next_sentence_balance: Literal["original", "exact"] = Field(
         "original",
-        description="original: a chunk of a single sentence always takes a random second segment, "
-        "as in the original generator, so more than half of the pairs are not-next, and a long "
-        "first segment reveals it. exact: a fair coin for each pair; a chunk has two sentences at "
-        "least, and a last sentence left alone is cut in two at a random token",
+        description="original: a chunk with a single sentence always gets a random second "
+        "segment, as in the original generator, so more than half of the pairs are "
+        "not-next, and a long first segment reveals it. exact: a fair coin for "
+        "each pair; a chunk has at least two sentences, and a single last sentence "
+        "is split at a random token",
     )
 
     @property

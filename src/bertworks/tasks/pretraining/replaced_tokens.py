@@ -120,8 +120,8 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         instances = instances or InstanceSettings(format="full-sentences")
         if instances.next_sentence:
             raise SettingsError(
-                f"instances.format={instances.format!r} asks for next sentences, and replaced "
-                "tokens are all that is asked for",
+                f"instances.format={instances.format!r} predicts next sentences, which "
+                "replaced_tokens does not",
                 fix="Set instances.format=full-sentences or doc-sentences.",
             )
         self.masked_lm = PretrainingTask(tokenizer, instances, masking, max_length=max_length)

@@ -161,7 +161,7 @@ class PretrainingSource:
             )
         if units and not corpus.has_units:
             raise DataError(
-                "the corpus has no spans, and masking.unit=knowledge masks these",
+                "the corpus has no spans, which masking.unit=knowledge needs",
                 fix="Prepare it with --spans given or --spans rules.",
             )
 
@@ -207,7 +207,7 @@ class PretrainingSource:
                     return
         if not found:
             raise DataError(
-                "the documents to measure by hold not a single example",
+                "the held-out documents hold not a single example",
                 fix="Give longer documents, or hold out more of them.",
             )
 

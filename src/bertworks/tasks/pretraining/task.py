@@ -293,7 +293,8 @@ class PretrainingTask(Task[PretrainingExample]):
         """
         if labelled:
             raise DataError(
-                "the model is pre-trained only, and is measured on what `bertworks prepare` made",
+                "the model is only pre-trained, and is evaluated on the output of `bertworks "
+                "prepare`",
                 where=rows.name,
                 fix="Give that directory, or a model that was fine-tuned.",
             )

@@ -129,7 +129,7 @@ def _guess_score(
         raise DataError(
             f"the column {name!r} may hold scores of pairs, or classes",
             where=rows.name,
-            fix=f"Say score_column={name}; or loss=in-batch, if every pair belongs together.",
+            fix=f"Give score_column={name}; or loss=in-batch, if every pair belongs together.",
         )
     return None
 
@@ -165,44 +165,51 @@ class _Shared(Settings):
     """Losses of retrieval."""
 
     scale: float = Field(
-        20.0, gt=0, description="of cosines in the in-batch loss; one over the temperature"
+        20.0, gt=0, description="scale of cosines in the in-batch loss; one over the temperature"
     )
     symmetric: bool = Field(
-        False, description="in-batch: each passage is to find its query, too; the mean of both"
+        False, description="in-batch: also find each passage's query; the loss is the mean of both"
     )
-    margin: float = Field(0.1, gt=0, description="of cosines in the triplet loss")
+    margin: float = Field(0.1, gt=0, description="margin of cosines in the triplet loss")
     score_range: tuple[float, float] | None = Field(
-        None, description="the scores that mean cosines 0 and 1; found out if left out"
+        None, description="scores that mean cosines 0 and 1; detected if omitted"
     )
     chunk_tokens: int | None = Field(
-        None, ge=1, description="tokens that are encoded at once; saves memory for time"
+        None, ge=1, description="tokens encoded at once; saves memory, takes longer"
     )
-    truncation: Literal["cut", "error"] = Field("cut", description="what becomes of longer texts")
+    truncation: Literal["cut", "error"] = Field(
+        "cut", description="whether longer texts are cut, or an error"
+    )
 
     @model_validator(mode="after")
     def _range_is_one(self) -> Self:
         if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
-            raise ValueError(f"score_range={list(self.score_range)} is no range")
+            raise ValueError(f"score_range={list(self.score_range)} is not a range")
         return self
 
 
 class RetrievalOptions(TaskOptions, _Shared):
     """Columns, loss and pooling of retrieval."""
 
-    query_column: str | None = Field(None, description="name or number; guessed if left out")
+    query_column: str | None = Field(None, description="column name or number; detected if omitted")
     passage_column: str | None = Field(
-        None, description="what belongs to the query, or the second text of a scored pair"
+        None, description="column of the passage, or of the second text of a scored pair"
     )
     negative_columns: str | None = Field(
-        None, description="names or numbers with commas between; a column may hold lists"
+        None, description="names or numbers, comma-separated; a column may hold lists"
     )
-    score_column: str | None = Field(None, description="of scored pairs; guessed if left out")
+    score_column: str | None = Field(
+        None, description="column of scores of pairs; detected if omitted"
+    )
     text_column: str | None = Field(
-        None, description="of rows that a student learns from (teacher); guessed if left out"
+        None, description="column of texts to learn from a teacher; detected if omitted"
     )
-    loss: Loss | None = Field(None, description="cosine if there are scores, or else in-batch")
+    loss: Loss | None = Field(
+        None, description="if omitted: cosine if there are scores, else in-batch"
+    )
     pooling: SentencePooling | None = Field(
-        None, description="from tokens to a text; the model's own way, or mean"
+        None,
+        description="how token vectors become a text vector; the model's own if omitted, or mean",
     )
 
     @model_validator(mode="after")

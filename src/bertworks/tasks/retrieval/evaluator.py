@@ -116,7 +116,7 @@ class RankingEvaluator(Evaluator):
         count = len(self._passages)
         if count > DEPTH:
             return []
-        return [f"recall@{DEPTH} says nothing: there are {count} passages in all"]
+        return [f"recall@{DEPTH} is uninformative: there are only {count} passages"]
 
 
 Vectors = NDArray[np.floating]

@@ -47,7 +47,7 @@ SCHEMA = Schema(
         "tags",
         of_label=True,
         guess=lambda rows, _: next(reversed(numbered(rows)[1:]), None),
-        fix="; of a file with a word a line, say --format conll (format=conll)",
+        fix="; for a file with one word per line, give --format conll (format=conll)",
     ),
 )
 
@@ -68,7 +68,7 @@ def find_document_column(rows: Rows, named: str | None, *, required: bool) -> st
         raise DataError(
             f"cannot tell which rows are of one document; {listing(rows.columns)}",
             where=rows.name,
-            fix="Name the column that says it with document_column=NAME, or call it document.",
+            fix="Name the column with document_column=NAME, or call it document.",
         )
     return found
 
@@ -85,12 +85,12 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
         raise DataError(
             f"the column {column!r} holds {found}, not a list",
             where=where,
-            fix="Of a file with a word a line, say --format conll (format=conll).",
+            fix="For a file with one word per line, give --format conll (format=conll).",
         )
     for part in value:
         if not isinstance(part, str):
             raise DataError(
-                f"the column {column!r} holds {brief(part)}, which is no text", where=where
+                f"the column {column!r} holds {brief(part)}, which is not a text", where=where
             )
     return list(value)
 

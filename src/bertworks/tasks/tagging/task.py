@@ -62,30 +62,33 @@ Decoding = Literal["constrained", "free"]
 class TaggingOptions(TaskOptions):
     """Columns, tags and windows of tagging."""
 
-    word_column: str | None = Field(None, description="name or number; guessed if left out")
-    tag_column: str | None = Field(None, description="name or number; guessed if left out")
-    scheme: Scheme = Field("bio", description="what tags of spans are brought into")
+    word_column: str | None = Field(None, description="column name or number; detected if omitted")
+    tag_column: str | None = Field(None, description="column name or number; detected if omitted")
+    scheme: Scheme = Field("bio", description="scheme that span tags are converted to")
     labelled_piece: LabelledPiece = Field(
-        "first", description="which pieces of a word its tag is predicted from"
+        "first", description="pieces of a word that its tag is predicted from"
     )
     decoding: Decoding = Field(
         "constrained",
-        description="the likeliest legal tags of a text together; or `free`: of each word alone",
+        description="constrained: the most likely sequence of legal tags; free: each word on "
+        "its own",
     )
     stride: int | None = Field(
-        None, ge=1, description="tokens between the beginnings of windows; half of one, if left out"
+        None, ge=1, description="tokens between the starts of windows; half a window if omitted"
     )
     document_context: bool = Field(
-        False, description="fill max_seq_length with the words around a sentence in its document"
+        False, description="fill max_seq_length with the surrounding words of the document"
     )
     document_column: str | None = Field(
-        None, description="name or number; CoNLL's borders, or a column document, if left out"
+        None,
+        description="column name or number; if omitted, CoNLL's document boundaries, or "
+        "a column named document",
     )
 
     @model_validator(mode="after")
     def _documents_are_context(self) -> Self:
         if self.document_column is not None and not self.document_context:
-            what = f"document_column={self.document_column!r} is for document_context=true"
+            what = f"document_column={self.document_column!r} needs document_context=true"
             raise ValueError(what)
         return self
 

@@ -98,7 +98,7 @@ class GlueResult:
     def save(self) -> None:
         """Write `glue.md` and `glue.json`."""
         lines = [NOTE, "", *markdown(self.columns, self.rows())]
-        lines += ["", *(f"Not there: {name} ({why})." for name, why in self.missing.items())]
+        lines += ["", *(f"Missing: {name} ({why})." for name, why in self.missing.items())]
         files.write(self.out / "glue.md", "\n".join(lines).rstrip("\n") + "\n")
         tree = {
             "scores": [
@@ -128,19 +128,19 @@ def glue(
     """Fine-tune a model for the tasks of GLUE; called again, it resumes.
 
     Args:
-        model: as `finetune` takes it.
-        data: the folder of the official files: a folder for each task.
-        out: where everything goes.
-        tasks: which, like `["mrpc", "rte"]`; all that are there, if left out. Others that were
-            learned in `out` before stay in the table.
-        grid, seeds, jobs, device, progress: as `finetune_grid` takes them; of each task's grid, the
-            best run by the paper's metric is measured and answers the test file.
-        settings: those of `finetune`, for all tasks alike.
+        model: as in `finetune`.
+        data: the folder of the official files, with one folder per task.
+        out: output directory.
+        tasks: names such as `["mrpc", "rte"]`; all available tasks if omitted. Tasks already
+            trained in `out` stay in the table.
+        grid, seeds, jobs, device, progress: as in `finetune_grid`; for each task, the best run by
+            the paper's metric is evaluated and predicts the test file.
+        settings: settings of `finetune`, for all tasks.
 
     Raises:
-        DataError: there is no such folder or task, or one that was named has not all its files.
-        SettingsError, TrainingError, OutputError, Interrupted: as `finetune_grid` does, before
-            anything is trained if a task cannot have the settings.
+        DataError: there is no such folder or task, or files of a named task are missing.
+        SettingsError, TrainingError, OutputError, Interrupted: as in `finetune_grid`; settings
+            that do not fit a task are an error before anything is trained.
     """
     data, out = Path(data), Path(out)
     if not data.is_dir():
@@ -155,7 +155,7 @@ def glue(
         else:
             missing[task.name] = lacks
     if not folders:
-        raise DataError("there is none of GLUE's tasks", where=str(data))
+        raise DataError("no GLUE task found", where=str(data))
     _check([task for task, _ in folders.values()], grid, settings)
     tables = [
         folder / name
@@ -206,7 +206,7 @@ def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -
         schema.parse(given, where=task.name)
         varied = Space.parse(grid, schema, given).axes.keys()
         if clash := sorted(reserved & (settings.keys() | varied)):
-            raise SettingsError(f"{clash[0]} is what each of GLUE's tasks decides for itself")
+            raise SettingsError(f"{clash[0]} is set by each of GLUE's tasks")
         is_turned = settings.get("both_orders") or "both_orders" in varied
         if is_turned and "pair_column" not in task.columns:
             raise SettingsError(
@@ -224,7 +224,7 @@ def _learned_before(
     for name in found:
         if RunDirectory(out / name).settings()["model"]["fingerprint"] != now:
             raise TrainingError(
-                "was learned from another model",
+                "was trained from another model",
                 where=str(out / name),
                 fix="Give another directory: the table is of one model.",
             )
@@ -246,7 +246,7 @@ def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> 
     whole = out / "data" / f"{task.name}-{file.name}"
     _write_lines(whole, kept)
     broken = len(rows) - len(kept)
-    say(progress, f"{file}: {broken} lines are no whole rows, and left out in {whole}")
+    say(progress, f"{file}: {broken} incomplete lines are left out in {whole}")
     return whole
 
 
@@ -276,7 +276,7 @@ def _answers(
     written = []
     for name, test in task.test_files.items():
         if not (folder / test).is_file():
-            say(progress, f"{name}: no {test}, and nothing for the server")
+            say(progress, f"{name}: no {test}, so nothing for the server")
             continue
         lines = ["index\tprediction"]
         for number, (row, answer) in enumerate(made.stream(data=folder / test)):

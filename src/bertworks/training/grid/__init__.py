@@ -70,24 +70,23 @@ def finetune_grid(
 ) -> GridResult:
     """Fine-tune once for each point of a grid and each seed; called again, it resumes.
 
-    Finished runs are not done again: a grid may be given more values or seeds later. A run that
-    fails (its loss is not finite, memory is short, the model cannot be trained so) is reported, and
-    the others continue.
+    Finished runs are not repeated, so a grid can get more values or seeds later. A run that fails
+    (its loss is not finite, it is out of memory, its settings do not fit the model) is reported,
+    and the others continue.
 
     Args:
-        model, task, train, dev, device: as `finetune` takes them (a share for dev is the same rows
-            in all runs). Which weights are best, and which
-            run, is decided by the same metric on dev.
+        model, task, train, dev, device: as in `finetune` (a share for dev selects the same rows in
+            all runs). The same metric on dev selects the best weights and the best run.
         out: the grid's directory.
-        grid: "paper" (batches of 16, 32; learning rates of 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs), each
-            setting's values, or words as the command line has them (see `grid.space`), among which
-            "optuna:20" makes a search of 20 points of it. If left out: one point, for the seeds.
-        seeds: how many (0, 1, …), or which.
-        jobs: how many runs at a time, each in a process of its own; if left out, one for each GPU,
-            and one at a time elsewhere. Threads are divided among them. A search looks at its
-            results once that many runs are done.
-        progress: shows how it goes.
-        settings: those that the runs have in common, as `finetune` takes them.
+        grid: "paper" (batches of 16, 32; learning rates of 5e-5, 3e-5, 2e-5; 2, 3, 4 epochs), the
+            values of each setting, or words as on the command line (see `grid.space`), where
+            "optuna:20" searches with 20 trials. If omitted: one point, for the seeds.
+        seeds: number of seeds (0, 1, …), or a list of them.
+        jobs: parallel runs, each in its own process; if omitted, one per GPU, or one without GPUs.
+            Threads are divided among them. A search reads its results each time that many runs
+            are done.
+        progress: reports progress.
+        settings: settings that all runs share, as in `finetune`.
 
     Raises:
         SettingsError: a setting, the grid or the seeds are unknown or impossible; or the runs are
@@ -95,13 +94,13 @@ def finetune_grid(
         TrainingError: the directory holds something else, or a grid of another model, other
             settings or tables; or every run failed.
         OutputError: the directory cannot be written, another process uses it, or it is, contains
-            or lies in an input.
-        Interrupted: it was asked to stop; what was done is saved, and the same call resumes.
-        DataError, BertworksError: as `finetune` does.
+            or is inside an input.
+        Interrupted: it was asked to stop; finished work is saved, and the same call resumes.
+        DataError, BertworksError: as in `finetune`.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SettingsError(
-            "a grid starts its own processes, and torchrun has started some already",
+            "a grid starts its own processes, but torchrun has already started some",
             fix="Start it without torchrun, with jobs for as many runs at a time.",
         )
     check_share(dev)

@@ -195,9 +195,10 @@ class GridLoop:
             self.run.write(line)
         elif before != parse_json(as_json(line)):
             raise DataError(
-                f"says otherwise of {name} than its {self.run.evaluation.name}",
+                f"the entry for {name} differs from its {self.run.evaluation.name}",
                 where=str(self.run.journal_file),
-                fix="If the run was trained anew, delete its line; or else restore one of the two.",
+                fix="If the run was trained again, delete its line; otherwise restore one of "
+                "the two.",
             )
 
     def _report(self, name: str) -> None:
@@ -302,7 +303,7 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
             job.finetune(progress=progress)
         except DamagedError as error:
             # It gives the same bits from its beginning on, so that nothing is lost but time.
-            warnings.warn(f"{error} The run is begun anew.", ResumeWarning, stacklevel=2)
+            warnings.warn(f"{error} The run is restarted.", ResumeWarning, stacklevel=2)
             run = RunDirectory(job.directory)
             for folder in (run.checkpoints, run.best):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -326,7 +327,7 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
 def _lack(error: BaseException) -> str:
     """Why a run failed for lack of memory."""
     what = str(error).partition("\n")[0]
-    return what if "memory" in what else f"memory is short ({what or type(error).__name__})"
+    return what if "memory" in what else f"out of memory ({what or type(error).__name__})"
 
 
 def do_in_processes(

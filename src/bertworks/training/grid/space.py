@@ -95,7 +95,7 @@ class Space:
                 trials = int(found[1])
             elif word != "paper":
                 raise SettingsError(
-                    f"no grid is called {word!r}",
+                    f"unknown grid {word!r}",
                     fix=f"{nearest(word, ('paper', 'optuna:20'))}; or name a setting's values, "
                     "like learning_rate=1e-5,3e-5.",
                 )
@@ -138,10 +138,10 @@ class _Reader:
     def axis(self, name: str, values: Any) -> Axis:
         """The values that a text lists or spans, or that Python has already."""
         if name in _NEVER_VARIED:
-            raise SettingsError(f"{name} is no setting of a grid", fix=_NEVER_VARIED[name])
+            raise SettingsError(f"{name} cannot be set in a grid", fix=_NEVER_VARIED[name])
         if name in self._fixed:
             raise SettingsError(
-                f"{name} is in the grid, and given as {name}={shown(self._fixed[name])} too"
+                f"{name} is in the grid, and also given as {name}={shown(self._fixed[name])}"
             )
         if not isinstance(values, Sequence):
             raise SettingsError(f"{name}={shown(values)} in the grid", fix="Give a list of values.")
