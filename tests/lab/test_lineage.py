@@ -81,7 +81,7 @@ def test_systems_are_trained_alike_and_probed(
         assert one["scores"]["TREC"].keys() == {"frozen", "fine-tuned"}
         assert one["scores"]["analogies"].keys() == {"frozen"}
     page = (out / "lineage.md").read_text(encoding="utf-8")
-    assert "| TREC, fine-tuned |" in page and "there is no wic-tsv" in page
+    assert "| TREC, fine-tuned |" in page and "the data has no wic-tsv" in page
     drawn = charts.picture(partial(bars, lineage.arms(found)))
     assert all(f"{name}, frozen" in drawn for name in systems)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from bertworks.packed import Packed
 from bertworks.tables.rows import PlacedRow
 from bertworks.tasks.classification import ClassificationTask
 from bertworks.tasks.regression import RegressionTask
+from bertworks.tasks.texts import in_one
 from bertworks.text.windows import segment_windows
 from tests.tasks.test_choice import CONFIG, TOKENIZER
 
@@ -103,6 +105,22 @@ def test_a_text_s_answer_is_pooled_from_its_windows(kind, pooling, texts, stride
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other)
     assert sorted(task.decode(network.predict(batch), batch)) == list(range(len(texts)))
+
+
+@pytest.mark.parametrize("factor", [1.0, -2.0])
+def test_equal_windows_share_the_gradient_of_their_maximum(factor):
+    packed = Packed.from_arrays([np.zeros(2, np.int64)] * 3)
+    packed = replace(
+        packed,
+        sequence_row=torch.tensor([0, 0, 1]),
+        sequence_number=torch.tensor([0, 1, 0]),
+    )
+    logits = torch.tensor([[0.3], [0.3], [-0.1]], requires_grad=True)
+    found = in_one(logits, packed, "max")
+    torch.testing.assert_close(found, torch.tensor([[0.3], [-0.1]]))
+    (factor * found).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[factor / 2], [factor / 2], [factor]]
 
 
 def test_gradients_are_the_same_in_parts(monkeypatch):

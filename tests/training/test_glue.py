@@ -230,7 +230,7 @@ def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
     assert first.missing["QNLI"] == "no train.tsv"
     assert first.missing["CoLA"] == "no folder"
     assert [path.name for path in first.answers] == ["SST-2.tsv"]
-    assert "Not there: QNLI (no train.tsv)." in (out / "glue.md").read_text()
+    assert "Missing: QNLI (no train.tsv)." in (out / "glue.md").read_text()
     means = {(score.figure.name, score.figure.metric): score for score in first.scores}
     runs = [
         json.loads(file.read_text()) for file in sorted((out / "MRPC").glob("*/evaluation.json"))

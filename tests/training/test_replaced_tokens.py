@@ -144,7 +144,7 @@ def test_sizes_fit_the_family() -> None:
         (["replaced_tokens.wieght=1"], r"unknown setting 'replaced_tokens\.wieght'.*'weight'"),
         (["replaced_tokens.generator_share=0"], r"replaced_tokens\.generator_share=0"),
         (["instances.format=segment-pair"], r"set instances\.format to full-sentences"),
-        (["distillation.teacher=x"], "distillation is for objective=distillation, and"),
+        (["distillation.teacher=x"], "distillation needs objective=distillation, but objective is"),
     ],
 )
 def test_bad_settings_are_named(words: list[str], message: str) -> None:

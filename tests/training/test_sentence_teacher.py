@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, teacher: Path) -> None:
         ({"loss": "triplet"}, SettingsError, "loss=triplet is not for a student"),
         ({"symmetric": True}, SettingsError, "symmetric=True is not for a student"),
         ({"negative_columns": "x"}, SettingsError, "negative_columns=x is not for a student"),
-        ({"temperature": 2.0}, SettingsError, r"temperature=2\.0 is of classifiers"),
+        ({"temperature": 2.0}, SettingsError, r"temperature=2\.0 is for classifiers"),
         ({"train": pairs}, DataError, "a student learns from texts, and these are pairs"),
         ({"teacher": tmp_path / "none"}, CheckpointError, "no such directory"),
         ({"train": [{"text": "a"}, {"text": None}] * 5}, DataError, "row 2"),

@@ -321,7 +321,15 @@ def in_one(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
     if len(firsts) == len(logits):
         return logits
     counts = torch.diff(firsts, append=firsts.new_tensor([len(logits)]))
-    return torch.segment_reduce(wide(logits), pooling, lengths=counts, axis=0)
+    values = wide(logits)
+    if pooling == "max":  # segment_reduce gives equal maxima a negative gradient once each
+        rows = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        rows, found = (
+            rows[:, None].expand_as(values),
+            values.new_zeros(len(counts), values.shape[1]),
+        )
+        return found.scatter_reduce(0, rows, values, "amax", include_self=False)
+    return torch.segment_reduce(values, pooling, lengths=counts, axis=0)
 
 
 def in_parts(function: Callable[[Packed], Tensor], packed: Packed, tokens: int) -> Tensor:
