@@ -52,8 +52,8 @@ _DRAW = """async ([kind, data, width]) => {
 
 
 @contextmanager
-def explorer() -> Iterator[Any]:
-    """A function `draw(kind, data, width)` that returns a chart of the explorer's as SVG.
+def browser() -> Iterator[Any]:
+    """Chromium, driven by Playwright.
 
     Raises:
         SystemExit: Playwright or Chromium is not installed.
@@ -61,14 +61,26 @@ def explorer() -> Iterator[Any]:
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        raise SystemExit("the charts need Playwright: pip install playwright") from None
+        raise SystemExit("the pictures need Playwright: pip install playwright") from None
     named = os.environ.get("CHROMIUM"), *map(shutil.which, ("chromium", "google-chrome"))
     program = next(filter(None, named), None)
     if program is None:
-        raise SystemExit("the charts need Chromium: install it")
+        raise SystemExit("the pictures need Chromium: install it")
     with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        page = browser.new_page(device_scale_factor=1)
+        opened = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@contextmanager
+def explorer() -> Iterator[Any]:
+    """A function `draw(kind, data, width)` that returns a chart of the explorer's as SVG.
+
+    Raises:
+        SystemExit: as `browser` does.
+    """
+    with browser() as opened:
+        page = opened.new_page(device_scale_factor=1)
 
         def answer(route: Any) -> None:
             path = route.request.url.removeprefix("http://pictures/")
@@ -86,7 +98,6 @@ def explorer() -> Iterator[Any]:
             return coloured(saved.value.path().read_text(encoding="utf-8"))
 
         yield draw
-        browser.close()
 
 
 def coloured(svg: str) -> str:

@@ -322,13 +322,11 @@ def in_one(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
         return logits
     counts = torch.diff(firsts, append=firsts.new_tensor([len(logits)]))
     values = wide(logits)
-    if pooling == "max":  # segment_reduce gives equal maxima a negative gradient once each
+    if pooling == "max":  # segment_reduce gives each of equal maxima all of a negative gradient
         rows = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-        rows, found = (
-            rows[:, None].expand_as(values),
-            values.new_zeros(len(counts), values.shape[1]),
-        )
-        return found.scatter_reduce(0, rows, values, "amax", include_self=False)
+        found = values.new_zeros(len(counts), values.shape[1])
+        where = rows[:, None].expand_as(values)
+        return found.scatter_reduce(0, where, values, "amax", include_self=False)
     return torch.segment_reduce(values, pooling, lengths=counts, axis=0)
 
 
