@@ -1,16 +1,16 @@
-"""Checkpoints of a run: written wholly or not at all, checksummed, the last few kept.
+"""Checkpoints of a run: written atomically, with checksums; the last few are kept.
 
     checkpoints/step-00001234/
       weights.safetensors     parameters and buffers by name
       optimizer.safetensors   `exp_avg/NAME`, `exp_avg_sq/NAME`, … for each parameter
-      state.json              what else the loop needs to resume exactly
-      manifest.json           the SHA-256 of each of these
+      state.json              everything else that the loop needs to resume exactly
+      manifest.json           the SHA-256 of each of these files
 
-Of a sharded network (`sharding.py`), `weights` and `optimizer` are directories, with a file of each
-process; they are read by any number of processes, sharded or not.
+For a sharded network (`sharding.py`), `weights` and `optimizer` are directories with one file per
+process. Any number of processes can read them, sharded or not.
 
-A checkpoint is written under a hidden name and renamed when all of it is safely on the disk, so a
-directory `step-…` is whole, whenever the process was killed. Nothing in it is a pickle.
+A checkpoint is written under a hidden name and renamed when all of it is on the disk. A directory
+`step-…` is therefore complete, even if the process was killed. Checkpoints contain no pickles.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _ONE_FILE = ".safetensors"
 
 
 class ResumeWarning(BertworksWarning):
-    """A run resumes, but not quite as it might."""
+    """A run resumes, but not exactly as expected."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     weights: Mapping[str, Tensor]  # parameters and buffers by name
-    optimizer: Mapping[str, Tensor]  # the optimizer's tensors, `exp_avg/NAME` and the like
-    state: Mapping[str, Any]  # the rest, as JSON can hold it
-    path: Path  # where it was read from
+    optimizer: Mapping[str, Tensor]  # the optimizer's tensors: `exp_avg/NAME`, …
+    state: Mapping[str, Any]  # everything else, as JSON values
+    path: Path  # the directory that it was loaded from
 
 
 def save_checkpoint(
@@ -65,23 +65,23 @@ def save_checkpoint(
     keep_step: int | None = None,
     announce: Callable[[Path], object] = lambda _: None,
 ) -> Path:
-    """Write the checkpoint of a step, then delete all but the newest `keep` and one more.
+    """Save the checkpoint of a step, then delete all but the newest `keep` and that of `keep_step`.
 
-    Rank 0 alone calls it; of a sharded network the others write their parts (`write_tensors`).
+    Only rank 0 calls it; the other ranks of a sharded network call `write_tensors`.
 
     Args:
         announce: called with the directory before the tensors are written to it.
-        keep_step: the step whose checkpoint is kept however old it is.
+        keep_step: the step whose checkpoint is kept even if it is old.
 
     Raises:
-        OutputError: the disk is full or not writable; earlier checkpoints are untouched.
+        OutputError: the disk is full or not writable; earlier checkpoints are unchanged.
     """
     assert keep >= 1, "the newest is always kept"
     target = directory / f"step-{step:08d}"
     try:
         with files.writing(directory):
             files.make_directory(directory)
-        # One that is there is damaged, or the run would have resumed from it.
+        # An existing checkpoint of this step is damaged, or the run would have resumed from it.
         with files.new_directory(target, replace=True) as new:
             announce(new)
             write_tensors(new, network, optimizer)
@@ -97,7 +97,10 @@ def save_checkpoint(
 
 
 def remove_old(directory: Path, *, keep: int, keep_step: int | None = None) -> None:
-    """Delete all checkpoints but the newest `keep` and one more, and what killed processes left."""
+    """Delete all checkpoints but the newest `keep` and that of `keep_step`.
+
+    Incomplete checkpoints of killed processes are deleted too.
+    """
     with files.writing(directory):
         for left in directory.glob(".step-*"):
             shutil.rmtree(left)
@@ -107,7 +110,7 @@ def remove_old(directory: Path, *, keep: int, keep_step: int | None = None) -> N
 
 
 def write_tensors(directory: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write a checkpoint's tensors; of a sharded network each process writes its part."""
+    """Write a checkpoint's tensors; for a sharded network, each process writes its part."""
     weights, averages = network_tensors(network), optimizer_tensors(network, optimizer)
     for name, tensors in ((_WEIGHTS, weights), (_OPTIMIZER, averages)):
         if is_sharded(network):
@@ -118,26 +121,26 @@ def write_tensors(directory: Path, network: nn.Module, optimizer: torch.optim.Op
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """A run's checkpoints, oldest first."""
+    """Return the directories of a run's checkpoints, oldest first."""
     return sorted(path for path in directory.glob("step-*") if path.is_dir())
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step of a checkpoint's directory."""
+    """Return the step in the name of a checkpoint's directory."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def load_newest(
     directory: Path, accepts: Callable[[Mapping[str, Any]], bool] | None = None
 ) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None where there is none at all.
+    """Load the newest undamaged checkpoint; return None if there are no checkpoints.
 
     Args:
-        accepts: whether a checkpoint with this state will do; all will, if left out.
+        accepts: whether to accept a checkpoint with this state; by default, all are accepted.
 
     Raises:
-        DamagedError: there are checkpoints, and all are damaged.
-        CheckpointError: there are some that are whole, and none is accepted.
+        DamagedError: all checkpoints are damaged.
+        CheckpointError: some checkpoints are undamaged, but none of these is accepted.
     """
     paths = list_checkpoints(directory)
     is_damaged = True
@@ -165,26 +168,29 @@ def load_newest(
 
 
 def checkpoint_states(directory: Path) -> Iterator[Mapping[str, Any]]:
-    """The states of all checkpoints, the newest first, without looking at their tensors."""
+    """Yield the states of the checkpoints, the newest first, without reading their tensors.
+
+    Checkpoints with a damaged state are skipped.
+    """
     for path in reversed(list_checkpoints(directory)):
         with suppress(CheckpointError):
             yield _load_state(path)
 
 
 def remove_after(directory: Path, step: int) -> None:
-    """Delete the checkpoints of later steps, which the run will do again."""
+    """Delete the checkpoints of later steps, which the run will repeat."""
     for path in list_checkpoints(directory):
         if step_of(path) > step:
             files.remove_directory(path)
 
 
 def network_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters and saved buffers by name, a shared one under its first name alone."""
+    """Return parameters and saved buffers by name, a shared tensor only under its first name."""
     return {name: tensor.contiguous() for name, tensor in own_tensors(network).items()}
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state as `KIND/PARAMETER` tensors."""
+    """Return the optimizer's state as tensors named `KIND/PARAMETER`."""
     return {
         f"{kind}/{name}": value.contiguous()
         for name, parameter in network.named_parameters()
@@ -196,7 +202,11 @@ def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> d
 def restore(
     checkpoint: Checkpoint, network: nn.Module, optimizer: torch.optim.Optimizer | None = None
 ) -> None:
-    """Put a checkpoint's tensors into a network and its optimizer."""
+    """Copy a checkpoint's tensors into a network and its optimizer.
+
+    Raises:
+        CheckpointError: a tensor does not fit the network.
+    """
     restore_weights(checkpoint.weights, network, where=str(checkpoint.path))
     if optimizer is None:
         return
@@ -211,7 +221,7 @@ def restore(
 
 @torch.no_grad()
 def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where: str) -> None:
-    """Put tensors of `network_tensors` back into a network, strictly.
+    """Copy the tensors of `network_tensors` back into a network.
 
     Raises:
         CheckpointError: a tensor is missing, unknown, or of another shape.
@@ -230,7 +240,7 @@ def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where:
 
 
 def save_weights(file: Path, network: nn.Module) -> str:
-    """Write a network's tensors to a safetensors file, wholly or not at all; its SHA-256."""
+    """Write a network's tensors atomically to a safetensors file, and return its SHA-256."""
     with files.writing(file):
         files.make_directory(file.parent)
     with files.atomic(file) as new:
@@ -239,14 +249,14 @@ def save_weights(file: Path, network: nn.Module) -> str:
 
 
 def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> None:
-    """Read a file of `save_weights`, or the weights of a checkpoint, into the network.
+    """Load a file of `save_weights`, or the weights of a checkpoint, into the network.
 
     Args:
-        sha256: what `save_weights` gave for the file, if that is known.
+        sha256: the checksum that `save_weights` returned for the file, if known.
 
     Raises:
-        DamagedError: it is another file than that.
-        CheckpointError: the file is missing or damaged, or of another network.
+        DamagedError: the file's checksum is not `sha256`.
+        CheckpointError: the file is missing or unreadable, or belongs to another network.
     """
     tensors = _read_either(file.with_suffix(""))
     if sha256 is not None and files.sha256_of(file) != sha256:
@@ -265,12 +275,12 @@ def _load(path: Path) -> Checkpoint:
 
 
 def _tensor_files(path: Path) -> list[str]:
-    """The files of a checkpoint's tensors, by their paths in it."""
+    """Return the paths of a checkpoint's tensor files, relative to its directory."""
     return sorted(file.relative_to(path).as_posix() for file in path.rglob(f"*{_ONE_FILE}"))
 
 
 def _load_state(path: Path, *, all_files: bool = False) -> dict[str, Any]:
-    """A checkpoint's state, after it, or all files, were compared with their checksums."""
+    """Load a checkpoint's state, after verifying its checksum, or those of all files."""
     try:
         sums = json.loads((path / "manifest.json").read_text())
         for name in {*sums, *_tensor_files(path), _STATE} if all_files else (_STATE,):
@@ -285,7 +295,7 @@ def _load_state(path: Path, *, all_files: bool = False) -> dict[str, Any]:
 
 
 def _read_either(path: Path) -> dict[str, Tensor]:
-    """The tensors of a directory of shards, or else of one file."""
+    """Load tensors from a directory of shards if there is one, else from one file."""
     return read_shards(path) if path.is_dir() else _read_tensors(path.with_suffix(_ONE_FILE))
 
 

@@ -1,7 +1,7 @@
-"""A share of the training rows to measure on, where there is no table for dev.
+"""Split a share of the training rows off for dev, if there is no dev table.
 
-Which rows it takes is a function of their content and a seed alone: not of their order, nor of the
-tokenizer or a length limit, so that the runs of a grid share one dev.
+The choice of rows depends only on their content and a seed: not on their order, the tokenizer or a
+length limit. The runs of a grid therefore evaluate on the same rows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..tasks.labelled import LabelledTask
 
 Dev: TypeAlias = Table | float
-"""The rows to measure on: a table, or a share of the training rows."""
+"""The rows for evaluation: a table, or a share of the training rows."""
 
 
 def check_share(dev: Dev | None) -> None:
-    """See that dev, if it is a number, is a share."""
+    """Raise `SettingsError` if dev is a number that is not a share."""
     if isinstance(dev, int | float) and not 0 < dev < 1:
         raise SettingsError(
             f"dev={dev}: a share of the training rows is between 0 and 1",
@@ -35,13 +35,13 @@ def check_share(dev: Dev | None) -> None:
 
 @dataclass(frozen=True)
 class DevShare:
-    """The rows that were split off."""
+    """The rows that were split off for dev."""
 
-    share: float  # what was asked for
-    seed: int  # of the choice
-    # rows that are alike in these columns are all in dev, or all in train
+    share: float  # the requested share
+    seed: int  # of the random choice
+    # rows with equal values in these columns are all in dev, or all in train
     kept_together: Sequence[str]
-    rows: Sequence[int]  # those of dev, counted from 1, in order
+    rows: Sequence[int]  # numbers of the dev rows, from 1, ascending
 
     @classmethod
     def of(
@@ -52,14 +52,14 @@ class DevShare:
         share: float,
         seed: int,
     ) -> Self:
-        """Choose rows of a table.
+        """Choose the dev rows of a table.
 
-        Rows of one source (a document, an article) stay together. Where there are too few sources
-        to come near the share, those of a smaller source do, such as a paragraph; rows with the
-        same text always do.
+        Rows of one source (a document, an article) stay together. If there are too few sources to
+        come near the share, rows of a smaller source (such as a paragraph) stay together instead.
+        Rows with the same text always stay together.
 
         Args:
-            task: says what a source is, and whether the share of each label is kept.
+            task: defines the sources, and whether each label keeps its share (`is_stratified`).
 
         Raises:
             DataError: there are too few rows.
@@ -85,7 +85,7 @@ class DevShare:
     def part(
         self, train: Sequence[LabelledExample], dev: Sequence[LabelledExample]
     ) -> tuple[list[LabelledExample], list[LabelledExample]]:
-        """Of the examples of all rows, those to learn from and those to measure on."""
+        """Split the examples of all rows into those for training and those for evaluation."""
         chosen = set(self.rows)
         return (
             [example for row, example in enumerate(train, 1) if row not in chosen],
@@ -94,7 +94,7 @@ class DevShare:
 
     @property
     def text(self) -> str:
-        """The choice, for people."""
+        """A description of the choice for the user."""
         return (
             f"{len(self.rows):,} rows split off the training rows (dev={self.share:g}, "
             f"dev_seed={self.seed}); rows with the same {', '.join(self.kept_together)} are kept "
@@ -109,13 +109,14 @@ def _source(row: Mapping[str, Any], columns: Sequence[str]) -> bytes:
 def _choose(
     sources: Sequence[bytes], strata: Sequence[Hashable], share: float, seed: int
 ) -> list[int]:
-    """The numbers of the chosen rows, rising.
+    """Return the numbers of the chosen rows, from 0, ascending.
 
-    Sources of a stratum are taken in the order of a digest. What a stratum lacks of its share, the
-    next one makes up for. One source of each stratum is always left to learn from.
+    The sources of a stratum are chosen in the order of their digests. If a stratum gets too few
+    rows for its share, the next one gets more. One source of each stratum always remains for
+    training.
 
     Args:
-        strata: of each row; a source counts for that of its first row.
+        strata: the stratum of each row; a source belongs to the stratum of its first row.
     """
     rows: dict[bytes, list[int]] = defaultdict(list)
     for number, source in enumerate(sources):

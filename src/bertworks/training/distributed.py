@@ -1,12 +1,11 @@
-"""One process or many: the little that the training loop needs to know about its team.
+"""The processes that train together, called a team: one process, or several.
 
-`torchrun --nproc-per-node N` starts N processes and gives each its rank by environment variables.
-Each takes its share of every global batch; gradients are averaged by PyTorch's
-`DistributedDataParallel`. Without `torchrun` the team is one process, and everything here is a
-plain function call.
+`torchrun --nproc-per-node N` starts N processes and passes each its rank in environment variables.
+Each process computes its share of every global batch; PyTorch's `DistributedDataParallel` averages
+the gradients. Without `torchrun`, the team is one process, and nothing here communicates.
 
-Each process notes where it is. One that waits for another without an answer, since
-that hangs or has ended, reads there which it is and what it was doing.
+Each process records its current activity in a shared store. If a process hangs or has ended, those
+that wait for it read its rank and activity there, for the error message.
 """
 
 from __future__ import annotations
@@ -32,51 +31,51 @@ from .sharding import is_sharded
 
 T = TypeVar("T")
 
-_GRACE = 5.0  # seconds in which all that have waited without an answer say so
+_GRACE = 5.0  # seconds for every process whose wait timed out to report it
 
 
 @dataclass(frozen=True)
 class Team:
     """The processes that train one network together."""
 
-    rank: int  # which of them this is; rank 0 writes the run directory
-    world: int  # how many there are
-    device: torch.device  # where this one computes
+    rank: int  # of this process; rank 0 writes the run directory
+    world: int  # number of processes
+    device: torch.device  # of this process
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
     def wrap(self, network: nn.Module) -> nn.Module:
-        """The network as the loop calls it: gradients are averaged over the team on backward."""
+        """Wrap the network so that its backward pass averages gradients over the team."""
         if self.world == 1 or is_sharded(network):
             return network
-        # A task may leave parameters unused (the pooler, without next-sentence prediction), which
-        # has to be looked for; that there is none is no news for the user.
+        # A task may leave parameters unused (the pooler, without next-sentence prediction), so
+        # PyTorch must search for them. Its warning that it found none is useless to the user.
         warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
         return DistributedDataParallel(network, find_unused_parameters=True)
 
     def backward_context(
         self, network: nn.Module, *, is_last: bool
     ) -> AbstractContextManager[object]:
-        """Gradients are exchanged in the backward pass of the last micro-batch alone."""
+        """A context in which only the last micro-batch's backward pass exchanges gradients."""
         if is_last or not isinstance(network, DistributedDataParallel):
             return nullcontext()
         return network.no_sync()
 
     def at(self, place: str) -> None:
-        """Note where this process is, for others that wait for it."""
+        """Record what this process is doing, for the error message of others that wait for it."""
         if self.world > 1:
             _store().set(f"at/{self.rank}", place)
 
     def sum_tensor(self, values: Tensor) -> Tensor:
-        """The sum of a tensor over the team, in place."""
+        """Sum a tensor over the team, in place."""
         if self.world > 1:
             dist.all_reduce(values)
         return values
 
     def sum_counts(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """The sum of named counts over the team; every rank gives the same names."""
+        """Sum named counts over the team; every rank must pass the same names."""
         if self.world == 1:
             return dict(counts)
         names = sorted(counts)
@@ -84,7 +83,7 @@ class Team:
         return dict(zip(names, self.sum_tensor(values).tolist(), strict=True))
 
     def gather(self, value: T) -> list[T]:
-        """Everyone's value, in the order of ranks, on every rank."""
+        """Return every rank's value, in the order of ranks, on every rank."""
         if self.world == 1:
             return [value]
         values = [value] * self.world
@@ -92,7 +91,7 @@ class Team:
         return values
 
     def lost(self, timeout: float) -> TrainingError:
-        """The error of a process without an answer, which names those it waited for."""
+        """Return the error for a wait that timed out; it names the ranks that did not respond."""
         store = _store()
         store.set(f"waited/{self.rank}", "")
         silent = [rank for rank in range(self.world) if rank != self.rank]
@@ -129,16 +128,16 @@ def _store() -> Any:
 def team(
     device: torch.device | str = "cpu", timeout: float = TrainingSettings().rank_timeout
 ) -> Iterator[Team]:
-    """The team that `torchrun` started, or a team of one.
+    """Provide the team that `torchrun` started, or a team of one process.
 
-    A process group that exists already is used and left alone; else one is made (Gloo for the
-    CPU's tensors, NCCL for those of CUDA) and taken down at the end.
+    An existing process group is used and not destroyed. Otherwise one is created (Gloo for CPU
+    tensors, NCCL for CUDA tensors) and destroyed at the end.
 
     Args:
-        timeout: seconds for which processes wait for each other, at most.
+        timeout: maximum time in seconds that processes wait for each other.
 
     Raises:
-        TrainingError: another process has ended, or has not answered for so long.
+        TrainingError: another process has ended, or has not responded for `timeout` seconds.
     """
     device = pick_device(device)
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -150,7 +149,7 @@ def team(
         torch.cuda.set_device(device)
     ours = not dist.is_initialized()
     if ours:
-        # Counts go by Gloo on CUDA too: a rank that hangs is then an exception here.
+        # On CUDA too, Gloo exchanges the counts: if a rank hangs, an exception is raised here.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
@@ -169,7 +168,7 @@ def team(
         raise
     finally:
         if ours:
-            # Gloo's threads release the last tensors a moment after they have said that they are
-            # done, and need the interpreter for it: one that ends meanwhile takes the process down.
+            # Gloo's threads release the last tensors shortly after they report completion, and
+            # need the interpreter for it. If it exits meanwhile, the process crashes.
             time.sleep(0.1)
             dist.destroy_process_group()

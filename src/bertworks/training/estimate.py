@@ -1,8 +1,8 @@
-"""What a pre-training run will take, before it begins: parameters, memory, operations, hours.
+"""Estimate a pre-training run before it starts: parameters, memory, operations, hours.
 
-Nothing is trained. The network has shapes alone (on PyTorch's device "meta"): a forward pass there
-says which tensors autograd keeps, and `machine.flops_of_batch` how many operations a step takes.
-Every sequence is taken to be full.
+Nothing is trained. The network has only shapes (on PyTorch's device "meta"): a forward pass there
+shows which tensors autograd keeps, and `machine.flops_of_batch` counts the operations of a step.
+Every sequence is assumed to have full length.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from .recipe import PhaseSettings, PretrainSettings, read_recipe
 from .state import batch_of
 
 PAPER_DAYS, PAPER_CHIPS = 4, {"base": 16, "large": 64}
-"""What the paper's runs took (§A.2): days, and TPU chips."""
+"""The paper's runs (§A.2): days, and TPU chips by size."""
 
-_MEASURED_TOKENS = 4096  # of a micro-batch
+_MEASURED_TOKENS = 4096  # of a measured micro-batch, at most
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run is estimated for."""
+    """A machine for which a run is estimated."""
 
-    name: str  # as people give it
-    # operations a second of matrix products on one device, by precision; dense, as the maker
-    # states them
+    name: str  # as the user gives it
+    # operations per second of dense matrix products on one device, by precision, as the
+    # manufacturer states them
     peak: Mapping[str, float]
-    memory: float  # bytes of one device; 0 if that is not known
-    share: float  # of the peak that training reaches; stated, not measured
+    memory: float  # bytes of one device; 0 if unknown
+    share: float  # of the peak that training reaches; assumed, but for cpu2
     devices: int = 1
 
 
@@ -67,18 +67,18 @@ MACHINES = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will take.
+    """The estimated cost of a run.
 
     Attributes:
-        parameters, trained: how many there are, and how many of them learn.
+        parameters, trained: number of all parameters, and of the trainable ones.
         memory: bytes on one device, by part: weights, gradients, optimizer, activations, workspace;
-            without Python's and PyTorch's own. Real runs took 7 % less to 5 % more.
-        batch: tokens that go through one device at once.
+            without the memory of Python and PyTorch. Real runs took from 7 % less to 5 % more.
+        batch: tokens of the largest micro-batch on one device.
         tokens: of the whole run.
         flops: operations of the whole run.
-        machine: which was asked for.
-        flops_per_second: what it does, all devices together.
-        share: of the machine's peak, stated or measured.
+        machine: the machine of the estimate.
+        flops_per_second: operations per second that training reaches on all devices together.
+        share: share of the machine's peak that training reaches, assumed or measured.
     """
 
     parameters: int
@@ -121,7 +121,7 @@ def estimate(
         seconds: minimum time that "here" measures.
 
     Raises:
-        SettingsError: the recipe or the machine is not known.
+        SettingsError: the recipe or the machine is unknown.
     """
     settings, given = _settings(recipe, overrides), find_machine(machine, share)
     objective = _objective(settings, on_meta=True)
@@ -160,11 +160,11 @@ def estimate(
         trained=trained,
         memory={
             "weights": 4 * parameters,
-            # Several processes exchange gradients by way of buffers of the same size.
+            # Several processes exchange gradients through buffers of the same size.
             "gradients": 4 * trained * (1 if devices == 1 else 2),
             "optimizer": 4 * trained * (2 if settings.ema is None else 3),
             "activations": round(activations),
-            # A layer's backward pass holds about as much again for a moment.
+            # A layer's backward pass temporarily needs about as much memory again.
             "workspace": round(workspace),
         },
         batch=largest,
@@ -177,16 +177,16 @@ def estimate(
 
 
 def paper_flops(size: str) -> float:
-    """Operations of the paper's run of a size, "base" or "large", counted in the same way."""
-    words = [f"model.size={size}", "micro_batch_size=1"]  # a sequence at a time counts as many
+    """Return the operations of the paper's run of size "base" or "large", counted likewise."""
+    words = [f"model.size={size}", "micro_batch_size=1"]  # the count does not depend on it
     return estimate("paper", words, machine="a100").flops
 
 
 def find_machine(name: str, share: float | None = None) -> Machine | None:
-    """A machine by its name, such as `h100x8`; None for "here".
+    """Return a machine by its name, such as `h100x8`; None for "here".
 
     Raises:
-        SettingsError: there is none of that name, or `share` is not above 0 and at most 1.
+        SettingsError: the name is unknown, or `share` is not above 0 and at most 1.
     """
     if share is not None and not 0 < share <= 1:
         raise SettingsError(f"share={share} is not above 0 and at most 1")
@@ -206,7 +206,10 @@ def _settings(recipe: str | Path | None, overrides: Sequence[str]) -> PretrainSe
 
 
 def _objective(settings: PretrainSettings, *, on_meta: bool) -> Objective:
-    """What the recipe trains, for the corpus's vocabulary, or for a made-up one of the size."""
+    """Return the recipe's objective for a synthetic vocabulary.
+
+    The vocabulary has the size of the corpus's, or `model.vocab_size` pieces without a corpus.
+    """
     size = settings.model.vocab_size
     if settings.data:
         size = Manifest.read(Path(settings.data)).vocabulary_size
@@ -222,7 +225,7 @@ def _objective(settings: PretrainSettings, *, on_meta: bool) -> Objective:
 
 
 def _step_tokens(phase: PhaseSettings, settings: PretrainSettings) -> int:
-    """The tokens of an update."""
+    """Return the number of tokens of an update."""
     size = batch_of(phase, settings)
     if size.tokens is not None:
         return size.tokens
@@ -231,7 +234,11 @@ def _step_tokens(phase: PhaseSettings, settings: PretrainSettings) -> int:
 
 
 def _at_once(phase: PhaseSettings, settings: PretrainSettings, tokens: int) -> int:
-    """The sequences that go through a device at once, of so many tokens that are its share."""
+    """Return the number of sequences in a micro-batch on one device.
+
+    Args:
+        tokens: the device's share of an update.
+    """
     length = phase.max_seq_length
     most = min(tokens, settings.micro_batch_tokens or tokens) // length
     return max(1, min(most, settings.micro_batch_size or most))
@@ -240,7 +247,7 @@ def _at_once(phase: PhaseSettings, settings: PretrainSettings, tokens: int) -> i
 def _batch(
     objective: Objective, settings: PretrainSettings, phase: PhaseSettings, sequences: int
 ) -> Batch:
-    """A micro-batch of full sequences of made-up tokens."""
+    """Return a micro-batch of full-length sequences of random tokens."""
     tokenizer, length = objective.kept["model"].tokenizer, phase.max_seq_length
     draw = np.random.default_rng(0)
     first = len(ORIGINAL_SPECIAL_PIECES)
@@ -267,9 +274,9 @@ def _kept(
     batch: Batch,
     dtype: torch.dtype | None,
 ) -> tuple[float, float]:
-    """The bytes that autograd keeps of a micro-batch for the backward pass, and of a layer alone.
+    """Return the bytes that autograd keeps of a micro-batch for the backward pass, and of a layer.
 
-    With gradient checkpointing these are the layers' inputs, and all of one layer.
+    With gradient checkpointing, autograd keeps the inputs of all layers, and all tensors of one.
     """
     kept: float = _saved(objective.network, batch, dtype, recompute=False)
     layer = kept / max(1, objective.kept["model"].encoder.config.num_hidden_layers)
@@ -280,7 +287,7 @@ def _kept(
 
 def _saved(network: nn.Module, batch: Batch, dtype: torch.dtype | None, *, recompute: bool) -> int:
     weights = {p.untyped_storage()._cdata for p in network.parameters()}
-    found: dict[int, torch.UntypedStorage] = {}  # which keeps each, so that no number is two's
+    found: dict[int, torch.UntypedStorage] = {}  # kept alive: no address is reused
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -301,7 +308,7 @@ def _saved(network: nn.Module, batch: Batch, dtype: torch.dtype | None, *, recom
 def _measured(
     settings: PretrainSettings, device: torch.device, dtype: torch.dtype | None, seconds: float
 ) -> tuple[float, float]:
-    """Operations a second of updates here, and of large matrix products."""
+    """Measure the operations per second of updates, and of large matrix products, here."""
     objective, phase = _objective(settings, on_meta=False), settings.phases[0]
     network = objective.network.to(device).train()
     of_step = _step_tokens(phase, settings)
@@ -321,14 +328,14 @@ def _measured(
             torch.autograd.backward(torch.stack(list(losses.values())).sum())
 
         backward()
-        optimizer.step()  # what is made at the first step is made
+        optimizer.step()  # the first step allocates the state: not timed
         each = _time_of(backward, device, seconds)
         each += _time_of(optimizer.step, device, 0) / micro_batches
     return flops / each, this_machine.matmul_peak(dtype or torch.float32, device)
 
 
 def _time_of(work: Any, device: torch.device, seconds: float) -> float:
-    """The seconds that a work takes, the median of three times or more."""
+    """Return the time of a call in seconds: the median of three calls or more."""
     times: list[float] = []
     while len(times) < 3 or sum(times) < seconds:
         this_machine.wait_for(device)

@@ -1,4 +1,4 @@
-"""Fine-tuning: a pre-trained encoder and a table of labelled rows in, a model of a task out.
+"""Fine-tune a pre-trained encoder for a task, on a table of labelled rows.
 
 Source: paper §4.1 and appendix A.3: batches of 16 or 32, learning rates of 5e-5, 3e-5 or 2e-5, 2 to
 4 epochs, dropout 0.1, everything else as in pre-training.
@@ -50,17 +50,17 @@ from .state import Phase, Plan, refusal
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """What came of a fine-tuning run.
+    """The result of a fine-tuning run.
 
     Attributes:
-        model: with the best weights, as saved in `run.model`.
+        model: the model with the best weights, as saved in `run.model`.
         run: the run directory.
-        data: what the tables looked like.
-        metrics: of the model on dev, computed in float32; empty without dev.
-        best_step: the step whose weights these are; None without dev: the last.
-        remarks: what people should know beside the metrics.
-        initialized: the parameters that the given model did not have, newly initialised.
-        breakdown: what the metrics are made of.
+        data: a summary of the tables.
+        metrics: metrics of the model on dev, in the run's precision; empty without dev.
+        best_step: the step of the model's weights; None without dev (then the last step).
+        remarks: remarks for the user, in addition to the metrics.
+        initialized: the newly initialised parameters, which the given model does not have.
+        breakdown: details of the evaluation on dev.
     """
 
     model: Model
@@ -160,7 +160,7 @@ def finetune(
             **resolved.model_dump(mode="json"),
             "best_metric": resolved.best_metric or data.reader.best_metric,
         }
-        seed_everything(resolved.seed)  # every rank begins with the same weights
+        seed_everything(resolved.seed)  # every rank starts with the same weights
         start = Start.of(given, data.task, resolved)
         source = _source(data, resolved)
         phase = Phase(source, source.steps(resolved.epochs))
@@ -185,7 +185,11 @@ def _name_of(table: Any) -> str | None:
 
 
 def _source(data: LabelledData, settings: FinetuneSettings) -> RowSource[Any]:
-    """What the task learns from, of each row."""
+    """Return the source of the training examples.
+
+    Raises:
+        DataError: no row has a training example.
+    """
     pieces = [piece for example in data.train for piece in data.task.training_examples(example)]
     if not pieces:
         raise DataError("no row teaches anything", where=data.summary.train.name)
@@ -284,21 +288,21 @@ def _finetune(
 
 @dataclass(frozen=True)
 class Start:
-    """A task's network, before anything is learned."""
+    """A task's network before training."""
 
-    network: Network  # with the given model's weights, and fresh ones
-    adapters: Adapters | None  # those in it, if there are any
-    # the parameters that the given model did not have, or that were to begin afresh; none, where
-    # all of them were
+    network: Network  # with the given model's weights, and newly initialised ones
+    adapters: Adapters | None  # the adapters in the network, if any
+    # parameters that the given model does not have or the settings reinitialise; empty if the
+    # settings reinitialise all
     initialized: tuple[str, ...]
 
     @classmethod
     def of(cls, model: Model, task: LabelledTask[Any], settings: FinetuneSettings) -> Self:
-        """The start from a given model; fresh weights are drawn from the global generator.
+        """Prepare a network from a given model; new weights use the global random generator.
 
         Raises:
             SettingsError: the settings do not fit the model.
-            CheckpointError: what is learned could not be saved.
+            CheckpointError: the trained model could not be saved.
         """
         _check_layers(model.encoder, settings)
         network = task.network(model.encoder.config)
@@ -316,7 +320,7 @@ class Start:
 
     @property
     def fresh(self) -> list[str]:
-        """`initialized` for people, a layer's as one."""
+        """`initialized` for the user: the parameters of a layer are one entry."""
         kept = (
             ".".join(name.split(".")[:3]) if name.startswith("encoder.layers.") else name
             for name in self.initialized
@@ -325,7 +329,7 @@ class Start:
 
 
 def _check_pooling(network: Network, settings: FinetuneSettings) -> None:
-    """See that a classifier is not by default on a token that sees nothing but itself."""
+    """Raise `SettingsError` if a classifier by default uses a token that sees only itself."""
     config = network.encoder.config
     is_first = config.attention == "causal" and config.classifier_pooling == "cls"
     has_head = any(isinstance(module, ClassificationHead) for module in network.modules())
@@ -348,7 +352,7 @@ def _check_layers(encoder: Encoder, settings: FinetuneSettings) -> None:
 
 
 def _has_head(network: Network) -> bool:
-    """Whether there is anything above the layers."""
+    """Return whether the network has parameters outside the encoder's parts."""
     below = {parameter for part in network.encoder.parts for parameter in part.parameters()}
     return not below.issuperset(network.parameters())
 
@@ -356,10 +360,12 @@ def _has_head(network: Network) -> bool:
 def _take_over(
     model: Model, task: LabelledTask[Any], network: Network, settings: FinetuneSettings
 ) -> tuple[str, ...]:
-    """Copy the given model's weights into a fresh network, and its head's if the task is the same.
+    """Copy the given model's encoder weights into a new network, and those of a matching head.
+
+    A head matches if the tasks have the same head and pooling, and no layers are reinitialised.
 
     Returns:
-        The parameters that keep their fresh values; none, where all of them do by intent.
+        The parameters that keep their initial values; empty if `reinitialize` asks for all.
     """
     if settings.reinitialize:
         return ()
@@ -375,7 +381,7 @@ def _take_over(
     fresh = [f"encoder.layers.{number}." for number in range(top - count, top)]
     if count:
         fresh += ["encoder.pooler.", "encoder.final_norm."]
-    if network.encoder.pooler is None:  # the head has a layer of its own instead, or none
+    if network.encoder.pooler is None:  # the head may have a layer instead
         fresh += ["encoder.pooler."]
     theirs = {name: value for name, value in theirs.items() if not name.startswith(tuple(fresh))}
     keys = network.load_state_dict(theirs, strict=False)

@@ -1,19 +1,19 @@
-"""The training loop: one for every task.
+"""The training loop of all tasks.
 
-A run is a row of phases, each a source of examples and a number of steps. A step is one update of
-the weights:
+A run is a sequence of phases, each a source of examples and a number of steps. A step is one update
+of the weights:
 
-    freeze and unfreeze what is due                                           freezing.py
+    unfreeze the parameters whose training starts now                         freezing.py
     take the next global batch, this rank's share of it, in micro-batches     stream.py
-    add up what the batch counts (masked tokens, rows) over micro-batches and ranks
+    sum the batch's counts (masked tokens, rows) over micro-batches and ranks
     for each micro-batch: loss = Σ over losses of  sum / total count; backward
-    gradients are summed over ranks, and cut to a norm of `max_grad_norm`
-    stop if the loss or the norm is not finite: nothing has been changed yet
+    sum the gradients over ranks, and clip them to a norm of `max_grad_norm`
+    stop if the loss or the norm is not finite: the weights are still unchanged
     optimizer step at this step's learning rate                               optimizer.py
-    now and then: a line in the journal, an evaluation, a checkpoint          recorder.py, state.py
+    at intervals: a line in the journal, an evaluation, a checkpoint          recorder.py, state.py
 
-Everything that the next step depends on is in the weights, the optimizer, the random states and
-`TrainState`, and all of it is in a checkpoint: a killed run resumes to the same bits.
+The next step depends only on the weights, the optimizer, the random states and `TrainState`. A
+checkpoint contains all of them: a killed run resumes and computes the same bits.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from .stream import GlobalBatch, Position, stream
 __all__ = ["Best", "Evaluate", "FitResult", "FitSettings", "Phase", "TrainState", "fit"]
 
 Evaluate = Callable[[Network], Mapping[str, float]]
-"""Measures a network, which is in evaluation mode and takes no gradients meanwhile.
+"""Evaluates a network, in evaluation mode and without gradients, and returns its metrics.
 
-Of several processes each calls it; what that of rank 0 returns is kept."""
+Every rank calls it; the result of rank 0 is used."""
 
 
 def fit(
@@ -68,24 +68,25 @@ def fit(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> FitResult:
-    """Train a network in place, from the run's newest checkpoint if there is one.
+    """Train a network in place; resume from the run's newest checkpoint if there is one.
 
     Args:
-        network: freshly initialised by `settings.seed`, or with loaded weights; the same again
-            when a run is resumed (a checkpoint's weights then replace them).
-        phases: what it is trained on, one after the other.
+        network: newly initialised with `settings.seed`, or with loaded weights. When a run is
+            resumed, pass the same (the checkpoint's weights then replace its weights).
+        phases: the phases of the run, in order.
         evaluate: called every `eval_every` steps and at the end, by every rank.
-        best: keep the weights with the best of one of `evaluate`'s metrics, as
+        best: the metric of `evaluate` that selects the best weights; they are saved as
             `run.best_weights(result.state.best_step)`.
-        device: where to compute; under `torchrun`, "cuda" is each rank's own GPU.
+        device: device to train on; under `torchrun`, "cuda" is the rank's GPU.
 
     Raises:
         TrainingError: a loss, gradient or weight is not finite; or another process has ended, or
             hangs.
         OutputError: the disk is full.
-        Interrupted: SIGTERM or Ctrl-C came; the run is saved and can be resumed.
-        CheckpointError: there are checkpoints, but all are damaged or of another network.
-        SettingsError: the task's losses do not add up, and its batches would be split.
+        Interrupted: SIGTERM or Ctrl-C was received; the run is saved and can be resumed.
+        CheckpointError: there are checkpoints, but all are damaged or belong to another network.
+        SettingsError: batches would be split, but the task's losses cannot be summed over parts
+            of a batch.
     """
     with ExitStack() as stack:
         members = stack.enter_context(team(device, settings.rank_timeout))
@@ -115,7 +116,7 @@ def fit(
             best=best,
         )
         resumed_from = loop.begin()
-        # What is there by now stays for the run: the collector need not look at it each time.
+        # Objects that exist now live until the run ends: the garbage collector can skip them.
         gc.collect()
         gc.freeze()
         stack.callback(gc.unfreeze)
@@ -130,15 +131,15 @@ def fit(
 class _Loop:
     """One session of a run."""
 
-    whole: Network  # as it is measured and saved
-    network: Network  # as it is trained: the same, or a sharded copy
+    whole: Network  # the network that is evaluated and saved
+    network: Network  # the network that is trained: the same, or a sharded copy
     task: Task[Any]
     phases: Sequence[Phase]
     settings: FitSettings
     dtype: torch.dtype
     team: Team
     recorder: Recorder
-    starts: Mapping[torch.Tensor, int]  # the update with which parameters begin that learn later
+    starts: Mapping[torch.Tensor, int]  # first update of parameters unfrozen later
     evaluate: Evaluate | None
     best: Best | None
     state: TrainState = field(default_factory=TrainState)
@@ -150,7 +151,7 @@ class _Loop:
         self.plan = Plan.of(self.phases, self.settings)
         self.total = self.plan.total
         thaws = (start for start in self.starts.values() if start < self.total)
-        self.last_thaw = max(thaws, default=0)  # what has yet to learn may still help
+        self.last_thaw = max(thaws, default=0)  # early stopping waits for it
         self.trained = [p for p in self.network.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(self.network, self.settings, self.starts)
         self.average = Average(self.optimizer, self.settings.ema)
@@ -172,7 +173,7 @@ class _Loop:
         )
 
     def begin(self) -> int | None:
-        """Begin, or resume from the newest checkpoint and return its step."""
+        """Start the run, or resume it from the newest checkpoint; return that checkpoint's step."""
         state = self.checkpointer.resume(self.settings.seed)
         if state is not None:
             self.state, self.saved_step = state, state.step
@@ -189,7 +190,7 @@ class _Loop:
         return None if state is None else state.step
 
     def go(self, request: StopRequest) -> None:
-        """Do all the steps that are left."""
+        """Train for all remaining steps."""
         self.network.train()
         if self.saved_step < 0 and self.settings.eval_first:
             self.measure()
@@ -214,7 +215,7 @@ class _Loop:
             batches.close()
 
     def update(self, batches: Iterator[GlobalBatch], request: StopRequest) -> float:
-        """Update the weights once, and return the learning rate of it."""
+        """Update the weights once, and return the learning rate of the update."""
         start = time.perf_counter()
         thaw(self.starts, self.state.step)
         self.team.at(f"the data of step {self.state.step + 1}")
@@ -249,7 +250,7 @@ class _Loop:
         return lr
 
     def record(self, lr: float) -> None:
-        """Do what is due after an update: a line of the journal, an evaluation, a checkpoint."""
+        """Write the journal line, evaluation and checkpoint that are due after an update."""
         state, settings = self.state, self.settings
         is_last = state.step == self.total
         is_measured = is_last or state.step % settings.eval_every == 0
@@ -275,12 +276,12 @@ class _Loop:
     def gradients(
         self, batch: GlobalBatch, totals: Mapping[str, int]
     ) -> tuple[float, dict[str, float], float]:
-        """Clipped gradients of the whole global batch; its loss, the losses in it, and the norm."""
+        """Compute the clipped gradients of the global batch; return loss, part losses and norm."""
         sums: dict[str, torch.Tensor] = {}
         rounds = batch.rounds if is_sharded(self.model) else len(batch.micro_batches)
         for number in range(1, rounds + 1):
-            # The layers of a sharded network are put together by all ranks at once: one that has
-            # no micro-batch left computes its last again, for nothing.
+            # All ranks must gather the layers of a sharded network together: a rank that has no
+            # micro-batch left computes its last one again, and the result is not counted.
             is_counted = number <= len(batch.micro_batches)
             micro_batch = batch.micro_batches[number - 1 if is_counted else -1]
             is_last = number == len(batch.micro_batches)
@@ -291,7 +292,7 @@ class _Loop:
                     name: losses[name] * is_counted / max(1, totals[f"loss/{name}"])
                     for name in losses
                 }
-                # The team averages gradients over ranks; the update takes their sum.
+                # The team averages gradients over ranks; the update needs their sum.
                 (sum(means.values()) * self.team.world).backward()
             for name, mean in means.items():
                 sums[f"loss/{name}"] = sums.get(f"loss/{name}", 0) + mean.detach()
@@ -304,7 +305,7 @@ class _Loop:
         return loss, dict(zip(sums, parts, strict=True)), grad_norm
 
     def log(self, lr: float) -> None:
-        """A line of the journal: means over the steps since the last one."""
+        """Write a journal line: means over the steps since the last line."""
         steps = self.state.recent.pop("steps")
         means = {name: value / steps for name, value in self.state.recent.items()}
         self.state.recent = {}
@@ -323,7 +324,7 @@ class _Loop:
         )
 
     def measure(self) -> None:
-        """Evaluate, and keep the weights if they are the best; random states are left alone."""
+        """Evaluate, and save the weights if they are the best; random states do not change."""
         if self.evaluate is None:
             return
         state = self.state
@@ -345,14 +346,14 @@ class _Loop:
                     state.best_sha256 = save_weights(self.run.best_weights(state.step), self.whole)
 
     def put_together(self) -> None:
-        """Have the weights in the whole network."""
+        """Copy the trained weights to the whole network if it is sharded for training."""
         if self.whole is not self.network:
             put_together(self.network, self.whole.to("cpu"))
 
     def waited_enough(self) -> bool:
-        """Whether the run ends before its last step, since its metric is no longer getting better.
+        """Return whether to stop early because the metric has stopped improving.
 
-        Every rank knows the metric, and comes to the same answer.
+        Every rank has the same metrics, so all ranks decide alike.
         """
         state, best, every = self.state, self.best, self.settings.eval_every
         if best is None or best.patience is None or state.best_step is None:
@@ -362,7 +363,7 @@ class _Loop:
         return has_waited and state.step < self.total
 
     def early_end(self) -> str:
-        """Why the run has ended before its last step."""
+        """Return the message that the run has stopped early, and why."""
         best_step, every = self.state.best_step, self.settings.eval_every
         assert self.best is not None and best_step is not None
         return (
@@ -372,7 +373,7 @@ class _Loop:
         )
 
     def save(self) -> None:
-        """Write a checkpoint, unless the newest is of this very step."""
+        """Save a checkpoint, unless the newest one is of this step."""
         if self.saved_step == self.state.step:
             return
         self.state.seconds = self.recorder.seconds
@@ -381,7 +382,7 @@ class _Loop:
         self.saved_step = self.state.step
 
     def stop(self, signal_number: int) -> None:
-        """Save, and leave the loop as was asked for."""
+        """Save a checkpoint and raise `Interrupted`."""
         self.check_weights()
         self.save()
         raise Interrupted(
@@ -391,7 +392,7 @@ class _Loop:
         )
 
     def check_weights(self) -> None:
-        """See that the last update has left the weights finite, before they are used."""
+        """Raise `TrainingError` if weights are not finite, before they are evaluated or saved."""
         bad = not all(is_finite(local(parameter)) for parameter in self.trained)
         if self.team.sum_counts({"bad": bad})["bad"]:
             raise TrainingError(
@@ -401,7 +402,7 @@ class _Loop:
             )
 
     def complain(self, batch: GlobalBatch, what: str) -> None:
-        """Stop before a value that is not finite has reached the weights."""
+        """Raise `TrainingError` for a value that is not finite, before it changes the weights."""
         phase = self.phases[self.state.phase].name
         raise TrainingError(
             f"the {what} of step {self.state.step + 1} is not finite; "

@@ -1,12 +1,12 @@
-"""Which parameters learn: frozen parts, gradual unfreezing, low-rank adapters.
+"""Select the trainable parameters: frozen parts, gradual unfreezing, low-rank adapters.
 
-A frozen parameter takes no gradient, so that neither its gradient nor its weight decay nor the
-optimizer's averages touch it. Where everything below a layer is frozen, autograd does not go there.
+A frozen parameter gets no gradient, so neither gradients nor weight decay nor the optimizer's
+averages change it. If everything below a layer is frozen, autograd stops at that layer.
 
-What learns is a pure function of the step: a resumed run needs no extra state.
+Which parameters are trainable depends only on the step: a resumed run needs no extra state.
 
-Source of gradual unfreezing: Howard and Ruder (2018), ULMFiT, §3.3. Their first stage trains the
-head alone, each further one the next layer from the top as well, and the embeddings come last.
+Source of gradual unfreezing: Howard and Ruder (2018), ULMFiT, §3.3. Their first stage trains only
+the head. Each further stage adds the next layer from the top; the last stage adds the embeddings.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from .settings import AdapterSettings, FreezingSettings
 
 @contextmanager
 def frozen(network: nn.Module, settings: FreezingSettings) -> Iterator[dict[Tensor, int]]:
-    """Freeze what the settings say, until the block ends.
+    """Freeze parameters according to the settings, until the block ends.
 
-    Given is for each parameter that learns later the number of the update, from 0, with which it
-    begins (see `thaw`).
-
-    Where it begins, parameters that never learn take no gradient; those that do so later still do,
-    since an optimizer and `DistributedDataParallel` must know them.
+    The context value gives, for each parameter that is unfrozen later, the number of its first
+    update, from 0 (see `thaw`). These parameters still require gradients when the block starts,
+    because the optimizer and `DistributedDataParallel` must know them.
 
     Raises:
-        SettingsError: there are fewer layers than are to be frozen, or nothing is left to learn.
+        SettingsError: the encoder has fewer layers than the settings freeze, or nothing remains
+            trainable.
     """
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     starts: dict[Tensor, int] = {}
@@ -63,13 +62,13 @@ def frozen(network: nn.Module, settings: FreezingSettings) -> Iterator[dict[Tens
 
 
 def thaw(starts: Mapping[Tensor, int], step: int) -> None:
-    """Let those parameters take gradients that learn in update number `step`, no others."""
+    """Of the parameters in `starts`, make only those trainable that update number `step` trains."""
     for parameter, start in starts.items():
         parameter.requires_grad_(step >= start)
 
 
 def check_layers(encoder: Encoder, key: str, count: int) -> None:
-    """See that an encoder has as many layers as a setting asks for."""
+    """Raise `SettingsError` if an encoder has fewer layers than the setting `key` asks for."""
     if count > len(encoder.layers):
         raise SettingsError(
             f"{key}={count}: the encoder has {len(encoder.layers)} layers with weights of their own"
@@ -77,22 +76,22 @@ def check_layers(encoder: Encoder, key: str, count: int) -> None:
 
 
 class Adapters:
-    """Low-rank adapters of a network's encoder: two thin matrices learn beside each matrix W.
+    """Low-rank adapters of a network's encoder: two small trainable matrices for each matrix W.
 
         W x  ─►  W x + (alpha / rank) · B A x    A: [rank, inputs]    B: [outputs, rank], 0 at first
 
-    The layers and the embeddings are frozen; heads and poolers learn as ever. In the end the
-    products are added to the matrices, so that what is saved is a plain model.
+    The layers and the embeddings are frozen; heads and poolers are trained as usual. At the end the
+    products B A are added to the matrices, so that the saved model is a plain one.
 
-    Source: Hu et al. (2021), LoRA, §4. The adapters are those of the library `peft`. Query, key and
-    value are one matrix here, `attention.query_key_value`, whose adapter has one A for all three.
+    Source: Hu et al. (2021), LoRA, §4. The library `peft` implements the adapters. Query, key and
+    value are one matrix here, `attention.query_key_value`; its adapter has one A for all three.
 
     Args:
-        network: gets them, in place. Their first values are drawn from the global generator.
-        settings: which; `lora_rank` is given.
+        network: changed in place. The initial values use the global random generator.
+        settings: settings of the adapters; `lora_rank` must be set.
 
     Raises:
-        SettingsError: a target is no matrix of a layer.
+        SettingsError: a target is not a matrix of a layer.
         BertworksError: `peft` is not installed.
     """
 
@@ -110,18 +109,18 @@ class Adapters:
             target_modules=_targets(network, settings.lora_targets),
         )
         self._model = peft.LoraModel(network, config, "default")
-        for parameter in self._trained:  # the library has frozen all but its own
+        for parameter in self._trained:  # peft has frozen all but its own
             parameter.requires_grad_(parameter not in frozen)
 
     def merge(self) -> None:
-        """Add the products to the matrices; the network is then as it was, but for its values."""
+        """Add the products to the matrices, and remove the adapters from the network."""
         self._model.merge_and_unload()
         for parameter in self._trained:
             parameter.requires_grad_(True)
 
 
 def _targets(network: Network, names: tuple[str, ...]) -> list[str]:
-    """The whole names of the matrices that are called so within their layer."""
+    """Return the full names of the matrices that have these names within their layer."""
     found = []
     for number, layer in enumerate(network.encoder.layers):
         matrices = {path for path, part in layer.named_modules() if isinstance(part, nn.Linear)}

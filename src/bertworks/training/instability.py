@@ -1,8 +1,8 @@
-"""Runs that have learned nothing: noticed, and said with what to try.
+"""Detect failed fine-tuning runs, and suggest other settings.
 
-Fine-tuning on little data fails with some seeds: it predicts the same for every row, however long
-it trains. Sources: Mosbach et al. (2021), "On the stability of fine-tuning BERT"; Zhang et al.
-(2021), "Revisiting few-sample BERT fine-tuning".
+Fine-tuning on little data fails with some seeds: however long it trains, the model predicts the
+same for every row. Sources: Mosbach et al. (2021), "On the stability of fine-tuning BERT"; Zhang
+et al. (2021), "Revisiting few-sample BERT fine-tuning".
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from .settings import FinetuneSettings
 
-_SMALL = 256  # hidden_size of an encoder that wants a higher rate than the paper's
-_HIGH = 5e-5  # the highest of the paper's rates
-_LESS = 0.98  # of the loss of guessing: what a run that learns gets below
-_CORRELATION = 0.1  # one above it is not that of guessing, whatever the accuracy is
+_SMALL = 256  # largest hidden_size that needs a higher learning rate than the paper's
+_HIGH = 5e-5  # the highest of the paper's learning rates
+_LESS = 0.98  # a successful run ends below this share of the guessing loss
+_CORRELATION = 0.1  # a higher correlation (or F1) is better than guessing, whatever the accuracy
 
 
 def failures(
@@ -26,10 +26,11 @@ def failures(
     settings: FinetuneSettings,
     hidden_size: int,
 ) -> list[str]:
-    """What shows that a run has learned nothing, and what to try then; empty where it has.
+    """Return the signs that a run has failed, and settings to try; empty if it has not failed.
 
     Args:
-        metrics: on dev, of the weights that were kept; empty without dev.
+        metrics: dev metrics of the selected weights; empty without dev.
+        journal: the lines of the run's journal.
         prior: `LabelledTask.guessing_losses` of the training rows.
     """
     if not math.isfinite(metrics.get("loss", 0.0)):
@@ -43,14 +44,15 @@ def failures(
 
 
 def no_better_than_guessing(metrics: Mapping[str, float]) -> str | None:
-    """What to say of metrics on dev that always predicting the commonest would reach too."""
+    """Return a message if the dev metrics are no better than guessing, else None."""
     pearson = metrics.get("pearson")
     if pearson is not None and pearson <= 0:
         return f"pearson {pearson:.3f} is no better than 0, that of guessing"
     accuracy, majority = metrics.get("accuracy"), metrics.get("majority")
     if accuracy is None or majority is None or accuracy > majority or majority == 1:
         return None
-    # Where nearly all rows are of one kind, a network that knows the others may still lose to it.
+    # If nearly all rows have one label, a network that recognises the others may still have a
+    # lower accuracy than the majority.
     if metrics.get("matthews_correlation", metrics.get("f1", 0.0)) > _CORRELATION:
         return None
     return (
@@ -60,7 +62,7 @@ def no_better_than_guessing(metrics: Mapping[str, float]) -> str | None:
 
 
 def _loss_no_better(journal: Iterable[Mapping[str, Any]], prior: Mapping[str, float]) -> str | None:
-    """What to say of a training loss that is in the end no better than guessing."""
+    """Return a message if the final training loss is no better than guessing, else None."""
     trained = [line["losses"] for line in journal if line["kind"] == "train"]
     for name, guessing in prior.items():
         last = [losses[name] for losses in trained[-max(1, len(trained) // 5) :]]
@@ -73,7 +75,7 @@ def _loss_no_better(journal: Iterable[Mapping[str, Any]], prior: Mapping[str, fl
 
 
 def _advice(settings: FinetuneSettings, hidden_size: int) -> str:
-    """What to try, as settings."""
+    """Return the suggested settings as a message."""
     tries = []
     if not settings.bias_correction:
         tries.append("bias_correction=true")

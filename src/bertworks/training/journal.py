@@ -1,18 +1,18 @@
-"""The run directory: everything that a training run did, readable without the program.
+"""The run directory: everything that a training run writes, in formats readable without bertworks.
 
 run/
   settings.yaml      the settings as resolved
-  journal.jsonl      losses and metrics by step; the same for a broken and an unbroken run,
-                     but for each line's "time", which alone depends on the clock
-  sessions.jsonl     when, where and with what versions the run was started and stopped
-  checkpoints/       to resume from
-  best/              the weights with the best metric so far, by step, where one is asked for: those
-                     of the journal's end, and those that a checkpoint may go back to
-  tensorboard/       the journal again, for TensorBoard
-  evaluation.json    of a fine-tuned model on dev: metrics, and what they are made of
+  journal.jsonl      losses and metrics by step; a resumed run has the same as an uninterrupted
+                     one, except for each line's "time"
+  sessions.jsonl     when, where and with which versions the run was started and stopped
+  checkpoints/       the checkpoints from which the run resumes
+  best/              the weights with the best metric, by step, if the run selects them: the current
+                     ones, and those that are needed again if it resumes from an older checkpoint
+  tensorboard/       the contents of the journal, for TensorBoard
+  evaluation.json    evaluation of a fine-tuned model on dev: metrics and breakdown
   model/             the trained model
-  outcome.json       how it was chosen; written last: a fine-tuning run that has it is finished
-  report.html        the whole as one page
+  outcome.json       how the model was selected; written last: it marks a finished fine-tuning run
+  report.html        all of this on one page
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ from .run_files import (
 MAY_CHANGE = frozenset(
     {"loader_workers", "keep_checkpoints", "tensorboard", "rank_timeout", "sharding"}
 )
-"""Settings that may change when a run is resumed, since its bits do not depend on them (on
-`sharding` they do, as on the number of processes; a run that resumes with another warns)."""
+"""Settings that may change when a run is resumed, because its bits do not depend on them.
+
+`sharding` is an exception: the bits depend on it, as on the number of processes. A run that resumes
+with another value warns."""
 
 _KINDS = {
     "search": "a grid of fine-tuning runs",
@@ -51,10 +53,10 @@ _KINDS = {
     "phases": "a pre-training run",
     "learning_rate": "a fine-tuning run",
 }
-"""What a directory holds, by a setting that only its kind has."""
+"""The kind of a run, by a setting that only this kind has."""
 
 TEACHER_VECTORS = "teacher.npy"
-"""What a sentence encoder that is learned from says of the training rows."""
+"""The vectors that a teacher (a sentence encoder) computes for the training rows."""
 
 _AT_THE_START = {
     *(files.LOCK, ".settings.yaml.new"),
@@ -69,10 +71,10 @@ _BEFORE_A_STEP = {
 
 
 class RunDirectory:
-    """A run's directory, opened for training by `open`, or for reading by `RunDirectory(path)`.
+    """The directory of a run: `open` opens it for training, `RunDirectory(path)` for reading.
 
-    As a context manager it closes itself; a run that an error ended before it started leaves
-    nothing behind.
+    As a context manager it closes itself. If an error ends a new run before training starts, its
+    files are deleted.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -105,17 +107,17 @@ class RunDirectory:
         return f"RunDirectory({str(self.path)!r})"
 
     def best_weights(self, step: int) -> Path:
-        """The file of the weights that were the best of all until a later step."""
+        """Return the file of the weights of a step that was the best so far."""
         return self.best / f"step-{step:08d}.safetensors"
 
     @property
     def is_started(self) -> bool:
-        """Whether the training loop was entered, or anything is here that settings decided."""
+        """Whether the training loop was started, or there are training results (`is_begun`)."""
         return self.is_begun or any(line["event"] == "start" for line in self.sessions())
 
     @property
     def is_begun(self) -> bool:
-        """Whether anything was learned here, or made for learning, that settings decided."""
+        """Whether the directory contains training results, which depend on the settings."""
         if not self.path.is_dir():
             return False
         has_lines = self.journal_file.is_file() and self.journal_file.stat().st_size > 0
@@ -133,26 +135,26 @@ class RunDirectory:
         inputs: Iterable[object] = (),
         is_main: bool = True,
     ) -> RunDirectory:
-        """Begin a run, or resume one that was made with the same settings.
+        """Start a run, or resume one that has the same settings.
 
-        As long as nothing was learned, nothing is lost by another go with a mistake mended: until
-        then every setting may be another.
+        Before `is_begun`, all settings may change: the user can correct a mistake and run the
+        command again.
 
         Args:
-            path: the directory; made if absent.
+            path: the directory; created if absent.
             may_change: the settings that may differ when the run is resumed.
-            refusals: for settings that may change in some runs: says why a run cannot be resumed
-                with the new value, or None if it can.
-            schema: with the defaults of the settings that an older version has not written
-                down, and which knows former keys; the class of `settings`, if that is one.
-            is_main: false for the ranks that leave the writing to rank 0: they may write lines,
-                which go nowhere.
+            refusals: functions for settings that may change in some runs: each returns why the run
+                cannot be resumed with the new value, or None if it can.
+            schema: the class that has defaults for settings missing in the file of an older
+                version, and knows former keys; by default the class of `settings`.
+            inputs: paths of inputs, which must not overlap with the directory.
+            is_main: false for all ranks but 0: what they write is discarded.
 
         Raises:
-            OtherRunError: the directory holds something else, or a run with other settings.
-            DataError: the settings that were written down are damaged.
-            OutputError: it cannot be written, is being written by another process, or is,
-                contains or lies in an input.
+            OtherRunError: the directory contains something else, or a run with other settings.
+            DataError: the settings file is damaged.
+            OutputError: the directory cannot be written, is in use by another process, or is,
+                contains or is inside an input.
         """
         run = cls(path)
         if not is_main:
@@ -174,7 +176,7 @@ class RunDirectory:
         return run
 
     def check_free(self) -> None:
-        """See that the directory holds nothing else than a run."""
+        """Raise `OtherRunError` if the directory contains files, but no run."""
         is_run = self.settings_file.exists() or not self.path.is_dir()
         if not is_run and any(_others(self.path, _AT_THE_START)):
             raise OtherRunError(
@@ -184,14 +186,14 @@ class RunDirectory:
             )
 
     def close(self) -> None:
-        """Let go of the directory; others may open it."""
+        """Close the journal and release the directory, so that other processes may open it."""
         if self._journal is not None:
             self._journal.close()
         self._journal = None
         self._claimed.close()
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Add a line to the journal. Numbers that are not finite become null."""
+        """Append a line to the journal. Numbers that are not finite become null."""
         if self._journal is None:
             return
         try:
@@ -201,22 +203,22 @@ class RunDirectory:
             raise OutputError(error.what, where=error.where, fix=fix) from None
 
     def sync_journal(self) -> int:
-        """See the journal safely on the disk, and return its length in bytes."""
+        """Flush the journal to the disk, and return its length in bytes."""
         return 0 if self._journal is None else self._journal.sync()
 
     def journal_checksum(self) -> int:
-        """The CRC-32 of the journal."""
+        """Return the CRC-32 of the journal."""
         return 0 if self._journal is None else zlib.crc32(self._journal.read())
 
     def cut_journal(self, length: int, checksum: int | None = None) -> None:
-        """Forget what the journal says beyond `length`: those steps are done again.
+        """Truncate the journal to `length` bytes: the run repeats the later steps.
 
         Args:
-            checksum: the `journal_checksum` of what is left; None if it was not noted.
+            checksum: the expected `journal_checksum` of the rest; None if unknown.
 
         Raises:
-            DamagedError: the journal is shorter, or another.
-            DataError: a line of what is left is damaged.
+            DamagedError: the journal is shorter than `length`, or its checksum is wrong.
+            DataError: a remaining line is damaged.
         """
         if self._journal is None:
             return
@@ -225,7 +227,7 @@ class RunDirectory:
             what = f"the journal is shorter than the {length} bytes that the checkpoint records"
         else:
             self._journal.truncate(length)
-            for _ in self.lines():  # a damaged one is found now, not when the run is done
+            for _ in self.lines():  # finds a damaged line now, not at the end of the run
                 pass
             if checksum not in (None, self.journal_checksum()):
                 what = "the journal is damaged: its checksum is wrong"
@@ -237,20 +239,20 @@ class RunDirectory:
             )
 
     def note_session(self, event: str, **facts: Any) -> None:
-        """Add a line to the sessions: `event` is "start", "stop" or "note"."""
+        """Append a line to the sessions: `event` is "start", "stop" or "note"."""
         if self._journal is None:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        # On a full disk the run has worse to say than that this line is missing.
+        # On a full disk, the run reports a more important error than this missing line.
         with suppress(OutputError), files.LineFile(self.sessions_file) as file:
             file.append(_json({"event": event, "at": now, **facts}))
 
     def note_outcome(self, **facts: Any) -> None:
-        """Say how the run was chosen: it is finished."""
+        """Write how the model was selected; this marks the run as finished."""
         files.write(self.outcome_file, _json(files.sealed(facts)))
 
     def outcome(self) -> dict[str, Any] | None:
-        """What came of the run: that, and its evaluation if there is one; None if not finished.
+        """Return the outcome and the evaluation, if there is one; None if the run is not finished.
 
         Raises:
             DataError: one of the two files is damaged.
@@ -270,23 +272,23 @@ class RunDirectory:
         return {**measured, **facts}
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The journal's lines, in order.
+        """Yield the journal's lines, in order.
 
         Raises:
-            DataError: one is damaged.
+            DataError: a line is damaged.
         """
         return read_lines(self.journal_file, JOURNAL_LINE)
 
     def sessions(self) -> Iterator[dict[str, Any]]:
-        """The lines of the sessions, in order.
+        """Yield the lines of the sessions, in order.
 
         Raises:
-            DataError: one is damaged.
+            DataError: a line is damaged.
         """
         return read_lines(self.sessions_file, SESSION)
 
     def settings(self) -> dict[str, Any]:
-        """The resolved settings, as written.
+        """Return the resolved settings, as written.
 
         Raises:
             DataError: the file is damaged.
@@ -338,7 +340,7 @@ def read_run(path: str | Path) -> RunDirectory:
     """Open a run directory for reading.
 
     Raises:
-        DataError: there is no run.
+        DataError: the directory contains no run.
     """
     run = RunDirectory(path)
     if not run.settings_file.is_file():
@@ -349,7 +351,7 @@ def read_run(path: str | Path) -> RunDirectory:
 
 
 def _others(directory: Path, known: set[str]) -> Iterator[Path]:
-    """What lies in a directory under other names than these."""
+    """Yield the entries of a directory whose names are not in `known`."""
     return (child for child in directory.iterdir() if child.name not in known)
 
 

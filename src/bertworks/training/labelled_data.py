@@ -1,4 +1,4 @@
-"""The tables of a fine-tuning run: which task they ask for, and their rows as its examples."""
+"""The tables of a fine-tuning run, read as a task and its examples."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from .teachers import taught
 
 @dataclass(frozen=True)
 class LabelledData:
-    """The task that the tables ask for, and their rows as its examples."""
+    """A task with labels and columns from the tables, and the rows as its examples."""
 
-    task: LabelledTask[Any]  # what is learned
-    reader: LabelledTask[Any]  # the same as it reads and measures dev, whose columns may be others
-    train: list[LabelledExample]  # the rows
+    task: LabelledTask[Any]  # the task to train
+    reader: LabelledTask[Any]  # the same task for dev, whose columns may differ
+    train: list[LabelledExample]
     dev: list[LabelledExample] | None
-    summary: DataSummary  # what they look like
+    summary: DataSummary  # of both tables
     split: DevShare | None = None  # which training rows were split off for dev, if any were
 
     @classmethod
@@ -53,17 +53,17 @@ class LabelledData:
         run: Path | None = None,
         progress: Progress | None = None,
     ) -> LabelledData:
-        """Read the tables as a task of a kind.
+        """Read the tables for a kind of task.
 
         Args:
-            dev: the rows to measure on, or the share of the training rows to split off.
-            settings: those of `settings_of(kind)`.
-            run: the directory where a teacher's vectors are kept; nowhere, if left out.
-            progress: shows how far a teacher is.
+            dev: the evaluation rows, or the share of the training rows to split off.
+            settings: an instance of `settings_of(kind)`.
+            run: the directory in which to save a teacher's vectors; None: do not save them.
+            progress: reports the progress of a teacher.
 
         Raises:
-            DataError: a table or a row is not what it should be.
-            SettingsError: the task has no such metric.
+            DataError: a table or a row is not valid.
+            SettingsError: the task has no metric `best_metric`.
             BertworksError: the metrics need a package that is not installed.
         """
         check_share(dev)
@@ -83,7 +83,7 @@ class LabelledData:
         if dev is not None:
             dev_rows = rows if isinstance(dev, float) else read_rows(dev, **as_table)
             reader = task.for_table(dev_rows, labelled=True)
-        reader.evaluator()  # what the metrics need is asked for before hours are spent
+        reader.evaluator()  # fails now, not after training, if its package is missing
         if (metric := settings.best_metric) not in (None, *reader.metrics):
             raise SettingsError(
                 f"best_metric={metric!r} is not a metric of this task",
@@ -113,12 +113,16 @@ class LabelledData:
         return cls(task, reader, train_examples, dev_examples, summary, split)
 
     def lines(self) -> list[str]:
-        """What the tables look like, for people."""
+        """Return a description of the tables for the user."""
         split = [] if self.split is None else [f"dev: {self.split.text}"]
         return [*self.summary.lines(), *split]
 
     def note_in(self, run: RunDirectory) -> None:
-        """Write the summary down, or see that the run was started with these rows."""
+        """Write the summary to the run directory, after checking that a resumed run has these rows.
+
+        Raises:
+            OtherRunError: the run was started with other rows or another tokenizer.
+        """
         file = run.path / "data.json"
         tables = {"train": (self.summary.train, self.train), "dev": (self.summary.dev, self.dev)}
         checksums = {name: _digest(rows or ()) for name, (_, rows) in tables.items()}
@@ -137,7 +141,7 @@ class LabelledData:
 
 
 def _digest(examples: Iterable[LabelledExample]) -> str:
-    """What distinguishes rows from others, as the task reads them."""
+    """Return a checksum of the rows, as the task reads them."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(example.content + example.target_bytes)
@@ -145,17 +149,17 @@ def _digest(examples: Iterable[LabelledExample]) -> str:
 
 
 class RowSource(Generic[ExampleT]):
-    """Rows in memory as a source of training: each once an epoch, each epoch in another order.
+    """A source of training examples in memory: each once per epoch, each epoch in a new order.
 
-    Batches run on over the border of two epochs; buckets are laid so that they still fall together
-    with batches there.
+    A batch may contain the end of one epoch and the beginning of the next. The start of the buckets
+    is shifted in each epoch, so that their borders are also borders of batches.
 
     Args:
         seed: the order is a pure function of (seed, epoch).
-        batch_size: of the training that draws from it; blocks and buckets are multiples of it.
-        bucket_batches: if not 0, the rows of so many batches are sorted by length before they are
-            cut into batches, which then come in random order. Batches of like lengths are faster
-            on the CPU, and less random.
+        batch_size: batch size of the training; the sizes of blocks and buckets are multiples of it.
+        bucket_batches: number of batches in a bucket, or 0. A bucket's rows are sorted by length
+            and split into batches, which are then shuffled. Batches of similar lengths are faster
+            on the CPU, but less random.
     """
 
     def __init__(
@@ -175,15 +179,15 @@ class RowSource(Generic[ExampleT]):
         self._order = np.empty(0, np.int64)
 
     def steps(self, epochs: float) -> int:
-        """The batches of so many epochs."""
+        """Return the number of batches in this number of epochs."""
         return math.ceil(epochs * len(self._examples) / self._batch_size)
 
-    def num_blocks(self, epoch: int) -> int:  # noqa: ARG002  (every epoch has as many)
-        """How many blocks an epoch has."""
+    def num_blocks(self, epoch: int) -> int:  # noqa: ARG002  (all epochs have the same)
+        """Return the number of blocks of an epoch."""
         return -(-len(self._examples) // self._block_size)
 
     def block(self, epoch: int, block: int) -> list[ExampleT]:
-        """The examples of a block, in the order in which they are to be used."""
+        """Return the examples of a block, in training order."""
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._order_of(epoch)
         start = block * self._block_size
@@ -195,7 +199,7 @@ class RowSource(Generic[ExampleT]):
         if not self._bucket_batches:
             return order
         size = self._batch_size
-        begun = (-epoch * len(order)) % size  # these fill the last epoch's last batch
+        begun = (-epoch * len(order)) % size  # these complete the last batch of the previous epoch
         parts = [order[:begun]]
         for start in range(begun, len(order), size * self._bucket_batches):
             bucket = order[start : start + size * self._bucket_batches]

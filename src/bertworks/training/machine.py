@@ -1,7 +1,7 @@
-"""The machine that a run computes on: its speed, precision, determinism and random states.
+"""The machine on which a run computes: its speed, precision, determinism and random states.
 
-Speed is given as a share of the machine's matrix-multiply peak, measured here and now: a number
-that means the same on a laptop and on a GPU.
+Speed is given as a share of the machine's peak rate of matrix products, which the run measures.
+This number is comparable between a laptop and a GPU.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .settings import FitSettings
 
 
 def matmul_peak(dtype: torch.dtype, device: torch.device | str, seconds: float = 0.3) -> float:
-    """The best rate of a large matrix product in floating-point operations a second.
+    """Measure the best rate of a large matrix product, in floating-point operations per second.
 
-    Nothing random is drawn, so that a run's random state is left alone.
+    The matrices are constant, so a run's random state does not change.
     """
     size = 8192 if torch.device(device).type == "cuda" else 1024
     left = torch.full((size, size), 0.5, dtype=dtype, device=device)
@@ -54,12 +54,11 @@ def matmul_peak(dtype: torch.dtype, device: torch.device | str, seconds: float =
 
 
 def flops_of_batch(network: nn.Module, batch: Batch) -> float:
-    """Floating-point operations of a batch's matrix products, forward and backward.
+    """Return the floating-point operations of a batch's matrix products, forward and backward.
 
-    A product of `[m, k]` and `[k, n]` takes 2mkn operations, and its backward pass twice as many
-    again. Counted are those of each encoder's layers, of attention (with each sequence's own
-    length), and of a masked-language-model head at its masked positions; what else heads do is too
-    little to matter.
+    A product of `[m, k]` and `[k, n]` takes 2mkn operations, and its backward pass twice as many.
+    The count includes each encoder's layers, attention (with the length of each sequence), and a
+    language-model head at the predicted positions. Other heads are negligible.
     """
     total = 0.0
     for module in network.modules():
@@ -72,7 +71,7 @@ def flops_of_batch(network: nn.Module, batch: Batch) -> float:
 
 
 def encoder_flops(config: EncoderConfig, packed: Packed) -> float:
-    """Operations of one forward pass through an encoder's layers."""
+    """Return the operations of one forward pass through an encoder's layers."""
     if config.attention == "two-way":
         return 2 * encoder_flops(config.one_way, packed)
     h, i = config.hidden_size, config.intermediate_size
@@ -83,7 +82,7 @@ def encoder_flops(config: EncoderConfig, packed: Packed) -> float:
 
 
 def describe(device: torch.device | str) -> dict[str, Any]:
-    """What a run's bits may depend on besides its seed, settings and data."""
+    """Return what a run's bits may depend on, in addition to its seed, settings and data."""
     device = torch.device(device)
     return {
         "python": platform.python_version(),
@@ -107,21 +106,21 @@ def _cpu_name() -> str:
 
 
 def wait_for(device: torch.device | str) -> None:
-    """Wait until a device has done what it was given."""
+    """Wait until a device has finished its queued work."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def seed_everything(seed: int, rank: int = 0) -> None:
-    """Seed PyTorch, Python and NumPy; each rank gets draws of its own."""
-    seed = (seed + 1_000_003 * rank) % 2**32  # more bits than that the CPU's generator drops
+    """Seed PyTorch, Python and NumPy, each rank differently."""
+    seed = (seed + 1_000_003 * rank) % 2**32  # the CPU's generator ignores higher bits
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
 
 
 def get_random_state(device: torch.device) -> dict[str, Any]:
-    """All random states that training on `device` may draw from."""
+    """Return the states of all random generators that training on `device` may use."""
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
@@ -135,7 +134,7 @@ def get_random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
-    """Go back to a state of `get_random_state`."""
+    """Restore a state of `get_random_state`."""
     torch.set_rng_state(_to_tensor(state["torch"]))
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
@@ -147,7 +146,7 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
 
 @contextmanager
 def unchanged_random_state(device: torch.device) -> Iterator[None]:
-    """What is drawn inside leaves no trace outside."""
+    """Restore the random states at the end of the block."""
     state = get_random_state(device)
     try:
         yield
@@ -166,11 +165,11 @@ def _to_tensor(text: str) -> torch.Tensor:
 def settled_precision(
     asked: Precision, out: str | Path, device: torch.device, *within: str
 ) -> Precision:
-    """The precision of a run: `auto` is that of the run as it was begun, or what suits the device.
+    """Return a run's precision; `auto` is that of the run to resume, else it fits the device.
 
     Args:
-        out: the run's directory, there or not.
-        within: the group of settings that holds the precision, if one does.
+        out: the run directory, which may not exist yet.
+        within: keys of the nested group of settings that contains the precision, if any.
     """
     if asked != "auto":
         return asked
@@ -186,7 +185,7 @@ def settled_precision(
 
 @contextmanager
 def determinism(is_on: bool) -> Iterator[None]:
-    """Kernels that give the same bits each time, or an error where there is none."""
+    """Use only deterministic kernels in the block; operations without one raise an error."""
     before = torch.are_deterministic_algorithms_enabled()
     if is_on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -199,7 +198,7 @@ def determinism(is_on: bool) -> Iterator[None]:
 
 @contextmanager
 def recomputing(network: nn.Module, is_on: bool) -> Iterator[None]:
-    """Have the layers of every encoder keep nothing for the backward pass until the block ends."""
+    """If `is_on`, enable gradient checkpointing in every encoder until the block ends."""
     encoders = [module for module in network.modules() if isinstance(module, Encoder)]
     for encoder in encoders:
         encoder.gradient_checkpointing = is_on
@@ -211,7 +210,7 @@ def recomputing(network: nn.Module, is_on: bool) -> Iterator[None]:
 
 
 def check_can_split(task: Task[Any], settings: FitSettings, team: Team) -> None:
-    """Refuse to split the batches of a task whose losses do not add up."""
+    """Raise `SettingsError` if batches would be split, but losses of parts do not add up."""
     if task.additive:
         return
     for key in ("micro_batch_size", "micro_batch_tokens"):

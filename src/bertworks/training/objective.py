@@ -1,7 +1,8 @@
-"""What a pre-training recipe trains, the checkpoint that it begins as, and what of it is kept.
+"""The task and networks of a pre-training recipe, its initial checkpoint, and the models it saves.
 
-Further pre-training on a domain's text makes a model of that domain: Lee et al. (2020), "BioBERT";
-Gururangan et al. (2020), "Don't Stop Pretraining". Geometry and vocabulary are the checkpoint's.
+Further pre-training on text of a domain adapts a model to this domain: Lee et al. (2020),
+"BioBERT"; Gururangan et al. (2020), "Don't Stop Pretraining". Geometry and vocabulary are then
+those of the initial checkpoint.
 """
 
 from __future__ import annotations
@@ -37,23 +38,22 @@ from .recipe import PretrainSettings, first_difference
 
 @dataclass(frozen=True)
 class Objective:
-    """What a recipe trains."""
+    """The task and networks of a recipe."""
 
-    task: Task[PretrainingExample]  # what makes its batches and measures it
-    network: Network  # what is trained
-    # the models that are saved of it, by the directory in the run; `model` is the one that other
-    # tasks begin with
+    task: Task[PretrainingExample]  # makes the batches and evaluates
+    network: Network  # the network to train
+    # the models to save, by their directory in the run; fine-tuning starts from `model`
     kept: dict[str, Model]
 
     @classmethod
     def of(
         cls, settings: PretrainSettings, tokenizer: Tokenizer, progress: Progress | None
     ) -> Objective:
-        """The objective of a recipe, its networks freshly initialised.
+        """Return the objective of a recipe, with newly initialised networks.
 
         Raises:
-            SettingsError: settings do not fit together, or the teacher is none.
-            CheckpointError: what is to be kept could not be saved.
+            SettingsError: settings do not fit together, or the teacher is not suitable.
+            CheckpointError: a model of the objective could not be saved.
         """
         config = settings.model.config(tokenizer.vocab_size)
         if settings.objective == "skip_gram":
@@ -71,7 +71,7 @@ class Objective:
 
     @property
     def masked_lm(self) -> tuple[PretrainingTask, PretrainingNetwork] | None:
-        """What fills masks, if anything does: the model, or its generator."""
+        """The task and network that predict masked tokens, if any: the model's or generator's."""
         for model in self.kept.values():
             task, network = model.task, model.network
             if isinstance(task, PretrainingTask) and isinstance(network, PretrainingNetwork):
@@ -85,8 +85,7 @@ def _masked_lm(
     tokenizer: Tokenizer,
     progress: Progress | None,
 ) -> Objective:
-    """Masked or next pieces, and next sentences; from a teacher too, if there is one."""
-
+    """Return the objective of masked or next tokens and next sentences, possibly with a teacher."""
     parts = (tokenizer, settings.instances, settings.masking)
     causal, max_length = settings.objective == "causal", config.max_seqlen
     kept = PretrainingTask(*parts, causal=causal, max_length=max_length)
@@ -104,9 +103,9 @@ def _masked_lm(
 def _skip_gram(
     settings: PretrainSettings, config: EncoderConfig, tokenizer: Tokenizer
 ) -> Objective:
-    """Static vectors; those of contexts are not kept."""
+    """Return the objective of static vectors; the context vectors are not saved."""
     assert settings.skip_gram is not None
-    if not settings.data:  # of an estimate
+    if not settings.data:  # for an estimate
         fix = "Give data=PREPARED."
         raise SettingsError("objective=skip_gram counts the pieces of a corpus", fix=fix)
     network, bare = SkipGramNetwork(config), BareEncoder(config, pooler=False)
@@ -118,7 +117,7 @@ def _skip_gram(
 def _replaced_tokens(
     settings: PretrainSettings, config: EncoderConfig, tokenizer: Tokenizer
 ) -> Objective:
-    """A discriminator, and the generator that it learns from."""
+    """Return the objective of a discriminator and the generator that replaces its tokens."""
     assert settings.replaced_tokens is not None
     task = ReplacedTokensTask(
         tokenizer,
@@ -142,7 +141,7 @@ def _with_teacher(
     longest: int,
     progress: Progress | None,
 ) -> DistillationNetwork:
-    """The student beside its teacher; it begins as some of its layers, if that is asked."""
+    """Return student and teacher as one network; with `initialize`, copy teacher layers first."""
     teacher = load(settings.teacher, device="cpu")
     if not isinstance(teacher.network, PretrainingNetwork):
         raise SettingsError(
@@ -166,7 +165,9 @@ def _with_teacher(
 
 
 def with_geometry(settings: PretrainSettings) -> PretrainSettings:
-    """A recipe with the geometry of the checkpoint that it begins as, if it does.
+    """Return a recipe with the geometry of its initial checkpoint, if it has one.
+
+    A checkpoint without bidirectional attention sets `objective` to "causal", unless it is given.
 
     Raises:
         SettingsError: the recipe asks for another geometry.
@@ -181,7 +182,7 @@ def with_geometry(settings: PretrainSettings) -> PretrainSettings:
 
 
 def check_shapes(settings: PretrainSettings) -> None:
-    """See that the checkpoint that a recipe begins as has the geometry that it says it has."""
+    """Check that the tensors of the initial checkpoint have the geometry in its settings."""
     if (name := settings.init_checkpoint) is None:
         return
     directory = locate(name)
@@ -192,7 +193,7 @@ def check_shapes(settings: PretrainSettings) -> None:
 
 
 def check_vocabulary(settings: PretrainSettings, tokenizer: Tokenizer) -> None:
-    """See that a corpus has the vocabulary of the checkpoint that the recipe begins as."""
+    """Raise `SettingsError` if the corpus and the initial checkpoint have different tokenizers."""
     if (name := settings.init_checkpoint) is None:
         return
     if Tokenizer.load(locate(name)).fingerprint != tokenizer.fingerprint:
@@ -204,19 +205,19 @@ def check_vocabulary(settings: PretrainSettings, tokenizer: Tokenizer) -> None:
 
 
 def load_initial(settings: PretrainSettings, objective: Objective) -> LoadReport | None:
-    """Give fresh networks the weights of the checkpoints that the recipe begins as, if it does.
+    """Load the weights of the recipe's initial checkpoints into new networks, if it has any.
 
     Returns:
-        What became of each tensor.
+        A report of all tensors of the model's checkpoint; None without an initial checkpoint.
 
     Raises:
         SettingsError: the generator's checkpoint has another geometry than the recipe's generator.
-        CheckpointError: a checkpoint is damaged, or a tensor of the encoder is missing.
+        CheckpointError: a checkpoint is damaged, or lacks a tensor of the encoder.
     """
     if settings.init_checkpoint is None:
         return None
     if settings.init_generator is not None:
-        # First, since the embeddings are the discriminator's.
+        # First, because the embeddings must be those of the discriminator, which is loaded next.
         generator = objective.kept["generator"]
         config, _ = read_config(locate(settings.init_generator))
         expected, found = generator.encoder.config.model_dump(), config.model_dump()
@@ -241,7 +242,7 @@ def _fill(network: Network | BareEncoder, name: str) -> LoadReport:
 
 
 def initial_lines(name: str, report: LoadReport) -> list[str]:
-    """What to say of a beginning: what is fresh, and what of the checkpoint is not used."""
+    """Return messages about an initial checkpoint: new tensors, and unused ones."""
     said = [f"starts from {name}"]
     if report.initialized:
         said.append(f"newly initialised: {', '.join(report.initialized)}")

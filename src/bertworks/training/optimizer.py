@@ -1,7 +1,8 @@
 """AdamW and LAMB as BERT uses them, the learning rate of a step, and averaged weights.
 
-AdamW is PyTorch's fused one. LAMB (You et al. 2019, arXiv 1904.00962, Algorithm 2) is written here.
-Neither decays biases and the weights of LayerNorms (paper, appendix A.2; the original code).
+AdamW is PyTorch's fused version. LAMB (You et al. 2019, arXiv 1904.00962, Algorithm 2) is
+implemented here. Weight decay does not apply to biases and to the weights of normalization layers
+(paper, appendix A.2; the original code).
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ def parameter_groups(
     layer_decay: float = 1.0,
     starts: Mapping[Tensor, int] | None = None,
 ) -> list[dict[str, Any]]:
-    """Trainable parameters, each once: those that decay, and biases and norms, that do not.
+    """Group the trainable parameters, each once, by weight decay, learning rate and first step.
+
+    Weight decay does not apply to biases and to parameters of normalization layers.
 
     Args:
-        starts: the step before which a parameter gets no gradient, where that is not the first.
+        starts: the first step with a gradient, from 0, of the parameters that are unfrozen later.
     """
     decayed: list[Tensor] = []
     plain: list[Tensor] = []
@@ -54,10 +57,10 @@ def parameter_groups(
 
 
 def _scales(network: nn.Module, layer_decay: float) -> dict[Tensor, float]:
-    """What each parameter's learning rate is multiplied by.
+    """Return the factor of each parameter's learning rate.
 
-    Heads and poolers learn at the full rate, the top layer at `layer_decay` of it, each layer below
-    at as much of the one above, and the embeddings at as much of the lowest layer.
+    The factor is 1 for heads and poolers and `layer_decay` for the top layer. For each layer below,
+    and then for the embeddings, it is `layer_decay` times the factor of the layer above.
     """
     scales: dict[Tensor, float] = dict.fromkeys(network.parameters(), 1.0)
     for module in network.modules():
@@ -68,13 +71,13 @@ def _scales(network: nn.Module, layer_decay: float) -> dict[Tensor, float]:
 
 
 def _stacks(network: nn.Module) -> dict[Tensor, int]:
-    """The encoders' parameters that are several of the published layout, and of how many each."""
+    """Return the encoder parameters that combine several published tensors, with their number."""
     found: dict[Tensor, int] = {}
     for module in network.modules():
         if isinstance(module, Encoder):
             keys = family_of(module.config).keys
             for name, parameter in module.named_parameters():
-                with suppress(KeyError):  # it has no published name, as an adapter's matrices
+                with suppress(KeyError):  # an adapter's matrices have no published name
                     count = len(keys.theirs(f"encoder.{name}"))
                     if count > 1:
                         found[parameter] = count
@@ -84,7 +87,7 @@ def _stacks(network: nn.Module) -> dict[Tensor, int]:
 def build_optimizer(
     network: nn.Module, settings: OptimizerSettings, starts: Mapping[Tensor, int] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer of a network's trainable parameters, on their device."""
+    """Return an optimizer of the network's trainable parameters, on their device."""
     groups = parameter_groups(network, settings.weight_decay, settings.layer_decay, starts)
     if settings.optimizer == "lamb":
         return Lamb(groups, settings, _stacks(network))
@@ -96,14 +99,14 @@ def build_optimizer(
 def set_step(
     optimizer: torch.optim.Optimizer, settings: OptimizerSettings, step: int, total: int
 ) -> float:
-    """Set what changes from step to step, for update number `step`, counted from 0, of `total`.
+    """Set the optimizer's step-dependent values for update number `step`, from 0, of `total`.
 
     Returns:
         The learning rate.
     """
     lr = settings.rate(step, total)
     for group in optimizer.param_groups:
-        # A parameter's averages begin with its first gradient.
+        # A parameter's averages start with its first gradient.
         number = max(1, step + 1 - group["start"])
         lr_factor = eps_factor = 1.0
         if settings.optimizer == "adamw" and not settings.bias_correction:
@@ -120,13 +123,13 @@ def set_step(
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB: Adam's direction, scaled for each tensor by the ratio of its norms.
+    """LAMB: Adam's direction, multiplied for each tensor by its trust ratio ‖weights‖/‖direction‖.
 
-    Tensors that do not decay are not scaled either, as in the authors' code.
+    Tensors without weight decay are not scaled, as in the authors' code.
 
     Args:
-        stacks: the parameters that hold several tensors, one below the other, and how many: each
-            of them has a ratio of its own, as it has where they are kept apart.
+        stacks: the parameters that combine several tensors by rows, with the number of tensors.
+            Each of these tensors has its own trust ratio, as if they were separate parameters.
     """
 
     def __init__(
@@ -140,7 +143,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override] # no closure is taken
-        """Update the parameters by their gradients."""
+        """Update the parameters from their gradients."""
         assert closure is None, "closures are for other optimizers"
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
@@ -181,17 +184,17 @@ class Lamb(torch.optim.Optimizer):
 
 
 def _trust_ratios(parameters: list[Tensor], directions: list[Tensor]) -> list[Tensor]:
-    """‖parameter‖ / ‖direction‖, and 1 where either is zero."""
+    """Return ‖parameter‖ / ‖direction‖, or 1 if either is zero, for each tensor."""
     sizes = torch._foreach_norm(parameters)
     lengths = torch._foreach_norm(directions)
     return [_ratio(size, length) for size, length in zip(sizes, lengths, strict=True)]
 
 
 def _by_row(parameter: Tensor, direction: Tensor, count: int) -> Tensor:
-    """`[rows, 1]`: the trust ratios of `count` matrices that lie one below the other.
+    """Return `[rows, 1]`: the trust ratios of `count` matrices that are stacked by rows.
 
-    By rows, since that is how a sharded parameter is parted: a process need not have all of a
-    matrix, and only the rows' norms are put together.
+    The norms are computed by row because a sharded parameter is split by rows: a process may have
+    only a part of a matrix, and only the norms of rows are exchanged.
     """
     rows = [torch.linalg.vector_norm(matrix, dim=1) for matrix in (parameter, direction)]
     size, length = (full(norms).view(count, -1).norm(dim=1, keepdim=True) for norms in rows)
@@ -204,19 +207,19 @@ def _ratio(size: Tensor, length: Tensor) -> Tensor:
 
 
 class Average:
-    """A running average of the weights, which is measured and kept in their place.
+    """A running average of the weights, which is evaluated and saved in place of the weights.
 
         average ← d · average + (1 - d) · weights,   d = min(decay, (1 + t) / (10 + t)) at update t
 
-    The average of the last steps is often better than the last step, and steadier from one
-    evaluation to the next. Early on it forgets faster, or a short run would end where it began.
-    Averages are part of the optimizer's state, so that every checkpoint has them; a parameter that
-    was never updated is its own average.
+    The average of the last steps is often better than the last step, and varies less between
+    evaluations. d is smaller in early steps: otherwise a short run would end near its initial
+    weights. Averages are part of the optimizer's state, so every checkpoint contains them. A
+    parameter that was never updated has no average; its weights are used.
 
     Source: Polyak and Juditsky (1992); the form is TensorFlow's `ExponentialMovingAverage`.
 
     Args:
-        decay: how much of the average is kept at each update; None: there is no average.
+        decay: maximum of d, the share of the old average at each update; None: no averaging.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, decay: float | None) -> None:
@@ -224,7 +227,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after update number `step`, counted from 1."""
+        """Add the weights after update number `step`, from 1, to the average."""
         if self._decay is None:
             return
         for parameter, state in self._state.items():
@@ -236,7 +239,7 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Have the network's weights be their averages until the block ends."""
+        """Replace the network's weights by their averages until the block ends."""
         weights = self._pairs()[0]
         before = [weight.clone() for weight in weights]
         self.keep()
@@ -252,7 +255,7 @@ class Average:
             weight.copy_(average)
 
     def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The weights that have an average, and the averages."""
+        """Return the weights that have an average, and the averages."""
         found = [
             (parameter.detach(), state["average"])
             for parameter, state in self._state.items()
