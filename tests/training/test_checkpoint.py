@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertworks import files
-from bertworks.errors import CheckpointError, OutputError
+from bertworks.errors import CheckpointError, DamagedError, OutputError
 from bertworks.training.checkpoint import (
     ResumeWarning,
     list_checkpoints,
@@ -87,7 +87,7 @@ def test_a_damaged_one_falls_back_to_the_one_before(tmp_path: Path, file: str, d
         newest.write_bytes(content[:-5])
     else:
         newest.unlink()
-    with pytest.warns(ResumeWarning, match=r"step-00000002.*Falling back"):
+    with pytest.warns(ResumeWarning, match=r"step-00000002.*Trying the one before"):
         found = load_newest(tmp_path)
     assert found is not None
     assert found.state == {"step": 1}
@@ -154,14 +154,17 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
 
 def test_weights_alone_go_to_a_file_and_back(tmp_path: Path) -> None:
     network, file = toy_network(0), tmp_path / "best" / "weights.safetensors"
-    save_weights(file, network)
+    checksum = save_weights(file, network)
     other = toy_network(1)
-    load_weights(file, other)
+    load_weights(file, other, checksum)
     for name, tensor in network_tensors(network).items():
         assert torch.equal(tensor, network_tensors(other)[name])
     file.write_bytes(b"nonsense")
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_weights(file, other)
+    # A grid starts a run with a damaged file again, however damaged it is.
+    with pytest.raises(DamagedError, match="checksum is wrong"):
+        load_weights(file, other, checksum)
 
 
 @needs_proc

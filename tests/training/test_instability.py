@@ -49,13 +49,6 @@ def test_a_run_that_learned_is_not_complained_of() -> None:
     assert not predicted({"loss": 1.0, "pearson": 0.3})
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_weights_that_ran_away_with_the_last_step_are_no_lack_of_training(loss: float) -> None:
-    sign, advice = predicted({**LEARNED, "loss": loss}, learning_rate=0.5)
-    assert sign == "the loss on dev is not finite: the last steps were too large"
-    assert advice == "to try: learning_rate=0.05"
-
-
 def test_signs_and_what_to_try() -> None:
     guessed = {"accuracy": 0.5, "majority": 0.5, "matthews_correlation": 0.0}
     sign, advice = predicted(guessed)

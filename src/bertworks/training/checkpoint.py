@@ -151,7 +151,7 @@ def load_newest(
                 return found
             is_damaged = False
         except CheckpointError as error:
-            warnings.warn(f"{error} Falling back to the one before.", ResumeWarning, stacklevel=2)
+            warnings.warn(f"{error} Trying the one before.", ResumeWarning, stacklevel=2)
     if not is_damaged:
         raise CheckpointError(
             "no checkpoint fits the number of steps",
@@ -258,14 +258,13 @@ def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> N
         DamagedError: the file's checksum is not `sha256`.
         CheckpointError: the file is missing or unreadable, or belongs to another network.
     """
-    tensors = _read_either(file.with_suffix(""))
-    if sha256 is not None and files.sha256_of(file) != sha256:
+    if sha256 is not None and file.exists() and files.sha256_of(file) != sha256:
         raise DamagedError(
             "is damaged: its checksum is wrong",
             where=str(file),
             fix="Restore it from a backup, or start a new run.",
         )
-    restore_weights(tensors, network, where=str(file))
+    restore_weights(_read_either(file.with_suffix("")), network, where=str(file))
 
 
 def _load(path: Path) -> Checkpoint:

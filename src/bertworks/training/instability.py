@@ -7,7 +7,6 @@ et al. (2021), "Revisiting few-sample BERT fine-tuning".
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,11 +32,6 @@ def failures(
         journal: the lines of the run's journal.
         prior: `LabelledTask.guessing_losses` of the training rows.
     """
-    if not math.isfinite(metrics.get("loss", 0.0)):
-        return [
-            "the loss on dev is not finite: the last steps were too large",
-            f"to try: learning_rate={settings.learning_rate / 10:g}",
-        ]
     signs = [no_better_than_guessing(metrics), _loss_no_better(journal, prior)]
     found = [sign for sign in signs if sign is not None]
     return [*found, _advice(settings, hidden_size)] if found else []
