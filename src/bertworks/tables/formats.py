@@ -1,12 +1,13 @@
-"""The formats of tables: lines to records and rows, each with its place, and a format's signs.
+"""The formats of tables: how lines become rows with their places, and how a format is detected.
 
-TSV and CSV. Python's own `csv` module cannot say where a quote that is never closed was opened, and
-reads on to the end of the file in search of its partner; here a quote that ends in the wrong place
-is an error at once, and names the line in which it opened.
+TSV and CSV. Python's `csv` module cannot report the line of a quote that is never closed, and reads
+to the end of the file in search of the closing quote. Here a quote that ends in the wrong place is
+an error at once, which names the line of the opening quote.
 
-CoNLL, a word a line, as rows of lists. Columns of CoNLL are called by their numbers, since the file
-names none; those of CoNLL-U by the names of its definition. Another, `document`, holds the number
-of the sentence's document; a file that marks no documents is one.
+CoNLL: one word per line; a sentence becomes a row of lists. Columns of CoNLL are named by their
+numbers, because the file does not name them; those of CoNLL-U as in its specification. One more
+column, `document`, holds the number of the sentence's document; a file without marks of documents
+is one document.
 
     EU      B-ORG           a blank line ends a sentence; `-DOCSTART-` begins a document
     rejects O
@@ -14,8 +15,8 @@ of the sentence's document; a file that marks no documents is one.
     1  EU  EU  PROPN …      CoNLL-U: ten columns, separated by tabs; lines with # are comments;
                             `# newdoc` begins a document
 
-One JSON document: an array of objects, also as {"data": …}, or SQuAD's questions, of which a row is
-one question, its passage and its answers:
+One JSON document: an array of objects, possibly inside {"data": …}; or SQuAD's questions, where a
+row is a question with its passage and its answers:
 
     [{"text": …, "label": …}, …]
     {"data": [{"title": …, "paragraphs": [{"context": …, "qas": [
@@ -38,35 +39,35 @@ from ..literals import TableFormat
 from .rows import PlacedRow
 
 LINE_SIZE = 64
-"""What a line of a record counts for at least: in memory a short one takes more than its text."""
-_LONGEST_FIELD = 1 << 24  # characters of a quoted field, beyond which a quote was left open
+"""The least that a line counts towards a limit: short lines take more memory than their text."""
+_LONGEST_FIELD = 1 << 24  # characters; in a longer quoted field, the closing quote is missing
 
 Lines: TypeAlias = Iterable[tuple[int, str]]
-"""The lines of a file with their numbers, their line ends still on."""
+"""The lines of a file with their numbers, including their line ends."""
 
 Record: TypeAlias = tuple[int, list[str]]
-"""The number of the line a record begins in, and its fields."""
+"""The number of the line in which a record begins, and its fields."""
 
 
 def split_tsv(lines: Lines) -> Iterator[Record]:
-    """Fields parted by tabs. A quote is a character like any other; there is no escaping."""
+    """Split lines at tabs. A quote is a character like any other; there is no escaping."""
     for number, line in lines:
         yield number, _without_end(line).split("\t")
 
 
 def split_csv(lines: Lines, name: str, limit: int) -> Iterator[Record]:
-    """Fields parted by commas, by the rules of RFC 4180.
+    """Split lines at commas, by the rules of RFC 4180.
 
-    A field that begins with a quote ends at the next single quote and may hold commas and line
+    A field that begins with a quote ends at the next single quote and may contain commas and line
     ends; two quotes in it stand for one. In other fields a quote is a character like any other, as
-    spreadsheet programs have it.
+    in spreadsheet programs.
 
     Args:
-        limit: the most characters of a record, a line counting as 64 at least.
+        limit: maximum characters of a record; each line counts as at least 64.
 
     Raises:
-        DataError: a quote is not closed, or there is something between it and the next comma; or a
-            record is too long.
+        DataError: a quote is not closed, or there is text between a closing quote and the next
+            comma; or a record is too long.
     """
     stream = iter(lines)
     for number, line in stream:
@@ -80,7 +81,7 @@ def split_csv(lines: Lines, name: str, limit: int) -> Iterator[Record]:
 def _quoted_fields(
     number: int, line: str, stream: Iterator[tuple[int, str]], name: str, limit: int
 ) -> Iterator[str]:
-    """The fields of a record that has quotes; takes further lines from the stream as needed."""
+    """Yield the fields of a record with quotes; reads more lines from the stream if needed."""
     start, first, total = 0, number, len(line)
     while True:
         text = _without_end(line)
@@ -121,7 +122,7 @@ def _quoted_fields(
 
 
 def _closing_quote(line: str, start: int) -> int:
-    """Where the quoted field that runs on from `start` ends; -1 if not in this line."""
+    """Return the index of the quote that closes a field; -1 if it is not in this line."""
     while (at := line.find('"', start)) >= 0:
         if not line.startswith('"', at + 1):
             return at
@@ -134,13 +135,13 @@ def _without_end(line: str) -> str:
 
 
 def too_long(what: str, limit: int, where: str) -> DataError:
-    """The error of something that takes several lines, and would take all memory."""
+    """Return the error for an item of several lines that would need too much memory."""
     long = f"the {what} that begins here is longer than {limit:,} characters"
     return DataError(long, where=where, fix=ALLOW_MORE)
 
 
 DOCUMENT = "document"
-"""The column of a sentence's document."""
+"""The column with the number of a sentence's document."""
 
 CONLLU_COLUMNS = (
     *("id", "form", "lemma", "upos", "xpos"),
@@ -151,13 +152,13 @@ _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
 def read_conll(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
-    """The sentences of a CoNLL file, its fields separated by tabs, or else by spaces.
+    """Read the sentences of a CoNLL file, whose fields are separated by tabs, otherwise by spaces.
 
     Args:
-        limit: the most characters of a sentence, a word counting as 64 at least.
+        limit: maximum characters of a sentence; each line counts as at least 64.
 
     Raises:
-        DataError: a line has not as many fields as the first, or a sentence is too long.
+        DataError: a line has another number of fields than the first, or a sentence is too long.
     """
     width: int | None = None
     document = 0
@@ -184,16 +185,16 @@ def read_conll(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
 
 
 def conll_fields(line: str) -> list[str]:
-    """The fields of a word's line. Blanks such as a no-break space are characters of a word."""
+    """Split a word's line. Blanks other than spaces and tabs (no-break space) are part of words."""
     return line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
 
 
 def read_conllu(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
-    """The sentences of a CoNLL-U file: syntactic words only, no multi-word tokens or empty nodes.
+    """Read the sentences of a CoNLL-U file: syntactic words, not multi-word tokens or empty nodes.
 
     Raises:
-        DataError: a line has not ten fields, or an id that CoNLL-U does not know; or a sentence is
-            too long (see `read_conll`).
+        DataError: a line does not have ten fields, or has an id that is not valid in CoNLL-U; or a
+            sentence is too long (see `read_conll`).
     """
     document = 0
     for first, sentence in _sentences(lines, name, limit):
@@ -221,7 +222,7 @@ def read_conllu(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
 
 
 def _sentences(lines: Lines, name: str, limit: int) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    """Runs of lines that are not blank, each with the number of its first."""
+    """Yield groups of lines that are not blank, each with the number of its first line."""
     sentence: list[tuple[int, str]] = []
     size = 0
     for number, raw in lines:
@@ -241,11 +242,11 @@ def _sentences(lines: Lines, name: str, limit: int) -> Iterator[tuple[int, list[
 _Kind = TypeVar("_Kind", str, list[Any])
 
 TITLE = "title"
-"""The column of a question's article."""
+"""The column with the title of a question's article."""
 
 
 def holds_one_document(lines: Lines) -> bool:
-    """Whether a JSON file is one document over all of its lines, rather than one a line."""
+    """Whether a JSON file is a single document rather than one document per line."""
     first = list(islice((line for _, line in lines if line.strip()), 2))
     if len(first) == 1:
         head = first[0].lstrip()[:1000]
@@ -257,13 +258,13 @@ def holds_one_document(lines: Lines) -> bool:
 
 
 def read_document(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
-    """The rows of a file that is one JSON document.
+    """Read the rows of a file that is one JSON document.
 
     Args:
-        limit: the most characters of the document, which is held in memory.
+        limit: maximum characters of the document, which is loaded into memory.
 
     Raises:
-        DataError: the file is no JSON, or not of one of the two forms; or it is too long.
+        DataError: the file is not JSON, has neither of the two forms, or is too long.
     """
     parts, size = [], 0
     for _, line in lines:
@@ -291,10 +292,11 @@ def read_document(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
 
 
 def _questions(document: Any, name: str) -> Iterator[PlacedRow]:
-    """The questions of a file of SQuAD, version 1.1 or 2.0.
+    """Yield the questions of a file of SQuAD, version 1.1 or 2.0.
 
     Each row has `id`, `title`, `context`, `question` and `answers`, a mapping of the lists `text`
-    and `answer_start`; without an answer, these are empty.
+    and `answer_start`; both are empty if the question has no answer. `answers` is None if the file
+    does not give any.
     """
     for number, article in enumerate(_part(document, "data", list, name), 1):
         place = f"{name}, article {number}"
@@ -317,7 +319,7 @@ def _questions(document: Any, name: str) -> Iterator[PlacedRow]:
 
 
 def _answers(question: Mapping[str, Any], where: str) -> dict[str, list[Any]] | None:
-    """A question's answers; None where nothing is said of any, as in a file of test questions."""
+    """Return a question's answers; None if the file does not give any, as for test questions."""
     is_impossible = question.get("is_impossible")
     if is_impossible not in (True, False, None):
         raise DataError(
@@ -346,11 +348,11 @@ _LINES = 400
 _CHARACTERS = 1 << 20
 _TAG = re.compile(r"O|[BIESLUM]-\S+")
 _PREFIX = "__label__"
-"""What fastText writes before a label."""
+"""The prefix of labels in fastText's files."""
 
 
 def first_lines(lines: Lines) -> list[str]:
-    """Some lines, without their ends; few where they are long."""
+    """Return the first lines without their line ends, fewer if they are long."""
     found: list[str] = []
     size = 0
     for _, line in islice(lines, _LINES):
@@ -362,7 +364,7 @@ def first_lines(lines: Lines) -> list[str]:
 
 
 def format_of_lines(lines: Sequence[str]) -> TableFormat | None:
-    """The format that a file's first lines show; None if they show none for certain."""
+    """Detect the format from a file's first lines; None if it is not certain."""
     filled = [line for line in lines if line.strip()]
     if not filled:
         return None
@@ -379,7 +381,7 @@ def format_of_lines(lines: Sequence[str]) -> TableFormat | None:
 
 
 def is_conll(lines: Sequence[str]) -> bool:
-    """Whether lines are words with their tags: as many fields in each, sentences between blanks."""
+    """Whether lines are words with tags: equal numbers of fields, blank lines between sentences."""
     starts = sum(line.startswith("-DOCSTART-") for line in lines)
     words = [
         conll_fields(line)
@@ -389,11 +391,12 @@ def is_conll(lines: Sequence[str]) -> bool:
     if len(words) < 2 or len(words[0]) < 2 or any(len(word) != len(words[0]) for word in words):
         return False
     if any(" " in field for word in words for field in word):
-        return False  # of a table, whose fields are texts
+        return False  # a table whose fields are texts
     columns = [set(column) for column in zip(*words, strict=True)]
     if starts or any("O" in tags and all(map(_TAG.fullmatch, tags)) for tags in columns):
         return True
-    # Without tags of spans: sentences of some length, which no table has.
+    # Without tags of spans, blank lines must separate sentences of three words or more on average:
+    # tables have no such blank lines.
     ends = sum(not line.strip() for line in lines[1:-1])
     return 0 < 3 * ends <= len(words) and len(words) >= 10
 
@@ -406,7 +409,7 @@ def are_separated_by_tabs(lines: Sequence[str]) -> bool:
 
 
 def _json_format(filled: Sequence[str]) -> TableFormat | None:
-    """JSON Lines if the first line is an object; a document if it begins one."""
+    """Return `jsonl` if the first of several lines is an object, `json` for one document."""
     first = filled[0].strip()
     if first in ("[", "{") or first.startswith("[{"):
         return "json"

@@ -1,8 +1,7 @@
-"""Labelled tables as rows: TSV, CSV, JSON, Parquet, CoNLL, SQuAD, Hugging Face data sets.
+"""Read labelled tables: TSV, CSV, JSON, Parquet, CoNLL, SQuAD, Hugging Face data sets.
 
-Each row knows its place (`file:line`, or `file, row 12` where there are no lines), so that an error
-found later can name it. See `tables.formats` for the formats, and `tables.schema` for how a header
-is distinguished from a row.
+Each row has its place (`file:line`, or `file, row 12` in files without lines), so that later errors
+can name it. `tables.formats` has the formats; `tables.schema` distinguishes a header from a row.
 """
 
 from __future__ import annotations
@@ -93,17 +92,17 @@ class TableOptions(Settings):
 
     @classmethod
     def split(cls, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The options among settings, and the other settings."""
+        """Split settings into those of this class, and the others."""
         options = {name: value for name, value in settings.items() if name in cls.model_fields}
         return options, {name: value for name, value in settings.items() if name not in options}
 
     def table_options(self) -> dict[str, Any]:
-        """These alone, where they are among others."""
+        """Return only the options of this class, without those of a subclass."""
         return {name: getattr(self, name) for name in TableOptions.model_fields}
 
 
 Table: TypeAlias = str | os.PathLike[str] | Iterable[Any]
-"""A table as people give it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows
+"""A table as users pass it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows
 in memory: a list of mappings or of `(text, label)`, a tuple `(texts, labels)`, a
 `datasets.Dataset`, or a table of pandas, Arrow or polars (see `tables.rows`)."""
 
@@ -121,7 +120,7 @@ _SUFFIXES: dict[str, TableFormat] = {
     ".conllu": "conllu",
 }
 _COMPRESSED = (".gz", ".zst", ".zstd")
-# What CoNLL's files are called as well, and files of anything.
+# Suffixes that do not settle the format: CoNLL files, among others, have them too.
 _BY_CONTENT = (".tsv", ".txt", ".jsonl", ".ndjson", "")
 
 
@@ -129,14 +128,14 @@ def read_rows(table: Table | Rows, *, columns: Sequence[str] = (), **options: An
     """Open a table; its rows are read when they are iterated over.
 
     Args:
-        columns: names that are looked for: a first line that holds one of them is a header.
+        columns: expected column names: a first line that contains one of them is a header.
         options: those of `TableOptions`: `header`, `format`, `encoding`, `max_line_bytes`.
 
     Raises:
-        DataError: there is no such file, or it is empty or not of its format. Bad rows raise it
-            when they are reached: a wrong number of fields, a quote left open, a line that is too
-            long or not of the encoding, broken JSON.
-        SettingsError: an option is unknown or impossible.
+        DataError: there is no such file, or it is empty or not in its format. Invalid rows raise it
+            when they are reached: a wrong number of fields, an unclosed quote, a line that is too
+            long or not in the encoding, invalid JSON.
+        SettingsError: an option is unknown or invalid.
     """
     said = TableOptions.parse(options)
     if isinstance(table, Rows):
@@ -153,7 +152,7 @@ def read_rows(table: Table | Rows, *, columns: Sequence[str] = (), **options: An
 
 
 def replayable(table: Table) -> Table:
-    """A table that can be read again and again: what can be read once is taken into memory."""
+    """Return a table that can be read repeatedly: an iterator is read into a list."""
     return list(table) if isinstance(table, Iterator) else table
 
 
@@ -171,7 +170,7 @@ def _open_file(path: str, columns: Sequence[str], options: TableOptions) -> Rows
 
 
 def _check_no_header(path: str, options: TableOptions, format: str | None) -> None:
-    """See that nothing is said of a header where the format has none."""
+    """Raise a DataError if `header` is set although the format has no header."""
     if options.header is not None:
         given = f"header={str(options.header).lower()}"
         raise DataError(
@@ -190,10 +189,10 @@ def _suffix_of(path: str) -> str:
 
 
 def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | None) -> TableFormat:
-    """The format of a file by its first lines, where its name does not settle it."""
+    """Detect the format of a file from its first lines, if its suffix does not settle it."""
     suffix = _suffix_of(path)
     found = format_of_lines(lines) if named is None or suffix in _BY_CONTENT else named
-    if named == "jsonl":  # whose name does not say whether it is one document
+    if named == "jsonl":  # the suffix is also used for a single JSON document
         found = found if found == "json" else named
     if found is not None or named is not None or not suffix:
         return found or named or "tsv"
@@ -271,7 +270,7 @@ def _column_names(path: str, first: Sequence[str], has_header: bool) -> tuple[st
 
 
 def _without_blank_end(records: Iterable[Record], columns: Sequence[str]) -> Iterator[Record]:
-    """Leave out blank lines at the end of a table of several columns (of one, they are rows)."""
+    """Drop blank lines at the end of a table of several columns; in one column, they are rows."""
     blank: list[Record] = []
     for record in records:
         if record[1] == [""] and len(columns) > 1:
@@ -297,7 +296,7 @@ def _wrong_number(
 def _of_rows(
     name: str, rows: Callable[[], Iterator[PlacedRow]], empty: str, columns: Iterable[str] = ()
 ) -> Rows:
-    """A table whose rows name their columns themselves, beside those that are known already."""
+    """Create a table whose rows name their columns, in addition to `columns`."""
     sample = sample_of(rows)
     if not sample:
         raise DataError(empty, where=name)
@@ -312,7 +311,7 @@ def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow
 
 
 def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
-    """A label, a space and a text on each line; labels may be written as fastText does."""
+    """Read lines of a label, a space and a text; labels may have fastText's prefix."""
     for number, line in lines:
         label, _, text = line.strip().partition(" ")
         if not label:
@@ -355,7 +354,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
         raise DataError(what, where=where, fix=_ONE_A_LINE) from None
     except RecursionError:
         raise DataError("JSON that cannot be read: nested too deeply", where=where) from None
-    except ValueError:  # Python refuses to read more digits than a few thousand
+    except ValueError:  # Python's limit of digits in an integer
         raise DataError("JSON that cannot be read: a number is too long", where=where) from None
     if not isinstance(value, dict):
         raise DataError(
@@ -391,7 +390,7 @@ def _open_parquet(path: str, limit: int) -> Rows:
 
 
 def _rows_in_memory(table: Iterable[Any], name: str = NAME) -> Rows:
-    """Rows that Python has already; numbers of a data set's named labels become the names."""
+    """Open rows in memory; label numbers of a Hugging Face data set become label names."""
     features: Mapping[str, Any] = getattr(table, "features", None) or {}
     kinds = {column: getattr(kind, "feature", kind) for column, kind in features.items()}
     names = {column: kind.names for column, kind in kinds.items() if hasattr(kind, "names")}
@@ -416,7 +415,7 @@ def _rows_in_memory(table: Iterable[Any], name: str = NAME) -> Rows:
 
 
 def _label_called(number: Any, labels: Sequence[str]) -> Any:
-    """A label by its number; -1, and what else is the number of none, stands for "not known"."""
+    """Return a label's name by its number; None (unknown) for -1 and other numbers out of range."""
     if not isinstance(number, int):
         return number
     return labels[number] if 0 <= number < len(labels) else None

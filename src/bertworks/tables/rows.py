@@ -1,13 +1,13 @@
-"""Rows that know their place, from a file or from memory, and what can be asked of them.
+"""Rows with their places, from a file or from memory, and functions that read their values.
 
-Rows that Python already holds may have any of the forms in which people have them:
+Rows in memory may have any of these forms:
 
     a pandas, Arrow or polars table    its rows
     (texts, labels)                    a tuple of two sequences of equal length, X and y
     [(text, label), …]                 or (text, second text, label)
-    [{"text": …, "label": …}, …]       rows with names of their own
+    [{"text": …, "label": …}, …]       rows with column names
 
-None of these packages is imported: their tables are known by their methods.
+None of these packages is imported: their tables are recognised by their methods.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ..errors import DataError, brief, closest, some_of
 
 SAMPLE_ROWS = 1000
-"""How many rows are looked at to guess what a column is."""
+"""The number of rows that are inspected to detect the columns."""
 
 _SAMPLE_CHARACTERS = 1 << 24
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class PlacedRow(NamedTuple):
-    """A row and its place."""
+    """A row and its place (file and line, or row number)."""
 
     where: str
     values: dict[str, Any]
@@ -38,20 +38,20 @@ class PlacedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """A table's rows, read afresh at each iteration (standard input and iterators: once)."""
+    """A table's rows, read anew at each iteration (standard input and iterators: once)."""
 
-    name: str  # the table, for people
-    columns: tuple[str, ...]  # its columns; where a file names none, their numbers "1", "2", …
-    # whether the file's first line named them; None where there is no such question
+    name: str  # of the table, for messages
+    columns: tuple[str, ...]  # column names; if the file has none, the numbers "1", "2", …
+    # whether the first line is a header; None for formats without headers
     has_header: bool | None
-    sample: Sequence[Mapping[str, Any]]  # its first rows, for guessing what the columns are
-    read: Callable[[], Iterator[PlacedRow]]  # begins a new pass over the rows
+    sample: Sequence[Mapping[str, Any]]  # the first rows, for detecting columns
+    read: Callable[[], Iterator[PlacedRow]]  # starts a new pass over the rows
 
     def __iter__(self) -> Iterator[PlacedRow]:
         return self.read()
 
     def column(self, name: str) -> str:
-        """The column that a user calls `name`: by its name, or by its number counted from 1.
+        """Return the column that a user names: by its name, or by its number, counted from 1.
 
         Raises:
             DataError: there is no such column.
@@ -69,7 +69,7 @@ class Rows:
 
 
 def sample(items: Iterable[T], values: Callable[[T], Iterable[Any]]) -> list[T]:
-    """The first items of a pass: `SAMPLE_ROWS`, or fewer where their values are long."""
+    """Return the first `SAMPLE_ROWS + 1` items (one may be a header), fewer if values are long."""
     found: list[T] = []
     size = 0
     for item in islice(items, SAMPLE_ROWS + 1):
@@ -81,24 +81,24 @@ def sample(items: Iterable[T], values: Callable[[T], Iterable[Any]]) -> list[T]:
 
 
 def sample_of(rows: Callable[[], Iterator[PlacedRow]]) -> list[dict[str, Any]]:
-    """The first rows of a pass."""
+    """Return the first rows of a pass, at most `SAMPLE_ROWS`."""
     return [row.values for row in sample(rows(), lambda row: row.values.values())][:SAMPLE_ROWS]
 
 
 def listing(columns: Sequence[str]) -> str:
-    """A phrase that lists a table's columns, a dozen at most."""
+    """Return a phrase that lists a table's columns, at most a dozen."""
     return f"its columns are {some_of(columns)}"
 
 
 def value_of(row: Row, column: str, where: str | None) -> Any:
-    """A row's value in a column, or a DataError."""
+    """Return a row's value in a column; raise a DataError if there is no such column."""
     if column not in row:
         raise DataError(f"the row has no column {column!r}; {listing(list(row))}", where=where)
     return row[column]
 
 
 def text_of(row: Row, column: str, where: str | None) -> str:
-    """A row's text in a column, or a DataError."""
+    """Return a row's text in a column; raise a DataError if there is none."""
     value = value_of(row, column, where)
     if not isinstance(value, str):
         found = "nothing" if value is None else f"{brief(value)}, which is not a text"
@@ -107,10 +107,8 @@ def text_of(row: Row, column: str, where: str | None) -> str:
 
 
 def unpacked(value: Any, kind: type[list[Any]] | type[dict[Any, Any]], parts: type = str) -> Any:
-    """A list of texts (or other parts), or a mapping, from the JSON that `predict` writes in TSV.
-
-    Whatever is something else stays as it is.
-    """
+    """Parse a list of texts (or other parts), or a mapping, from the JSON that `predict` writes in
+    TSV; any other value is returned unchanged."""
     if not isinstance(value, str) or value[:1] not in ("[", "{"):
         return value
     try:
@@ -122,7 +120,10 @@ def unpacked(value: Any, kind: type[list[Any]] | type[dict[Any, Any]], parts: ty
 
 
 class Replay(Generic[T]):
-    """What can be read once, opened: what is looked at before `close` is kept for one more pass."""
+    """An iterator that can be inspected repeatedly before one full pass.
+
+    Items that are read before `close` are kept, for the pass that follows it.
+    """
 
     def __init__(self, items: Iterator[T], name: str) -> None:
         self._items, self._name = items, name
@@ -130,7 +131,7 @@ class Replay(Generic[T]):
         self._passes_left: int | None = None
 
     def close(self) -> None:
-        """From now on nothing is kept, and there is one pass left."""
+        """Stop keeping items; one pass is left."""
         self._passes_left = 1
 
     def __iter__(self) -> Iterator[T]:
@@ -146,11 +147,11 @@ class Replay(Generic[T]):
 
 
 NAME = "the rows given"
-"""What rows in memory are called in errors."""
+"""The name of rows in memory, in errors."""
 
 
 def unframed(table: Any) -> Any:
-    """The rows of a pandas, Arrow or polars table, as mappings; anything else as it is.
+    """Return the rows of a pandas, Arrow or polars table as mappings; anything else unchanged.
 
     Raises:
         DataError: two columns have the same name, or names have several levels.
@@ -169,7 +170,7 @@ def unframed(table: Any) -> Any:
 
 
 def check_distinct(names: Sequence[str], where: str) -> None:
-    """See that no two columns have the same name, or raise a DataError."""
+    """Raise a DataError if two columns have the same name."""
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         what = f"{count} columns are called {brief(name)}"
@@ -177,10 +178,10 @@ def check_distinct(names: Sequence[str], where: str) -> None:
 
 
 def paired(table: Any) -> Any:
-    """The rows of a tuple `(X, y)` as pairs; anything else as it is.
+    """Return the rows of a tuple `(X, y)` as pairs; any other table unchanged.
 
     Raises:
-        DataError: X and y are not of the same length; or there is nothing to read rows from.
+        DataError: X and y differ in length; or the table is not iterable.
     """
     if not isinstance(table, Iterable):
         raise DataError(f"expected a table, got {type(table).__name__}")
@@ -193,12 +194,15 @@ def paired(table: Any) -> Any:
 
 
 def row_of(item: Any, where: str) -> dict[str, Any]:
-    """A row as a mapping of plain Python values.
+    """Convert a row to a mapping of plain Python values.
 
     Args:
-        item: a mapping, `(text, label)`, `(text, second text, label)`, or `(X, y)` with the pair of
-            texts, the words or the mapping that the label belongs to. A list of labels beside a
-            list of words are its tags. Anything else is a DataError.
+        item: a mapping, `(text, label)`, `(text, second text, label)`, or `(X, y)`, where X is a
+            pair of texts, a list of words, or a mapping. If X is a list of words and y a list, y
+            holds the tags of the words.
+
+    Raises:
+        DataError: the item has another form.
     """
     if isinstance(item, Mapping):
         return {name: _plain(value) for name, value in item.items()}
@@ -228,13 +232,13 @@ def _is_column(value: Any) -> bool:
 
 
 def _values(column: Any) -> list[Any]:
-    """The values of a list, a numpy array, or a column of pandas, Arrow or polars."""
+    """Return the values of a list, a numpy array, or a column of pandas, Arrow or polars."""
     found = unframed(column)
     return found.tolist() if hasattr(found, "tolist") else list(found)
 
 
 def _plain(value: Any) -> Any:
-    """A value without numpy's types, which a cell of pandas may hold: lists, and plain numbers."""
+    """Convert numpy's types, which a cell of pandas may hold, to lists and plain numbers."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""The columns that a task reads: its roles, what tables call them, and how they are found.
+"""The columns that a task reads: their roles, their usual names, and how they are found.
 
-A user names a role's column as `ROLE_column=NAME`, by its name or its number. A role that is not
-named is looked for by the names that public data sets use, then by what the columns hold. Whatever
-is ambiguous is an error that lists the columns.
+A user names a role's column as `ROLE_column=NAME`, by its name or its number. Otherwise the column
+is searched by the names that public data sets use, then by the content of the columns. If the
+result is ambiguous, an error lists the columns.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ TEXT_NAMES = ("text", "sentence", "content", "review", "document")
 LABEL_NAMES = ("label", "labels", "quality", "gold_label", "class", "category", "target")
 QUERY_NAMES = ("query", "anchor", "question")
 PREDICTION = "prediction"
-"""The column beside a row that a model has answered; in TSV, `prediction.label` and the like."""
+"""The column with a model's prediction for a row; in TSV, `prediction.label` and the like."""
 KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
 _LABEL = re.compile(r"[\w:./+-]+")
-# A few short words, and a unit or a language in brackets behind them.
+# A few short words, possibly followed by a unit or a language in brackets.
 _NAME_LIKE = re.compile(
     r"#?[^\W\d][\w.#-]{0,24}( [\w.#-]{1,12}){0,2}( ?(\([^()]{1,12}\)|\[[^\[\]]{1,12}\]))?"
 )
 
 
 class Columns(Settings):
-    """The columns a task reads."""
+    """The columns that a task on texts reads."""
 
     text: str  # the text, or the first of a pair
-    pair: str | None = None  # the second of a pair; none where rows are single texts
-    label: str | None = None  # what is to be learned; none where it is unknown
+    pair: str | None = None  # the second of a pair; None if rows are single texts
+    label: str | None = None  # the target; None if it is unknown
 
 
 def find_columns(
@@ -66,15 +66,16 @@ def find_columns(
     label: str | None = None,
     labelled: bool = True,
 ) -> Columns:
-    """Settle which columns hold the text, the second text and the label.
+    """Find the columns of the text, the second text and the label.
 
     Args:
-        text: the text's column, by name or by number (counted from 1); guessed if left out.
-        pair: the second text's column; guessed only where `text` is guessed too.
-        label: the label's column; guessed if left out.
+        text: the text's column, by name or by number (counted from 1); detected if omitted.
+        pair: the second text's column; detected only if `text` is detected too.
+        label: the label's column; detected if omitted.
+        labelled: whether a column of labels is required.
 
     Raises:
-        DataError: a named column is not there, or a column cannot be guessed.
+        DataError: a named column does not exist, or a column cannot be detected.
     """
     given_label = None if label is None else rows.column(label)
     if text is not None:
@@ -90,9 +91,9 @@ def find_columns(
 
 
 def not_found(rows: Rows, role: str, fix: str) -> DataError:
-    """The error of a table in which a role's column is not found.
+    """Return the error for a table in which a role's column is not found.
 
-    Of one column alone it says what it holds: it may be read as the wrong format.
+    If the table has only one column, the error shows its content: the format may be wrong.
     """
     seen = listing(rows.columns)
     if len(rows.columns) == 1 and rows.sample:
@@ -107,9 +108,9 @@ def looks_like_header(
 ) -> bool:
     """Whether a table's first line names its columns.
 
-    It does if a column that is named or known is in it, or if the column that looks
-    like the label's holds something there that it never holds again. What is named by its number
-    is no name.
+    It does if it contains a name that the user gave or that is well known; or if, in the column
+    that looks like the label's, its value occurs in no other line, while all other values repeat.
+    Numbers in `named` are ignored.
     """
     names = {name for name in named if not name.isdecimal()}
     for at, name in enumerate(first):
@@ -131,9 +132,9 @@ def looks_like_header(
 
 
 def may_be_header(first: Sequence[str], sample: Sequence[Sequence[str]]) -> bool:
-    """Whether a first line that is taken for data could still name the columns.
+    """Whether a first line that was classified as data could still be a header.
 
-    It could if all its fields are like names, and the values below in some column are not.
+    It could if all its fields look like names, and most values below in some column do not.
     """
     if not all(_NAME_LIKE.fullmatch(name.strip()) for name in first):
         return False
@@ -149,9 +150,10 @@ def may_be_header(first: Sequence[str], sample: Sequence[Sequence[str]]) -> bool
 def check_parted(
     path: str, sample: Sequence[Sequence[str]], named: Sequence[str], format: str
 ) -> None:
-    """See that a table of one column is not one of several, parted by something else.
+    """Check that a table of one column is not a table of several with another separator.
 
-    Nor may its lines end as they did before Unix. Else it is a DataError.
+    Raises:
+        DataError: it is; or its lines end only with carriage returns.
     """
     first, *rest = sample
     if not rest and any("\r" in field for field in first):
@@ -174,7 +176,7 @@ def check_parted(
 
 
 def _read_as(sign: str, format: str) -> str:
-    """What to do with fields that are separated by a sign that the format has not."""
+    """Return advice for fields that are separated by another sign than the format's."""
     other = {",": "csv", "\t": "tsv"}.get(sign)
     if other is not None:
         return f'--format {other} (format="{other}") reads them.'
@@ -207,7 +209,7 @@ def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
 
 
 def are_labelled_texts(texts: Sequence[str]) -> bool:
-    """Whether each text begins with a label: a first word that is one of a few."""
+    """Whether each text begins with a label: few different first words occur."""
     words = [text.split(" ", 1) for text in texts if text.strip()]
     if len(words) < 10 or any(len(parts) < 2 for parts in words):
         return False
@@ -237,7 +239,7 @@ def _guess_label(rows: Rows, taken: Sequence[str | None]) -> str | None:
 
 
 def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
-    """The one column of long values that seldom repeat; none if there are more or none."""
+    """Return the column of long values that seldom repeat; None if there is not exactly one."""
     found = []
     for column in columns:
         values = [str(row.get(column, "")) for row in sample]
@@ -248,7 +250,7 @@ def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]
 
 
 def _label_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
-    """The one column of a few values that repeat; of several such, the one of small integers."""
+    """Return the only column of few values that repeat, or of several such, of small integers."""
     found, of_integers = [], []
     for column in columns:
         values = [str(row.get(column, "")).strip() for row in sample]
@@ -263,7 +265,7 @@ def _label_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]
 
 
 Column = str | tuple[str, ...] | None
-"""A role's column; several, where a role has them; None where a table has none."""
+"""A role's column; several for a role with `many`; None if the table has none."""
 
 RoleColumns = dict[str, Column]
 """The column of each role."""
@@ -297,24 +299,24 @@ class Role:
 
     @property
     def option(self) -> str:
-        """The setting by which a user names the column."""
+        """The option with which a user names the column."""
         return f"{self.name.removesuffix('s')}_columns" if self.many else f"{self.name}_column"
 
     @property
     def shown(self) -> str:
-        """The role for people."""
+        """The role's name in messages."""
         return self.title or self.name
 
     def lacking(self, rows: Rows) -> DataError:
-        """The error of a table in which the role's column is not found."""
+        """Return the error for a table in which the role's column is not found."""
         values = "NAME,NAME,…" if self.many else "NAME"
         return not_found(rows, self.shown, f"Name it with {self.option}={values}{self.fix}.")
 
     def find(self, rows: Rows, named: str | tuple[str, ...] | None, found: RoleColumns) -> Column:
-        """The role's column in a table; None if it has none.
+        """Return the role's column in a table; None if it has none.
 
         Raises:
-            DataError: a column that is named is not there.
+            DataError: a named column does not exist.
         """
         if named is not None and not self.many:
             assert isinstance(named, str), "one column"
@@ -342,15 +344,15 @@ class Schema:
     def find(
         self, rows: Rows, named: Mapping[str, Any] | None = None, *, labelled: bool
     ) -> RoleColumns:
-        """The columns of a table.
+        """Find the columns of a table.
 
         Args:
             rows: the table.
-            named: what a user, or the task so far, calls the columns of some roles.
-            labelled: whether the columns of targets must be there.
+            named: columns of some roles that are already known, by role.
+            labelled: whether the columns of targets are required.
 
         Raises:
-            DataError: a column that is named is not there; or one is needed and cannot be found.
+            DataError: a named column does not exist, or a required one cannot be found.
         """
         found: RoleColumns = {}
         for role in self.roles:
@@ -361,7 +363,7 @@ class Schema:
         return found
 
     def is_met(self, rows: Rows, columns: RoleColumns, *, labelled: bool) -> bool:
-        """Whether a table has the columns that are needed."""
+        """Whether a table has the required columns."""
         return all(
             bool(columns[role.name]) and set(names_of(columns[role.name])) <= set(rows.columns)
             for role in self.roles
@@ -369,12 +371,12 @@ class Schema:
         )
 
     def text(self, columns: RoleColumns) -> str:
-        """Which column holds what, for people."""
+        """Return the columns by role, for messages and reports."""
         names = {role.shown: names_of(columns[role.name]) for role in self.roles}
         return ", ".join(f"{role} = {', '.join(map(repr, of))}" for role, of in names.items() if of)
 
     def options(self, name: str, base: type[SettingsT]) -> type[SettingsT]:
-        """A class of settings: those of `base`, and one for the column of each role."""
+        """Create a settings class: the fields of `base`, and one for the column of each role."""
         fields: dict[str, Any] = {}
         for role in self.roles:
             meaning = f"column of the {role.shown}, by name or number; detected if omitted"
@@ -388,7 +390,7 @@ class Schema:
 
 
 def names_of(column: Column) -> tuple[str, ...]:
-    """The names of a role's columns."""
+    """Return the names of a role's columns as a tuple."""
     if column is None:
         return ()
     return (column,) if isinstance(column, str) else column

@@ -1,4 +1,4 @@
-"""Texts to be run through a model, one a row: lines of a file, a table's column, or a list."""
+"""Texts as input of a model, one per row: lines of a file, a table's column, or a list."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _NOTHING = object()
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts, read afresh at each iteration (standard input and iterators: once)."""
+    """Texts, read anew at each iteration (standard input and iterators: once)."""
 
-    rows: Rows  # where they are read from
-    column: str  # in which column
+    rows: Rows  # the table that they are read from
+    column: str  # the column of the texts
     again: bool  # whether they can be read more than once
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Each text's place, and the text."""
+        """Yield each text's place, and the text."""
         for row in self.rows:
             yield row.where, text_of(row.values, self.column, row.where)
 
     def filled(self) -> Texts:
-        """The same texts but for those that are blank, in which nobody looks for anything."""
+        """Return the texts without blank ones, which are useless in a search."""
 
         def rows() -> Iterator[PlacedRow]:
             for row in self.rows:
@@ -53,14 +53,14 @@ def read_texts(
     """Open texts; they are read when they are iterated over.
 
     Args:
-        data: a `.txt` file, each line a text, an empty one too; a table as `read_rows` takes it;
-            texts or rows that are in memory; or what this has opened before.
-        column: the texts' column in a table, by name or number; found out if left out.
-        called: what texts in memory are called in errors, before their number.
+        data: a `.txt` file, in which each line is a text, even an empty line; a table that
+            `read_rows` accepts; texts or rows in memory; or `Texts`, returned unchanged.
+        column: the texts' column in a table, by name or number; detected if omitted.
+        called: the name of texts in memory, in errors; their number follows it.
 
     Raises:
-        DataError: there is no such file or column; or it is not plain which column is meant.
-        SettingsError: an option is unknown or impossible.
+        DataError: there is no such file or column, or the column cannot be detected.
+        SettingsError: an option is unknown or invalid.
     """
     said = TableOptions.parse(options)
     if isinstance(data, Texts):
@@ -88,10 +88,10 @@ def read_texts(
 
 
 def as_texts(given: Any) -> Any:
-    """What is given where texts are taken: one text or row as a list, a pandas table as its rows.
+    """Return a user's texts as an iterable: one text or row as a list, a data frame as its rows.
 
     Raises:
-        DataError: it is a path, or no text at all.
+        DataError: the argument is a path, or not iterable.
     """
     if isinstance(given, os.PathLike):
         raise DataError(
@@ -103,7 +103,7 @@ def as_texts(given: Any) -> Any:
 
 
 def not_empty(items: Iterable[Any]) -> Iterable[Any] | None:
-    """The items, to be read as often as before; None if there are none."""
+    """Return the items, none of them consumed; None if there are none."""
     first = next(iter(items), _NOTHING)
     if first is _NOTHING:
         return None
@@ -111,7 +111,7 @@ def not_empty(items: Iterable[Any]) -> Iterable[Any] | None:
 
 
 def warn_of_file(text: Any) -> None:
-    """Say how to read a file, if the text is the name of one."""
+    """Warn if the text is the name of a file, and name the option that reads files."""
     if isinstance(text, str) and os.path.isfile(text):
         what = f"{text!r} is read as a text; to read the file of that name, give it as data"
         warnings.warn(f"{what} (--data)", BertworksWarning, stacklevel=3)
@@ -125,7 +125,7 @@ def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
 
 
 def _check_no_table(where: str, column: str | None, header: bool | None) -> None:
-    """See that nothing is said of lines of text that is of tables alone."""
+    """Raise a DataError if options of tables are given for lines of text."""
     if column is not None:
         raise DataError("lines of text have no columns", where=where, fix="Leave the column out.")
     if header:

@@ -1,4 +1,4 @@
-"""What encoders are trained for: one protocol for all tasks, the package's and users'."""
+"""The tasks that encoders are trained for: one protocol for the package's and for users' tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PUBLISHED = (
     *("answering", "tagging", "choice", "classification", "regression"),
     *("pretraining", "replaced-tokens"),
 )
-"""Tasks that other tools train, in the order in which a checkpoint is tried for their heads."""
+"""Tasks that other tools train, in the order in which a checkpoint is searched for their heads."""
 
 _REGISTERED: dict[str, type[Task[Any]]] = {}
 
@@ -38,16 +38,16 @@ LABELLED = (
     *("classification", "regression", "tagging", "answering", "choice", "retrieval"),
     "translation",
 )
-"""The package's tasks that are learned from labelled rows."""
+"""The package's tasks that are trained on labelled rows."""
 
 
 def task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
-    """The class of a task.
+    """Return the class of a task.
 
     Args:
-        task: its name, as the command line and saved models have it; or a user's: its class, or
-            `path/to/file.py:Class`, whose file is run as Python code. A user's task is known by
-            its name from then on, until the process ends.
+        task: the name, as on the command line and in saved models; for a user's task, the class, or
+            `path/to/file.py:Class`, whose file is run as Python code. A user's task is registered
+            under its name until the process ends.
 
     Raises:
         BertworksError: there is no such task, or the file does not define it.
@@ -67,10 +67,10 @@ def task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
 
 
 def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]]:
-    """The class of a task that can be fine-tuned.
+    """Return the class of a task that can be fine-tuned.
 
     Raises:
-        SettingsError: there is no such task, or it is not learned from labelled rows.
+        SettingsError: there is no such task, or it is not trained on labelled rows.
     """
     from .labelled import LabelledTask
 
@@ -84,14 +84,14 @@ def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]
 
 
 def published_task(of: Published) -> Task[Any] | None:
-    """The task that another tool's checkpoint was trained for; None of a bare encoder."""
+    """Return the task that another tool's checkpoint was trained for; None for a bare encoder."""
     return next(
         (task for name in _PUBLISHED if (task := task_class(name).published(of)) is not None), None
     )
 
 
 def is_registered(name: str) -> bool:
-    """Whether a task of this name is the package's, or a user's that this process knows."""
+    """Whether the package has a task of this name, or this process has registered a user's."""
     return name in _TASKS or name in _REGISTERED
 
 
@@ -101,7 +101,7 @@ def is_user_task(task: Task[Any] | None) -> bool:
 
 
 def _register(found: Any) -> type[Task[Any]]:
-    """Make a user's task known by its name."""
+    """Check a class, and register it under its name if it is a user's task."""
     from .task import Task
 
     if not isinstance(found, type) or not issubclass(found, Task):
@@ -117,7 +117,7 @@ def _register(found: Any) -> type[Task[Any]]:
 
 
 def _from_file(file: str, attribute: str) -> Any:
-    """A class that a user's file defines."""
+    """Run a user's Python file and return one of its classes."""
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
         raise SettingsError("no such Python file", where=file, fix="Give path/to/file.py:Class.")
@@ -127,7 +127,7 @@ def _from_file(file: str, attribute: str) -> Any:
         assert spec is not None, "its name ends in .py"
         assert spec.loader is not None, "its name ends in .py"
         module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module  # dataclasses look their module up
+        sys.modules[module_name] = module  # dataclasses look up their module
         try:
             spec.loader.exec_module(module)
         except Exception as error:

@@ -1,7 +1,7 @@
-"""What an evaluation saw: metrics, and where a model errs, how confident it is, and on which rows.
+"""The results of an evaluation: metrics, confusions, calibration, and the worst mistakes.
 
-All of it is what JSON can hold, and small whatever the number of rows, so that it is kept with a
-run and its report can be made again without the model. The counters take rows in any order.
+All results can be stored as JSON, and their size does not grow with the number of rows: they are
+saved with a run, and its report can be rebuilt without the model. Rows may be added in any order.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class _Part(BaseModel):
 
 
 class Confusion(_Part):
-    """How often each label was predicted for each."""
+    """How often each label was predicted for each gold label."""
 
-    counted: str  # what is counted, such as "rows"
+    counted: str  # the unit of the counts, such as "rows"
     labels: tuple[str, ...]  # the names, in the task's order
-    # gold label, predicted label (numbers of `labels`) and count, where it is not 0
+    # gold label, predicted label (both as indices of `labels`) and count, which is never 0
     cells: tuple[tuple[int, int, int], ...]
 
     @model_validator(mode="after")
@@ -47,14 +47,14 @@ class Confusion(_Part):
     def of(
         cls, counted: str, labels: Sequence[str], gold: np.ndarray, predicted: np.ndarray
     ) -> Self:
-        """The confusions of `[n]` gold and predicted numbers of labels."""
+        """Count confusions; `gold` and `predicted` are `[n]` label indices."""
         pairs, counts = np.unique(np.stack([gold, predicted]), axis=1, return_counts=True)
         cells = np.concatenate([pairs, counts[None]]).T.tolist()
         return cls(counted=counted, labels=tuple(labels), cells=cells)
 
 
 class Scores(_Part):
-    """How good a model is at one label, type, or kind of row, and how many there are of it."""
+    """The metrics of one label, type, or group of rows, and its count."""
 
     name: str
     count: int
@@ -62,11 +62,11 @@ class Scores(_Part):
 
 
 class ScoreTable(_Part):
-    """Scores side by side."""
+    """A table of scores, one line per group."""
 
-    by: str  # what the rows are grouped by, such as "label"
-    counted: str  # what their counts are of, such as "rows"
-    rows: tuple[Scores, ...]  # the scores
+    by: str  # what the lines are grouped by, such as "label"
+    counted: str  # the unit of the counts, such as "rows"
+    rows: tuple[Scores, ...]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -78,7 +78,7 @@ class ScoreTable(_Part):
     def of_rates(
         cls, by: str, counted: str, rates: Mapping[str, tuple[float, float, float, int]]
     ) -> Self:
-        """A table of precision, recall, F1 and how many there are, by name."""
+        """Build a table from (precision, recall, F1, count) by name."""
         rows = tuple(
             Scores(name=name, count=count, metrics={"precision": p, "recall": r, "f1": f1})
             for name, (p, r, f1, count) in rates.items()
@@ -87,7 +87,7 @@ class ScoreTable(_Part):
 
 
 class CalibrationBin(_Part):
-    """Answers given with a probability over `low` and up to `high`."""
+    """Predictions whose probability is above `low` and at most `high`."""
 
     low: float
     high: float
@@ -99,13 +99,13 @@ class CalibrationBin(_Part):
 class Calibration(_Part):
     """Whether predictions made with 80 % confidence are correct 80 % of the time."""
 
-    counted: str  # what is counted, such as "rows"
-    # the mean distance between confidence and accuracy, over the bins by their counts: the expected
-    # calibration error (Guo et al. 2017, equation 3)
+    counted: str  # the unit of the counts, such as "rows"
+    # the expected calibration error (Guo et al. 2017, equation 3): the mean distance between
+    # confidence and accuracy over the bins, weighted by their counts
     expected_error: float
-    confidence: float  # the mean probability of what is predicted
-    accuracy: float  # the share of it that is right
-    # of equal width, from 0 to 1; those that nothing fell into are left out
+    confidence: float  # the mean probability of the predictions
+    accuracy: float  # the share of correct predictions
+    # of equal width, from 0 to 1; empty bins are omitted
     bins: tuple[CalibrationBin, ...]
 
     def __str__(self) -> str:
@@ -118,30 +118,30 @@ class Calibration(_Part):
 class Mistake(_Part):
     """A row that was predicted wrongly."""
 
-    row: int  # its number, from 1
-    # its place: file and line, or row of a file; None where only the number is known
+    row: int  # the row's number, from 1
+    # file and line, or row of a file; None if only the number is known
     where: str | None = None
-    text: str  # what was read, cut to about `EXCERPT` characters
+    text: str  # an excerpt of the row's text, of about `EXCERPT` characters
     truth: str  # the gold label
-    told: str  # what was predicted instead
-    # with which it was predicted; None for numbers, and where it is not known
+    told: str  # the prediction
+    # of the prediction; None for numbers, and where it is unknown
     probability: float | None = None
-    error: float | None = None  # how far off a number was predicted
-    # of a ranking, by how much a wrong text is nearer than the right one, in cosines
+    error: float | None = None  # absolute error of a predicted number
+    # in a ranking: the cosine of the best wrong text minus that of the right one
     margin: float | None = None
-    # the part of it that the mistake is about: characters `[start, end)`
+    # the characters `[start, end)` of `text` that were mispredicted; None for the whole text
     mark: tuple[int, int] | None = None
 
 
 class Breakdown(_Part):
-    """What an evaluation saw; each part where the task has it.
+    """The details of an evaluation; parts that the task does not have are empty.
 
     Attributes:
-        confusion: which label was predicted for which.
-        tables: scores of labels, of types, or of kinds of rows.
-        calibration: how sure, and how right.
-        values: gold and predicted numbers, `MOST_POINTS` of them at most.
-        mistakes: the most confident ones (of numbers and rankings, the largest), the worst first.
+        confusion: how often each label was predicted for each gold label.
+        tables: scores by label, by type, or by group of rows.
+        calibration: confidence compared with accuracy.
+        values: pairs of gold and predicted numbers, at most `MOST_POINTS`.
+        mistakes: the worst first: the most confident ones, or the largest (numbers, rankings).
     """
 
     confusion: Confusion | None = None
@@ -152,10 +152,10 @@ class Breakdown(_Part):
 
     @classmethod
     def parse(cls, tree: Any, *, where: str) -> Self:
-        """A breakdown as it was written.
+        """Load a breakdown that was saved as JSON.
 
         Raises:
-            DataError: it is none, or another version's.
+            DataError: the tree is not a breakdown, or was saved by another version.
         """
         try:
             return cls.model_validate(tree)
@@ -170,10 +170,11 @@ class Breakdown(_Part):
 
 
 def excerpt(text: str, start: int = 0, end: int = 0) -> tuple[str, tuple[int, int] | None]:
-    """A text cut to `EXCERPT` characters around `[start, end)`, and where these are in it.
+    """Shorten a text to `EXCERPT` characters around `[start, end)`.
 
     Returns:
-        The text, with `…` where it is cut, and the place; None if there is none (`start == end`).
+        The excerpt, with `…` where text is omitted, and the position of `[start, end)` in it; None
+        if `start == end`.
     """
     first = max(0, min(start - (EXCERPT - (end - start)) // 2, len(text) - EXCERPT))
     if end - start > EXCERPT:
@@ -186,45 +187,45 @@ def excerpt(text: str, start: int = 0, end: int = 0) -> tuple[str, tuple[int, in
 
 
 BINS = 15
-"""Of a calibration; as many as Guo et al. 2017, §4."""
+"""Bins of a calibration, as in Guo et al. 2017, §4."""
 
 MOST_MISTAKES = 25
 MOST_GROUPS = 12
 
 
 class Tally:
-    """What is gathered batch by batch, and adds up over processes that share the batches.
+    """State that is collected batch by batch and summed over processes that share the batches.
 
     Attributes:
-        gathered: the names of the attributes that hold it: numbers, arrays, lists, tallies, and
-            dictionaries of these.
+        gathered: the names of the attributes that hold the state: numbers, arrays, lists, tallies,
+            and dictionaries of these.
     """
 
     gathered: ClassVar[tuple[str, ...]] = ()
 
     def notes(self) -> dict[str, Any]:
-        """What was gathered, in types that can be sent to another process."""
+        """Return the state in types that can be sent to another process."""
         return {name: _plain(getattr(self, name)) for name in self.gathered}
 
     def take_in(self, notes: Mapping[str, Any]) -> None:
-        """Add what another of the same kind has gathered."""
+        """Add the state of another tally of the same class."""
         for name, other in notes.items():
             setattr(self, name, _sum(getattr(self, name), other))
 
 
 class Measure(Tally, ABC):
-    """What is measured over all rows, and what people should know of it."""
+    """Metrics over all rows, with remarks and a breakdown for the report."""
 
     @abstractmethod
     def result(self) -> dict[str, float]:
-        """The metrics by name, over everything added."""
+        """Return the metrics by name, over everything added."""
 
     def remarks(self) -> list[str]:
-        """What people should know beside the metrics, such as that one class is never predicted."""
+        """Return warnings for the user, such as that every row gets the same prediction."""
         return []
 
     def breakdown(self) -> Breakdown:
-        """What the metrics are made of: confusions, calibration, mistakes; empty if not kept."""
+        """Return confusions, calibration and mistakes; empty if they are not collected."""
         return Breakdown()
 
 
@@ -244,7 +245,7 @@ def _sum(mine: Any, other: Any) -> Any:
 
 
 class CalibrationCounter(Tally):
-    """Counts how often what is predicted with which probability is right."""
+    """Counts how often predictions are correct, by their probability."""
 
     gathered = ("_count", "_right", "_sure")
 
@@ -254,11 +255,11 @@ class CalibrationCounter(Tally):
         self._sure = np.zeros(BINS)
 
     def add(self, probabilities: np.ndarray, right: np.ndarray) -> None:
-        """Take note of answers; those of a network that computes no numbers any more are left out.
+        """Count predictions; those whose probability is not finite are ignored.
 
         Args:
-            probabilities: `[n]` of what was predicted.
-            right: `[n]` whether that was right.
+            probabilities: `[n]` probabilities of the predictions.
+            right: `[n]` whether each prediction is correct.
         """
         finite = np.isfinite(probabilities)
         probabilities, right = probabilities[finite], right[finite]
@@ -269,7 +270,7 @@ class CalibrationCounter(Tally):
         self._sure += np.bincount(bins, probabilities, BINS)
 
     def result(self, counted: str) -> Calibration | None:
-        """The calibration; None of nothing."""
+        """Return the calibration; None if nothing was added."""
         total = int(self._count.sum())
         if not total:
             return None
@@ -293,7 +294,7 @@ class CalibrationCounter(Tally):
 
 
 class Placed(Protocol):
-    """What knows its number, from 0, and its place."""
+    """An object with a row's number, from 0, and its place (file and line)."""
 
     @property
     def index(self) -> int: ...
@@ -304,19 +305,19 @@ class Placed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row's number, from 0, and its place."""
+    """A row's number, from 0, and its place (file and line)."""
 
     index: int
     where: str = ""
 
 
 class Worst(Tally):
-    """Keeps the worst mistakes, one of a row at most."""
+    """Keeps the worst mistakes, at most one per row."""
 
     gathered = ("_heap",)
 
     def __init__(self) -> None:
-        # A row has one mistake at most, so that two entries never tie before their last part.
+        # At most one mistake per row: (size, -row) is unique, so `Mistake`s are never compared.
         self._heap: list[tuple[float, int, Mistake]] = []
 
     def add(
@@ -331,14 +332,15 @@ class Worst(Tally):
         before: str = "",
         unit: Literal["probability", "error", "margin"] | None = "probability",
     ) -> None:
-        """Take note of a mistake.
+        """Add a mistake; it is kept if it is among the worst.
 
         Args:
-            mark: the characters `[start, end)` of the text that it is about, if not all.
-            before: what is shown in front of the text, however much of that is cut.
-            unit: what `size` is, see `Mistake`; None if it is for the order alone.
+            size: how bad the mistake is: the larger, the worse.
+            mark: the characters `[start, end)` of the text that were mispredicted, if not all.
+            before: shown in full in front of the excerpt of the text.
+            unit: the field of `Mistake` that `size` is stored in; None to use it only for sorting.
         """
-        key = (size, -row.index)  # of equals, the first rows
+        key = (size, -row.index)  # of equally bad mistakes, the first rows are kept
         if len(self._heap) == MOST_MISTAKES and key <= self._heap[0][:2]:
             return
         cut, place = excerpt(text, *mark)
@@ -360,7 +362,7 @@ class Worst(Tally):
         self._heap = sorted([*self._heap, *notes["_heap"]])[-MOST_MISTAKES:]
 
     def result(self) -> tuple[Mistake, ...]:
-        """The mistakes, the worst first."""
+        """Return the mistakes, the worst first."""
         return tuple(mistake for *_, mistake in sorted(self._heap, reverse=True))
 
 
@@ -371,13 +373,15 @@ def means_by(
     metrics: Mapping[str, Sequence[float]],
     order: Sequence[str] | None = None,
 ) -> ScoreTable:
-    """The means of rows' metrics by kinds of rows.
+    """Return the mean of each metric for each kind of row.
 
     Args:
-        by: what the kinds are.
-        counted: what the rows are.
-        kinds: of each row.
-        order: of the kinds; else the commonest come first, and the rare ones are "others".
+        by: the name of the grouping, such as "label".
+        counted: the unit of the counts, such as "rows".
+        kinds: the kind of each row.
+        metrics: by name, the value of each row.
+        order: the kinds in order; if omitted, the `MOST_GROUPS` most frequent, most frequent first.
+            Rows of any other kind are "others".
     """
     counts = Counter(kinds)
     names = list(order or (kind for kind, _ in counts.most_common(MOST_GROUPS)))
@@ -401,10 +405,10 @@ class Evaluation:
     """The outcome of an evaluation.
 
     Attributes:
-        metrics: by name.
-        rows: how many examples were measured.
-        remarks: what people should know beside the metrics.
-        breakdown: what the metrics are made of.
+        metrics: the metrics by name.
+        rows: the number of evaluated examples.
+        remarks: warnings for the user, in addition to the metrics.
+        breakdown: confusions, calibration, mistakes.
     """
 
     metrics: dict[str, float]
@@ -414,7 +418,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, measure: Measure, rows: int) -> Self:
-        """What was measured over so many rows."""
+        """Return the results of a measure over `rows` rows."""
         return cls(measure.result(), rows, measure.remarks(), measure.breakdown())
 
     def __repr__(self) -> str:
@@ -424,7 +428,7 @@ class Evaluation:
         return html_facts(f"Evaluation of {self.rows:,} rows", self.metrics, self.remarks)
 
     def to_json(self, data: str) -> str:
-        """The evaluation as JSON; `data` names the table. What is not finite is null."""
+        """Return the evaluation as JSON; `data` names the table. Non-finite numbers become null."""
         tree = {
             "data": printable(data),
             **{field.name: getattr(self, field.name) for field in fields(self)},

@@ -1,4 +1,4 @@
-"""Multiple choice: which of several endings, or answers, belongs to a prompt.
+"""Multiple choice: which of several endings or answers fits a prompt.
 
     [CLS] prompt [SEP] choice [SEP] ─► encoder ─► pooler on [CLS] ─► dropout ─► w ─► one score
                                                        softmax over the choices of a prompt ◄─┘
@@ -39,7 +39,7 @@ CHOICE_PREFIXES = ("ending", "choice", "option", "answer")
 
 
 def _numbered(rows: Rows, found: RoleColumns) -> Column:  # noqa: ARG001
-    """The columns that are called choice1, choice2 and the like, in the order of their numbers."""
+    """The columns named choice1, choice2 and the like, in the order of their numbers."""
     for prefix in CHOICE_PREFIXES:
         numbers = {name: name.removeprefix(prefix).lstrip("_") for name in rows.columns}
         matching = [
@@ -58,10 +58,10 @@ SCHEMA = Schema(
 
 
 def choices_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
-    """A row's choices.
+    """Return a row's choices.
 
     Raises:
-        DataError: there are none, or one is no text.
+        DataError: there are none, or one is not a text.
     """
     if len(columns) > 1:
         return [text_of(row, name, where) for name in columns]
@@ -74,15 +74,18 @@ def choices_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
 
 
 def first_number(rows: Rows, label: str, choices: Sequence[str]) -> int:
-    """What a table's numbers count from: 0 if one is 0, 1 if one is too high to count from 0.
+    """Return whether a table numbers its choices from 0 or from 1.
+
+    The first label that decides counts: 0 means from 0; a number too high for counting from 0
+    means from 1. If all labels are letters, the result is 0.
 
     Raises:
-        DataError: no number decides; or a row has no label, or no choices.
+        DataError: no label decides; or a row has no label or no choices.
     """
     counted = False
     for where, row in rows:
         name = label_name(row, label, where)
-        if not name.isdecimal():  # letters count from A
+        if not name.isdecimal():  # a letter: always counted from A
             continue
         counted = True
         if int(name) == 0:
@@ -117,7 +120,7 @@ class ChoiceOptions(TaskOptions):
 
 
 class ChoiceSettings(TaskSettings):
-    """What multiple choice is, beside its weights."""
+    """Settings of multiple choice that are saved with the weights."""
 
     prompt: str = Field("prompt", description="the column of prompts")
     choices: tuple[str, ...] = Field(
@@ -129,7 +132,7 @@ class ChoiceSettings(TaskSettings):
 
 
 class ChoiceEvaluator(OneOfSeveralEvaluator):
-    """`loss`, `accuracy`, and `majority`: that of always choosing the commonest number."""
+    """`loss`, `accuracy`, and `majority`: that of always choosing the most frequent number."""
 
     def shown(self, example: LabelledExample, gold: int, predicted: int) -> tuple[str, str, str]:
         prompt, *choices = example.texts
@@ -137,28 +140,29 @@ class ChoiceEvaluator(OneOfSeveralEvaluator):
 
 
 class ChoiceNetwork(ClassifyingNetwork):
-    """An encoder with a head that gives a sequence one score.
+    """An encoder with a head that computes one score per sequence.
 
     Args:
-        dropout: before the output layer; `config.classifier_dropout`, if left out.
+        dropout: dropout before the output layer; `config.classifier_dropout` if omitted.
     """
 
     loss_name = "choice"
 
     def __init__(self, config: EncoderConfig, dropout: float | None = None) -> None:
         super().__init__()
-        # RoBERTa's published head uses a pooler here, unlike its classifier's.
+        # RoBERTa's published head for choices uses a pooler, unlike its classification head.
         kind = "pooler" if config.classifier == "tanh" else config.classifier
         with_pooler = kind == "pooler" and config.classifier_pooling == "cls"
         self.encoder = Encoder(config, pooler=with_pooler)
         self.choice_head = ClassificationHead(config, 1, dropout, kind=kind, bias=True)
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`logits` `[rows, 1]`: the score of each prompt with one of its choices."""
+        """Return `logits` `[rows, 1]`: the score of each prompt with one of its choices."""
         return {"logits": self.choice_head(self.encoder, self.encoder(padded), padded)}
 
     def logits(self, batch: Batch) -> Float[Tensor, "rows choices"]:
-        """As many as a row has choices at most; the lowest finite number where one has fewer."""
+        """Return the scores of the choices; rows with fewer choices than `choices` are filled up
+        with the lowest finite number."""
         packed = batch.packed
         hidden = self.encoder(packed)
         scores = self.choice_head(self.encoder, hidden, packed).squeeze(-1)
@@ -170,7 +174,7 @@ class ChoiceNetwork(ClassifyingNetwork):
 
 
 class ChoiceTask(LabelledTask[LabelledExample]):
-    """Which of its choices belongs to a prompt."""
+    """Choose one of several endings or answers for a prompt."""
 
     name: ClassVar[str] = "choice"
     head = CHOICES
@@ -250,7 +254,10 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return examples
 
     def label_of(self, row: Row, column: str, where: str) -> int:
-        """The right choice, from 0: numbers count from `first_number`, letters from A."""
+        """Return the index of the right choice, from 0.
+
+        In the table, numbers count from `first_number`, and letters from A.
+        """
         name = label_name(row, column, where)
         if len(name) == 1 and name.isascii() and name.isalpha():
             number = ord(name.upper()) - ord("A")
@@ -270,9 +277,9 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack the choices of all rows in order of length.
 
-        `targets["row"]` is `[sequences]` int64, the place among the examples of a sequence's row;
-        `["most"]` as long as a row has choices at most; `["labels"]`, if known, `[rows]`;
-        `counts["choice"]` the rows.
+        `targets["row"]` is `[sequences]` int64: the index of each sequence's example. The length of
+        `targets["most"]` is the largest number of choices of a row. If labels are known,
+        `targets["labels"]` is `[rows]`, and `counts["choice"]` the number of rows.
         """
         places = by_length(examples)
         packed = pack(examples, places)
@@ -287,9 +294,9 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return Batch(packed, targets, {"choice": len(labels)}, examples)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row its `choice`, its `text`, and all `probabilities`.
+        """Return for each row the `choice`, its `text`, and all `probabilities`.
 
-        The choice is given by its number, counted as the tables' numbers are (letters: from 0).
+        `choice` is a number that counts from `first_number`, as in the training table.
         """
         chances = torch.softmax(outputs["logits"].double(), -1).cpu()
         found: dict[int, Prediction] = {}

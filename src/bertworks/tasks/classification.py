@@ -1,8 +1,8 @@
-"""Classification of texts and of pairs of texts, into one of several classes or into any of them.
+"""Classification of texts and of pairs of texts: one class per row, or any number of them.
 
     [CLS] text [SEP] (second text [SEP]) ─► encoder ─► pooler on [CLS] ─► dropout ─► W ─► softmax
 
-With `multi_label`, each class is a question of its own, answered by a sigmoid.
+With `multi_label`, each class is predicted independently, with a sigmoid.
 
 Source: paper §4.1; the original `run_classifier.py`.
 """
@@ -88,7 +88,7 @@ class ClassificationOptions(_Shared, TextOptions):
 
 
 class ClassificationSettings(_Shared, TextSettings):
-    """What a classifier is, beside its weights."""
+    """Settings of a classifier that are saved with the weights."""
 
     labels: tuple[str, ...] = Field(min_length=1, description="names of the classes, in order")
     class_weights: tuple[float, ...] | None = Field(
@@ -97,7 +97,7 @@ class ClassificationSettings(_Shared, TextSettings):
 
     @property
     def positive(self) -> str | None:
-        """The positive class: the one named, or of two the last."""
+        """The positive class: `positive_label`, or the last of two classes."""
         if self.positive_label is None and len(self.labels) == 2:
             return self.labels[-1]
         return self.positive_label
@@ -127,9 +127,9 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
 
     Args:
         multi_label: whether a row may have any number of classes.
-        class_weights: what a row of each class counts in the loss; 1, if left out.
+        class_weights: weight of a row of each class in the loss; 1 if omitted.
         label_smoothing: share of the target that is spread over all classes.
-        lm_weight: of the auxiliary loss of guessing each next piece (Radford et al. 2018, §3.2).
+        lm_weight: weight of the auxiliary next-piece prediction loss (Radford et al. 2018, §3.2).
     """
 
     def __init__(
@@ -150,7 +150,8 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
         self._weights = class_weights
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed cross-entropies of the rows: `classification` (and `weighted_lm`)."""
+        """Return the summed losses of the rows, `classification`; with `lm_weight` also
+        `weighted_lm`, the weighted next-piece loss."""
         packed, labels = batch.packed, batch.targets["labels"]
         if not self.lm_weight:
             return {"classification": self._loss_sum(self.logits(batch), labels)}
@@ -164,7 +165,7 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
         weights = None
         if self._weights is not None:
             weights = torch.tensor(self._weights, device=logits.device, dtype=torch.float32)
-        if self._multi_label:  # a row's mean over classes; weights are of those that it has
+        if self._multi_label:  # mean over classes; weights apply to the classes that a row has
             logits = wide(logits)
             each = F.binary_cross_entropy_with_logits(
                 logits, labels.to(logits.dtype), pos_weight=weights, reduction="none"
@@ -172,8 +173,8 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
             return each.mean(-1).sum()
         if weights is None and not self._smoothing:
             return cross_entropy_sum(logits, labels)
-        # Each row by its class's weight, then summed: PyTorch's own weighting of smoothed targets
-        # weighs the classes, not the rows.
+        # Weight each row by its gold class: with label smoothing, PyTorch's `weight` would weight
+        # each class of the smoothed target instead of the row.
         rows = F.cross_entropy(
             wide(logits), labels, reduction="none", label_smoothing=self._smoothing
         )
@@ -181,7 +182,7 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
 
 
 class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
-    """Which of several classes a text, or a pair of texts, belongs to."""
+    """Classify a text or a pair of texts."""
 
     name: ClassVar[str] = "classification"
     head = CLASSIFIER
@@ -192,7 +193,8 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
 
     def __init__(self, tokenizer: Tokenizer, settings: ClassificationSettings) -> None:
         super().__init__(tokenizer, settings)
-        # Accuracy is of a row's labels together, and the commonest label alone is no guess at them.
+        # With several labels per row, always predicting the most frequent label is no baseline:
+        # accuracy counts rows in which all labels are correct.
         self.is_guessable = not settings.multi_label
 
     @classmethod
@@ -208,7 +210,7 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         if options.balance_classes:
             if options.multi_label:
                 total = sum(1 for _ in rows)
-                # A label that every row has keeps a little: it would never be learned.
+                # At least 1: with weight 0, a label that every row has would never be learned.
                 weights = [max(1, total - counts[name]) / counts[name] for name in labels]
             else:
                 weights = [counts.total() / len(labels) / counts[name] for name in labels]
@@ -231,11 +233,11 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         return {**super().config_entries(), "problem_type": f"{kind}_label_classification"}
 
     def network(self, config: EncoderConfig) -> ClassificationNetwork:
-        """A fresh network.
+        """Return a freshly initialised network.
 
         Raises:
-            SettingsError: the encoder has fewer positions than `max_seq_length`, or cannot guess
-                next pieces where `lm_weight` asks for it.
+            SettingsError: the encoder has fewer positions than `max_seq_length`, or `lm_weight` is
+                set and the encoder cannot predict next pieces.
         """
         settings = self.settings
         config = settings.geometry(config)
@@ -263,7 +265,7 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         )
 
     def label_of(self, row: Row, column: str, where: str) -> Any:
-        """The number of the row's class; with `multi_label`, `[classes]` of 0 and 1."""
+        """Return the index of the row's class; with `multi_label`, `[classes]` of 0 and 1."""
         if not self.settings.multi_label:
             return super().label_of(row, column, where)
         found = np.zeros(len(self.labels), np.float32)
@@ -272,10 +274,11 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         return found
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
-        """Pack rows in order of length; `targets` and `counts` are there if labels are known.
+        """Pack rows in order of length; `targets` and `counts` are set if labels are known.
 
-        `targets["labels"]` is `[rows]` int64, with `multi_label` `[rows, classes]`
-        float32; `counts["classification"]` the rows.
+        `targets["labels"]` is `[rows]` int64, with `multi_label` `[rows, classes]` float32;
+        `counts["classification"]` is the number of rows. With `lm_weight`, `counts["weighted_lm"]`
+        is the number of predicted next pieces.
         """
         dtype = np.float32 if self.settings.multi_label else np.int64
         batch = labelled_batch(examples, dtype, "classification")
@@ -285,8 +288,8 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         return replace(batch, counts={**batch.counts, **more})
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row its `label` (with `multi_label`: `labels`, those over one half), and
-        `probabilities` of every label."""
+        """Return for each row its `label` (with `multi_label`, its `labels`: those whose
+        probability is above 0.5), and the `probabilities` of all labels."""
         if not self.settings.multi_label:
             return super().decode(outputs, batch)
         found: dict[int, Prediction] = {}
@@ -309,7 +312,8 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         return dict(zip(self.labels, totals.tolist(), strict=True))
 
     def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
-        """The entropy of the labels' shares, where the loss is the plain cross-entropy."""
+        """Return the entropy of the labels' shares; empty unless the loss is plain
+        cross-entropy."""
         settings = self.settings
         if settings.multi_label or settings.class_weights is not None or settings.label_smoothing:
             return {}
@@ -317,7 +321,7 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What the evaluator measures."""
+        """The names of the evaluator's metrics."""
         return MultiLabelEvaluator.metrics if self.settings.multi_label else super().metrics
 
     def evaluator(self) -> Evaluator:
@@ -327,11 +331,11 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
 
 
 class DistilledNetwork(ClassificationNetwork):
-    """A classifier that is trained on probabilities rather than on labels.
+    """A classifier that is trained on a teacher's probabilities instead of labels.
 
     Args:
-        temperature: what logits are divided by before they are compared.
-        pooling: of the logits of a row's sequences.
+        temperature: the logits of teacher and student are divided by it.
+        pooling: how the logits of a row's sequences are pooled.
     """
 
     def __init__(
@@ -346,7 +350,7 @@ class DistilledNetwork(ClassificationNetwork):
         self._temperature = temperature
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed divergences of the rows: `classification`."""
+        """Return the summed Kullback-Leibler divergences of the rows: `classification`."""
         logits = wide(self.logits(batch))
         probabilities = batch.targets["labels"].to(logits.dtype)
         # Logarithms of probabilities are logits up to a constant.
@@ -357,9 +361,9 @@ class DistilledNetwork(ClassificationNetwork):
 
 
 class DistilledTask(ClassificationTask):
-    """Classification whose training rows have probabilities of all classes for labels.
+    """Classification whose training rows have the probabilities of all classes as labels.
 
-    It is saved, used and measured as the classification that it is.
+    It is saved, used and evaluated like any other classifier.
 
     Args:
         temperature: see `DistilledNetwork`.
@@ -382,14 +386,14 @@ class DistilledTask(ClassificationTask):
         )
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
-        """As a classifier's; `targets["labels"]` is `[rows, classes]` float32 where rows have
-        probabilities."""
+        """Pack rows as `ClassificationTask` does; if they have probabilities, `targets["labels"]`
+        is `[rows, classes]` float32."""
         if isinstance(examples[0].target, np.ndarray):
             return labelled_batch(examples, np.float32, "classification")
         return super().collate(examples)
 
     def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
-        """How often each class is the likeliest."""
+        """Count for each class the rows in which it is the most probable."""
         counts = Counter(
             int(np.argmax(label)) if isinstance(label := example.target, np.ndarray) else label
             for example in examples

@@ -1,8 +1,8 @@
-"""One of several classes for each row, whatever a row is: all but its tokens and its network.
+"""The base of tasks that predict one of several classes for each row.
 
-A user's task that predicts classes derives from `ClassifyingTask`: it says which columns it
-reads, how a row becomes a sequence, and which network gives `logits`. `examples/own_task.py` does
-it in a hundred lines.
+A user's task that predicts classes derives from `ClassifyingTask`. It defines the columns that it
+reads, how a row becomes a sequence, and a network that computes `logits`. `examples/own_task.py`
+does this in a hundred lines.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class ClassifyingNetwork(Network):
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
-        """`[targets, classes]`; of rows in the order of `batch.examples`."""
+        """Return `[targets, classes]`; if targets are rows, in the order of `batch.examples`."""
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed cross-entropies of the targets, by the name of the loss."""
+        """Return the summed cross-entropy of the targets, by the name of the loss."""
         return {self.loss_name: cross_entropy_sum(self.logits(batch), batch.targets["labels"])}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
@@ -49,7 +49,7 @@ class ClassifyingNetwork(Network):
 
 
 class ClassifyingSettings(ColumnSettings):
-    """What such a task is, beside its weights."""
+    """Settings of such a task that are saved with the weights."""
 
     labels: tuple[str, ...] = Field(min_length=2, description="names of the classes, in order")
 
@@ -83,10 +83,10 @@ class ClassifyingTask(LabelledTask[ExampleT]):
         return {**label_entries(self.labels), "problem_type": "single_label_classification"}
 
     def label_of(self, row: Row, column: str, where: str) -> Any:
-        """The number of a row's class.
+        """Return the index of a row's class.
 
         Raises:
-            DataError: the column is missing or empty, or holds another class than those learned.
+            DataError: the column is missing or empty, or its class does not occur in training.
         """
         name = label_name(row, column, where)
         if name not in self.numbers:
@@ -100,13 +100,13 @@ class ClassifyingTask(LabelledTask[ExampleT]):
     def collate(self, examples: Sequence[ExampleT]) -> Batch:
         """Pack rows in order of length.
 
-        If labels are known, `targets["labels"]` is `[rows]` int64; `counts["classification"]` the
-        rows. The batch's examples are in the order of the rows.
+        If labels are known, `targets["labels"]` is `[rows]` int64, and `counts["classification"]`
+        the number of rows. The batch's examples are in the order of the packed rows.
         """
         return labelled_batch(examples, np.int64, "classification")
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row its `label`, and the `probabilities` of all labels."""
+        """Return for each row its `label`, and the `probabilities` of all labels."""
         found: dict[int, Prediction] = {}
         shares = torch.softmax(outputs["logits"].double().cpu(), -1).tolist()
         for example, chances in zip(batch.examples, shares, strict=True):
@@ -120,19 +120,19 @@ class ClassifyingTask(LabelledTask[ExampleT]):
         return {name: counts[number] for name, number in self.numbers.items()}
 
     def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
-        """The entropy of the labels' shares."""
+        """Return the entropy of the labels' shares."""
         shares = np.array([count for count in counts.values() if count]) / sum(counts.values())
         return {"classification": -float((shares * np.log(shares)).sum())}
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What the evaluator measures."""
+        """The names of the evaluator's metrics."""
         f1 = ("f1",) if len(self.labels) == 2 else ()
         return ("loss", "majority", "accuracy", *f1, "macro_f1", "matthews_correlation")
 
     @property
     def positive(self) -> str | None:
-        """Of two classes, the one whose F1 is reported."""
+        """If there are two classes, the one whose F1 is reported; otherwise None."""
         return self.labels[-1] if len(self.labels) == 2 else None
 
     def evaluator(self) -> Evaluator:

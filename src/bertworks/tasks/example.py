@@ -1,8 +1,8 @@
-"""A labelled row as token ids, and the pack of several: one type for all tasks.
+"""A labelled row as token ids, and functions that pack several rows: the same for all tasks.
 
-A row is one sequence or several: the windows of a long text, a prompt with each of its choices, a
-query with its passages. A batch holds the sequences of all rows in order of length, so that
-neighbours have nearly the same.
+A row has one or several sequences: the windows of a long text, a prompt with each of its choices, a
+query with its passages. A batch holds its rows or sequences in order of length, so that neighbours
+have nearly the same length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..packed import Batch, Packed
 
 
 class TokenIds(Protocol):
-    """A sequence for the network, such as an `Encoding`: `[tokens]` of each."""
+    """A sequence for the network, such as an `Encoding`; both arrays are `[tokens]`."""
 
     @property
     def input_ids(self) -> np.ndarray: ...
@@ -27,14 +27,17 @@ class TokenIds(Protocol):
 
 
 class Tokens(NamedTuple):
-    """A sequence, without what an `Encoding` knows beside: a table's rows are held in memory."""
+    """A sequence without the other fields of an `Encoding`.
+
+    It saves memory: all rows of a table are kept in memory.
+    """
 
     input_ids: np.ndarray
     token_type_ids: np.ndarray
 
     @classmethod
     def of(cls, encoding: TokenIds) -> Tokens:
-        """The tokens of an encoding alone."""
+        """Take only the tokens of an encoding."""
         return cls(encoding.input_ids, encoding.token_type_ids)
 
 
@@ -44,11 +47,11 @@ class LabelledExample:
 
     Attributes:
         index: the row's number.
-        sequences: one at least.
+        sequences: at least one.
         target: the target in the task's form (a class number, a value, an array); None if unknown.
-        truncated_tokens: number of tokens that were cut off.
+        truncated_tokens: number of tokens removed by truncation.
         texts: the texts of the row, for display.
-        where: the row's place: file and line, or row.
+        where: the row's place, for messages: file and line, or row number.
     """
 
     index: int
@@ -60,43 +63,43 @@ class LabelledExample:
 
     @property
     def num_tokens(self) -> int:
-        """The tokens of all sequences."""
+        """The number of tokens of all sequences."""
         return sum(len(one.input_ids) for one in self.sequences)
 
     @property
     def content(self) -> bytes:
-        """The tokens: two rows of the same content are duplicates."""
+        """The token ids as bytes: two rows with the same content are duplicates."""
         return b"".join(one.input_ids.tobytes() for one in self.sequences)
 
     @property
     def target_bytes(self) -> bytes:
-        """The target: a resumed run must find the same again."""
+        """The target as bytes: a resumed run compares it with that of the first run."""
         return np.asarray(np.nan if self.target is None else self.target).tobytes()
 
     @property
     def shown(self) -> str:
-        """The texts for people."""
+        """The texts, joined for display."""
         return " | ".join(self.texts)
 
 
 ExampleT = TypeVar("ExampleT", bound=LabelledExample)
 
 Place = tuple[int, int]
-"""A sequence: the place of its example among the examples, and its number there."""
+"""A sequence: the index of its example, and its number within the example."""
 
 
 def places_of(examples: Sequence[LabelledExample]) -> list[Place]:
-    """All sequences, those of an example together."""
+    """List all sequences, grouped by example."""
     return [(at, number) for at, one in enumerate(examples) for number in range(len(one.sequences))]
 
 
 def by_length(examples: Sequence[LabelledExample]) -> list[Place]:
-    """All sequences in order of length."""
+    """List all sequences in order of length."""
     return sorted(places_of(examples), key=lambda place: len(_at(examples, place).input_ids))
 
 
 def pack(examples: Sequence[LabelledExample], places: Sequence[Place]) -> Packed:
-    """The sequences at some places, in their order; each knows its row and its number there."""
+    """Pack the sequences at `places`, in this order, with the row and number of each."""
     sequences = [_at(examples, place) for place in places]
     return Packed.from_arrays(
         [one.input_ids for one in sequences],
@@ -109,10 +112,10 @@ def pack(examples: Sequence[LabelledExample], places: Sequence[Place]) -> Packed
 def labelled_batch(
     examples: Sequence[LabelledExample], dtype: type[np.generic], loss: str
 ) -> Batch:
-    """Rows in order of length, the sequences of each together, and one target for each row.
+    """Pack rows in order of length, the sequences of each row together, with one target per row.
 
-    The batch's examples are in the order of the rows. If all targets are known, they are
-    `targets["labels"]`, and the rows are counted for the loss.
+    The batch's examples are in the order of the packed rows. If all targets are known, they are
+    `targets["labels"]` (`[rows, …]`, `dtype`), and `counts[loss]` is the number of rows.
     """
     order = sorted(examples, key=lambda example: example.num_tokens)
     packed = pack(order, places_of(order))

@@ -1,7 +1,7 @@
-"""Tasks that are learned from a table of labelled rows: what `finetune` needs to know of them.
+"""Tasks that are trained on a table of labelled rows: the part of a task that `finetune` needs.
 
-A file of rows, and what the user says of it (`TaskOptions`), make a task: which columns there are,
-what the labels are called. Everything else of a task is in `task.py`.
+A task is created from a table and the user's options (`TaskOptions`), which together settle its
+columns and the names of its labels. The general protocol of tasks is in `task.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .example import ExampleT
 from .task import Task
 
 LABEL = "label"
-"""The role of the column with the targets, in tasks that have one for each row."""
+"""The role of the column with the targets, in tasks with one target per row."""
 
 
 class TaskOptions(TableOptions):
@@ -34,7 +34,7 @@ class TaskOptions(TableOptions):
     @field_validator("*", mode="before")
     @classmethod
     def _numbers_are_names(cls, value: Any, info: ValidationInfo) -> Any:
-        """A column or a label may be called by a number, which YAML reads as one."""
+        """Turn numbers into names: YAML reads a column or label named `1` as a number."""
         is_name = info.field_name is not None and info.field_name.endswith(
             ("_column", "_columns", "_label")
         )
@@ -45,21 +45,21 @@ class TaskOptions(TableOptions):
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout before the output layer")
 
     def shared(self, settings: type[TaskSettings]) -> dict[str, Any]:
-        """What the user says that stays with the task: the settings of the same name."""
+        """Return the options that are saved with the task: those that `settings` has too."""
         return self.model_dump(include=set(type(self).model_fields) & set(settings.model_fields))
 
     def named_columns(self) -> list[str]:
-        """The columns that are named, for telling a header from a row."""
+        """Return the columns that the user named, to distinguish a header from a row."""
         values = (value for name, value in self if name.endswith("_column"))
         return [value for value in values if value is not None]
 
     def named(self, schema: Schema) -> dict[str, str | None]:
-        """The columns that are named, by the roles of a schema."""
+        """Return for each role of a schema the column that the user named; None if none."""
         return {role.name: getattr(self, role.option) for role in schema.roles}
 
 
 class TaskSettings(Settings):
-    """What a task is, beside its weights."""
+    """Settings of a task that are saved with its weights."""
 
     max_seq_length: int = Field(128, ge=4, description="maximum tokens per sequence")
     dropout: float | None = Field(
@@ -71,7 +71,7 @@ class TaskSettings(Settings):
 
 
 class ColumnSettings(TaskSettings):
-    """What a task is that has no settings of its own, beside its weights."""
+    """Settings of a task that has only columns, saved with its weights."""
 
     columns: dict[str, Column] = Field(description="column of each role")
 
@@ -88,12 +88,14 @@ class LabelledTask(Task[ExampleT]):
     most of these. See `examples/own_task.py`.
 
     Attributes:
-        schema: the columns that are read; by default its settings hold them as `columns`.
-        options: settings that a user may give; by default the columns and those of all tasks.
-        settings_class: settings that are saved with the weights; by default the columns it reads.
-        teacher_gives: what it can learn from another model in place of labels, if anything.
+        schema: the roles of the columns that are read; by default the settings store the columns as
+            `columns`.
+        options: the user's options; by default the columns, and the options of all tasks.
+        settings_class: settings that are saved with the weights; by default the columns.
+        teacher_gives: the outputs of a teacher model that can replace labels; None if there are
+            none.
         is_guessable: whether always predicting the most frequent target is a useful baseline.
-        is_stratified: whether rows that are split off keep the share of each target.
+        is_stratified: whether rows that are split off for dev keep the share of each target.
     """
 
     schema: ClassVar[Schema]
@@ -121,7 +123,7 @@ class LabelledTask(Task[ExampleT]):
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The numbers of the classes or tags, by their names."""
+        """The indices of the classes or tags, by name."""
         return {name: number for number, name in enumerate(self.labels)}
 
     @property
@@ -150,28 +152,32 @@ class LabelledTask(Task[ExampleT]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[ExampleT]:
-        """The examples of rows that follow one another; see `Task.example`.
+        """Turn consecutive rows into examples; see `Task.example`.
 
         Args:
-            rows: one at least.
-            first_index: the first one's number.
-            where: file and line of each, for errors.
+            rows: at least one row.
+            first_index: the number of the first row.
+            where: file and line of each row, for errors.
             labelled: whether targets are read.
 
         Raises:
-            DataError: a row is not one of the task.
+            DataError: a row does not fit this task.
         """
 
     def label_of(self, row: Row, column: str, where: str) -> Any:
-        """What is to be learned of a row; tasks whose schema has a role `label` define it.
+        """Return the target of a row; tasks whose schema has a role `label` implement it.
 
         Raises:
-            DataError: the column is missing or empty, or holds no label of this task.
+            DataError: the column is missing or empty, or does not hold a label of this task.
         """
         raise NotImplementedError
 
     def target_of(self, row: Row, where: str, *, labelled: bool) -> Any:
-        """What is to be learned of a row, by the role `label`; None where it is not read."""
+        """Return the target of a row, from the column of the role `label`; None if not `labelled`.
+
+        Raises:
+            DataError: the task has no column of labels; or see `label_of`.
+        """
         if not labelled:
             return None
         column = self.columns[LABEL]
@@ -181,24 +187,24 @@ class LabelledTask(Task[ExampleT]):
 
     @classmethod
     def taken_over(cls, sentence: SentenceSettings | None) -> dict[str, Any]:  # noqa: ARG003
-        """The options that the model to be trained settles, where the user does not.
+        """Return options taken from the pretrained model, for those that the user did not set.
 
         Args:
-            sentence: how the model makes vectors of texts, if it says so.
+            sentence: how the model computes vectors of texts; None if it does not define this.
         """
         return {}
 
     @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
-        """The task that a table of training rows asks for.
+        """Create the task for a table of training rows.
 
         Args:
-            tokenizer: the model's.
-            rows: the table; read once for its labels, and again for its rows.
-            options: what the user says of it.
+            tokenizer: the model's tokenizer.
+            rows: the table; some tasks read all of it here, to collect its labels.
+            options: the user's options.
 
         Raises:
-            DataError: a column is missing and cannot be guessed, or the labels are none.
+            DataError: a column is missing and cannot be detected, or the labels are invalid.
         """
         columns = cls.schema.find(rows, options.named(cls.schema), labelled=True)
         values = options.shared(cls.settings_class) | cls.settings_of(columns)
@@ -213,12 +219,12 @@ class LabelledTask(Task[ExampleT]):
         columns: RoleColumns,  # noqa: ARG003
         options: TaskOptions,  # noqa: ARG003
     ) -> dict[str, Any]:
-        """The settings that a table of training rows decides, such as the names of the labels."""
+        """Return the settings that come from the training rows, such as the names of the labels."""
         return {}
 
     @classmethod
     def settings_of(cls, columns: RoleColumns) -> dict[str, Any]:
-        """The settings that hold the columns; see `columns`."""
+        """Return the columns as settings: as `columns`, or one setting per role."""
         if "columns" in cls.settings_class.model_fields:
             return {"columns": columns}
         return {role: column for role, column in columns.items() if column is not None}
@@ -250,64 +256,64 @@ class LabelledTask(Task[ExampleT]):
     @property
     @abstractmethod
     def metrics(self) -> tuple[str, ...]:
-        """What the evaluator measures."""
+        """The names of the evaluator's metrics."""
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
-        """By which columns rows are known to be of one source, the largest source first.
+        """Return the groups of columns that identify a row's source, the largest source first.
 
-        Where rows are split off for dev, those of one source (a document, a passage) stay together.
-        The last are the columns of the text itself, so that no text is in both parts.
+        When rows are split off for dev, rows of one source (a document, a passage) stay together.
+        The last group is the columns of the text itself, so that no text is in both parts.
         """
         texts = (role.name for role in self.schema.roles if not role.of_label)
         return [tuple(name for text in texts for name in names_of(self.columns[text]))]
 
     @property
     def columns_text(self) -> str:
-        """Which columns are read as what, for people."""
+        """The columns and their roles, for messages and reports."""
         return self.schema.text(self.columns)
 
     def count_targets(self, examples: Sequence[ExampleT]) -> Mapping[str, int]:  # noqa: ARG002
-        """How often each target occurs in examples, for people; empty where it is a number."""
+        """Count how often each target occurs, for reports; empty if targets are numbers."""
         return {}
 
     def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
-        """By loss, its mean where the targets' shares are predicted for each row.
+        """Return baselines: by name, the mean loss of always predicting the targets' shares.
 
         Args:
-            counts: those of `count_targets`, of the training rows.
+            counts: the result of `count_targets` for the training rows.
 
         Returns:
-            None of the losses for which there is no such value.
+            Only the losses for which this value is defined.
         """
         return {}
 
     def same_head(self, other: Task[ExampleT]) -> bool:
-        """Whether another task's output layer can be taken over, to be trained further."""
+        """Whether another task's output layer can be reused and trained further."""
         return type(other) is type(self) and other.labels == self.labels
 
     def training_examples(self, example: ExampleT) -> Sequence[ExampleT]:
-        """What a row is trained on piece by piece: its windows, where it has several."""
+        """Return a row as separate training examples: one for each window, if it has several."""
         return [example]
 
     def tuned(self, metrics: Mapping[str, float]) -> Self:  # noqa: ARG002
-        """The same task with what the metrics of dev say should be set, such as a threshold."""
+        """Return the task with settings chosen from the metrics of dev, such as a threshold."""
         return self
 
 
 def texts_of(rows: Sequence[Row], column: str, where: Sequence[str]) -> list[str]:
-    """The texts of rows in a column.
+    """Return the texts of a column.
 
     Raises:
-        DataError: a row has no such column, or no text in it.
+        DataError: a row does not have the column, or has no text in it.
     """
     return [text_of(row, column, place) for row, place in zip(rows, where, strict=True)]
 
 
 def check_length(limit: int, config: EncoderConfig) -> None:
-    """See that an encoder has room for a task's sequences.
+    """Check that an encoder has enough positions for a task's sequences.
 
     Raises:
-        SettingsError: it has fewer positions than `max_seq_length`.
+        SettingsError: it has fewer than `limit` (`max_seq_length`) positions.
     """
     if limit > config.max_seqlen:
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""Labels as names, read from rows, counted and put in order; and as numbers."""
+"""Read labels from rows, as names or as numbers; count and sort them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..tables.rows import Row, Rows, unpacked, value_of
 
 
 def count_labels(rows: Rows, column: str, separator: str | None = None) -> Counter[str]:
-    """How often each label occurs in a table.
+    """Count how often each label occurs in a table.
 
     Args:
-        separator: what separates the labels of a row; None if each has one.
+        separator: the separator between the labels of a row; None if each row has one label.
 
     Raises:
-        DataError: a row has no label, or there are too few different ones: two, if each row has
-            one.
+        DataError: a row has no label although each must have one; or there are too few different
+            labels: two are needed if each row has one, otherwise one.
     """
     counts: Counter[str] = Counter()
     for where, row in rows:
@@ -41,7 +41,7 @@ def count_labels(rows: Rows, column: str, separator: str | None = None) -> Count
 
 
 def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """Labels in order: by their value where all are whole numbers, else by the alphabet."""
+    """Sort labels: by value if all are whole numbers, otherwise alphabetically."""
     names = list(labels)
     if all(name.removeprefix("-").isdecimal() for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
@@ -49,10 +49,10 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def label_name(row: Row, column: str, where: str | None) -> str:
-    """A row's label as a name: numbers and truth values become text.
+    """Return a row's label as a name; whole numbers and booleans become text.
 
     Raises:
-        DataError: the column is missing or empty, or holds something else.
+        DataError: the column is missing or empty, or holds another type of value.
     """
     value = value_of(row, column, where)
     if isinstance(value, np.generic):
@@ -75,10 +75,10 @@ def label_name(row: Row, column: str, where: str | None) -> str:
 
 
 def label_names(row: Row, column: str, where: str | None, separator: str) -> list[str]:
-    """All labels of a row, none twice: a list of them, or a text with separators.
+    """Return all labels of a row without duplicates, from a list or a text with separators.
 
     Raises:
-        DataError: the column is missing, or holds something else.
+        DataError: the column is missing, or holds another type of value.
     """
     value = unpacked(value_of(row, column, where), list, object)
     if isinstance(value, str) and value.startswith(("['", '["')):  # as Python prints lists
@@ -94,7 +94,7 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
 
 
 def label_entries(labels: Sequence[str]) -> dict[str, Any]:
-    """How other tools' `config.json` names the outputs of a head."""
+    """Return the entries of `config.json` that name the outputs of a head for other tools."""
     numbered = list(enumerate(labels))
     return {
         "id2label": {str(number): name for number, name in numbered},
@@ -103,10 +103,10 @@ def label_entries(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def finite_number(row: Row, column: str, where: str | None) -> float:
-    """A row's label as a number.
+    """Return a row's label as a number.
 
     Raises:
-        DataError: the column is missing, or what it holds is no number, or not finite.
+        DataError: the column is missing, or its value is not a finite number.
     """
     value = value_of(row, column, where)
     try:

@@ -1,4 +1,4 @@
-"""How good a network is at classes and numbers: its losses, and the scores of `scores`."""
+"""Evaluators of classes and numbers: a network's losses, and the metrics of `scores`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ScoresT = TypeVar("ScoresT", bound=Measure)
 
 
 class ScoredEvaluator(Evaluator, Generic[ScoresT]):
-    """`loss`, a mean of what is counted, and scores that predictions of any system can have."""
+    """`loss`, the mean over the counted targets, and scores that need only predictions."""
 
     gathered = ("_scores", "_loss", "_counted")
 
@@ -44,10 +44,10 @@ class ScoredEvaluator(Evaluator, Generic[ScoresT]):
 
 
 class OneOfSeveralEvaluator(ScoredEvaluator[OneOfSeveralScores]):
-    """`loss`, and the scores of rows of which one of several is right: a class, or a choice."""
+    """`loss`, and the scores of predicting one of several classes or choices."""
 
     def shown(self, example: Any, gold: int, predicted: int) -> tuple[str, str, str]:
-        """A row's text for people, its gold label, and the predicted one."""
+        """Return a row's text, its gold label and the predicted label, for display."""
         return example.shown, self._scores.names[gold], self._scores.names[predicted]
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
@@ -64,10 +64,11 @@ class OneOfSeveralEvaluator(ScoredEvaluator[OneOfSeveralScores]):
 
 
 class MultiLabelEvaluator(Evaluator):
-    """Metrics of rows that may have any number of labels, a label being predicted over one half.
+    """Metrics of rows that may have any number of labels.
 
-    `accuracy` is the share of rows with exactly the right labels; `micro_f1` counts all decisions
-    together, `macro_f1` is the mean of the labels' F1.
+    A label is predicted if its probability is above 0.5. `accuracy` is the share of rows with
+    exactly the right labels; `micro_f1` counts the decisions of all labels together, `macro_f1` is
+    the mean of the labels' F1.
 
     Raises:
         BertworksError: scikit-learn is not installed.
@@ -88,7 +89,7 @@ class MultiLabelEvaluator(Evaluator):
         gold, predicted = np.asarray(batch.targets["labels"].cpu()) > 0.5, np.asarray(logits > 0)
         self._labels.append(gold)
         self._logits.append(np.asarray(logits))
-        # How sure each wrong decision is, for a label or against it.
+        # The confidence of each row's most confident wrong decision, for a label or against it.
         sure = np.where(gold != predicted, np.asarray(logits.abs().sigmoid()), 0.0).max(1)
         for at in np.flatnonzero(sure).tolist():
             example = batch.examples[at]

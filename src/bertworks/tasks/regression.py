@@ -1,8 +1,9 @@
-"""Regression: a number for a text or a pair of texts, such as how alike two sentences are.
+"""Regression: predict a number for a text or a pair of texts, such as their similarity.
 
     [CLS] text [SEP] (second text [SEP]) ─► encoder ─► pooler on [CLS] ─► dropout ─► W ─► value
 
-Source: paper §4.1 and appendix B.1 (STS-B). The loss is the squared error, as Hugging Face has it.
+Source: paper §4.1 and appendix B.1 (STS-B). The loss is the squared error, as in Hugging Face's
+implementation.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ class RegressionNetwork(TextNetwork):
     """An encoder with a head of one output."""
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed squared errors of the rows: `regression`."""
+        """Return the summed squared errors of the rows: `regression`."""
         values = wide(self.predict(batch)["values"])
         errors = values - batch.targets["labels"].to(values.dtype)
         return {"regression": errors.square().sum()}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`values` `[rows]`."""
+        """Return `values` `[rows]`."""
         return {"values": self.logits(batch).squeeze(-1)}
 
 
 class RegressionTask(TextTask):
-    """Which number belongs to a text, or to a pair of texts."""
+    """Predict a number for a text or a pair of texts."""
 
     name: ClassVar[str] = "regression"
     head = CLASSIFIER
@@ -56,7 +57,7 @@ class RegressionTask(TextTask):
     def config_entries(self) -> dict[str, Any]:
         entries = {**label_entries(("value",)), "problem_type": "regression"}
         if self.settings.columns.pair is not None:
-            # Else sentence-transformers applies a sigmoid to a cross-encoder's only value.
+            # Otherwise sentence-transformers applies a sigmoid to a cross-encoder's single output.
             entries["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
         return entries
 
@@ -68,14 +69,14 @@ class RegressionTask(TextTask):
         return finite_number(row, column, where)
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
-        """Pack rows in order of length; `targets` and `counts` are there if values are known.
+        """Pack rows in order of length; `targets` and `counts` are set if values are known.
 
-        `targets["labels"]` is `[rows]` float32; `counts["regression"]` the rows.
+        `targets["labels"]` is `[rows]` float32; `counts["regression"]` is the number of rows.
         """
         return labelled_batch(examples, np.float32, "regression")
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row its `value`."""
+        """Return for each row its `value`."""
         values = outputs["values"].double().tolist()
         examples = zip(batch.examples, values, strict=True)
         return {example.index: {"value": value} for example, value in examples}

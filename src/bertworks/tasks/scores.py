@@ -1,6 +1,6 @@
-"""Scores of predicted classes and numbers, whatever system they are from, and their breakdown.
+"""Metrics and breakdowns of predicted classes and numbers, from any system.
 
-scikit-learn and SciPy count them. What a network adds to this (losses) is in `metrics`.
+scikit-learn and SciPy compute them. Metrics that need a network (losses) are in `metrics`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXTRA = "metrics"
 
 
 def sklearn_metrics() -> Any:
-    """scikit-learn's metrics; evaluators ask for them before hours are spent on training.
+    """Import scikit-learn's metrics; evaluators do so early, before hours of training.
 
     Raises:
         BertworksError: scikit-learn is not installed.
@@ -37,17 +37,17 @@ def sklearn_metrics() -> Any:
 def classification_metrics(
     labels: np.ndarray, predicted: np.ndarray, num_labels: int, positive: int | None = None
 ) -> dict[str, float]:
-    """Accuracy, Matthews correlation and F1 of predicted classes.
+    """Compute accuracy, Matthews correlation and F1 of predicted classes.
 
     Args:
-        labels: `[rows]` the gold classes, from 0.
-        predicted: `[rows]` the predicted ones.
-        positive: the class whose F1 is `f1`; for more than two classes there is none.
+        labels: `[rows]` gold classes, from 0.
+        predicted: `[rows]` predicted classes.
+        positive: the class whose F1 is `f1`; None for more than two classes.
 
     Returns:
-        `accuracy`; `f1` if there is a positive class; `macro_f1`, the mean of the classes' F1 (of a
-        class that neither occurs nor is predicted it is 0); `matthews_correlation`, 0 where only
-        one class occurs or is predicted.
+        `accuracy`; `f1` if there is a positive class; `macro_f1`, the mean of the classes' F1 (0
+        for a class that neither occurs nor is predicted); `matthews_correlation`, 0 if only one
+        class occurs or only one is predicted.
 
     Raises:
         BertworksError: scikit-learn is not installed.
@@ -67,10 +67,11 @@ def classification_metrics(
 
 
 def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray) -> ScoreTable:
-    """Precision, recall, F1 and rows of each label; what is undefined is 0.
+    """Compute precision, recall, F1 and the count of each label; undefined values are 0.
 
     Args:
-        labels: `[rows]` the numbers of the gold ones, or `[rows, labels]` whether each is.
+        labels: `[rows]` indices of the gold labels, or `[rows, labels]` booleans.
+        predicted: the predicted labels, in the same form.
     """
     metrics = sklearn_metrics()
     if labels.ndim == 2:
@@ -84,17 +85,21 @@ def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray
 
 
 def indicators(labels: np.ndarray) -> np.ndarray:
-    """`[rows, labels + 1]`: with a label that no row has, or one label would be read as classes."""
+    """Append a label that no row has, to `[rows, labels + 1]`.
+
+    Without it, scikit-learn would read the indicators of a single label as two classes.
+    """
     return np.pad(labels, ((0, 0), (0, 1)))
 
 
 class OneOfSeveralScores(Measure):
-    """Rows, or words, for which one of several is right: a class, a choice, a tag.
+    """Scores of rows (or words) with one right class, choice or tag.
 
-    `majority`, the accuracy of always predicting the commonest; `accuracy`.
+    The metrics are `accuracy`, and `majority`: the accuracy of always predicting the most frequent
+    class.
 
     Args:
-        names: those of the several, where they have names.
+        names: the names of the classes, if they have names.
     """
 
     gathered = ("_gold", "_predicted", "_calibration", "_worst")
@@ -112,8 +117,9 @@ class OneOfSeveralScores(Measure):
         """Count rows.
 
         Args:
-            gold: `[rows]` the numbers of what is right.
-            confidence: `[rows]` the probabilities of what is predicted, if known.
+            gold: `[rows]` indices of the right classes.
+            predicted: `[rows]` indices of the predicted classes.
+            confidence: `[rows]` probabilities of the predicted classes, if known.
         """
         self._gold.append(gold)
         self._predicted.append(predicted)
@@ -132,14 +138,14 @@ class OneOfSeveralScores(Measure):
         """Keep a mispredicted row, if it is one of the worst.
 
         Args:
-            confidence: the probability of what is predicted, if known.
+            confidence: the probability of the prediction, if known.
             mark: the characters `[start, end)` of the text that are mispredicted, if not all.
         """
         unit: Any = None if confidence is None else "probability"
         self._worst.add(confidence or 0.0, row, text, gold, predicted, mark=mark, unit=unit)
 
     def answers(self) -> tuple[np.ndarray, np.ndarray]:
-        """`[rows]` each: what is right, and what was predicted."""
+        """Return gold and predicted indices, `[rows]` each."""
         assert self._gold, "nothing was evaluated"
         return np.concatenate(self._gold), np.concatenate(self._predicted)
 
@@ -166,8 +172,8 @@ class ClassificationScores(OneOfSeveralScores):
     """`majority`, and the metrics of `classification_metrics`, over all rows.
 
     Args:
-        names: the classes'.
-        positive: the number of the class whose F1 is `f1`, if there is one.
+        names: the names of the classes.
+        positive: the index of the class whose F1 is `f1`; None if there is none.
 
     Raises:
         BertworksError: scikit-learn is not installed.
@@ -194,7 +200,7 @@ class ClassificationScores(OneOfSeveralScores):
 class RegressionScores(Measure):
     """The `pearson` and `spearman` correlations, and the mean squared error.
 
-    Where all values are the same, on either side, there is no correlation: it is 0.
+    If all gold or all predicted values are equal, the correlation is undefined and reported as 0.
 
     Raises:
         BertworksError: SciPy is not installed.
@@ -214,7 +220,7 @@ class RegressionScores(Measure):
         self._worst.add(abs(gold - predicted), row, text, *names, unit="error")
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
-        """Gold and predicted values, in the order of the rows: batches come in order of length."""
+        """Return gold and predicted values in the order of the rows, not of the batches."""
         table = np.array(sorted(self._rows))
         return table[:, 1], table[:, 2]
 

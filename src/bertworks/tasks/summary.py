@@ -1,4 +1,4 @@
-"""What labelled data look like, shown before anything is trained on them."""
+"""A summary of labelled data, shown before training begins."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ MOST_BINS = 40
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """One table's rows."""
+    """A summary of one table's rows."""
 
     name: str  # of the table
-    rows: int  # how many
-    labels: Mapping[str, int]  # how often each target occurs; empty where targets are numbers
-    # tokens of a row, special ones included, before anything is cut: `min`, `p50`, `p90`, `p95`,
+    rows: int  # their number
+    labels: Mapping[str, int]  # how often each target occurs; empty if targets are numbers
+    # tokens per row, including special tokens, before truncation: `min`, `p50`, `p90`, `p95`,
     # `p99`, `max`
     lengths: Mapping[str, int]
-    bin_width: int  # tokens that a bin of `bins` spans
-    # rows by length: of 1 to `bin_width` tokens, of one more to twice as many, and so on
+    bin_width: int  # tokens per bin of `bins`
+    # number of rows by length: 1 to `bin_width` tokens, the next `bin_width` lengths, and so on
     bins: Sequence[int]
-    cut_bins: Sequence[int]  # those of them that are over the limit
-    cut_rows: int  # rows over the limit
-    cut_tokens: int  # tokens that the limit cuts off
-    tokens: int  # tokens that are left
+    cut_bins: Sequence[int]  # in the same bins, the truncated rows alone
+    cut_rows: int  # truncated rows
+    cut_tokens: int  # tokens removed by truncation
+    tokens: int  # tokens that remain
 
     @classmethod
     def of(
         cls, name: str, examples: Sequence[LabelledExample], labels: Mapping[str, int]
     ) -> SplitSummary:
-        """The summary of a table's examples; `labels` are the counts of their targets."""
+        """Summarise a table's examples; `labels` are the counts of their targets."""
         cut = np.array([example.truncated_tokens for example in examples])
         lengths = cut + [example.num_tokens for example in examples]
         bin_width = max(1, -(-int(lengths.max()) // MOST_BINS))
@@ -62,14 +62,15 @@ class SplitSummary:
 
     @property
     def majority(self) -> float:
-        """The share of the commonest target: what guessing it always would reach."""
+        """The share of the most frequent target: the accuracy of always predicting it."""
         return max(self.labels.values()) / sum(self.labels.values())
 
     def lines(self, max_seq_length: int, *, of_rows: bool = False) -> list[str]:
-        """The summary for people.
+        """Return the summary as lines of text.
 
         Args:
-            of_rows: whether labels' shares are of the rows, which may have several each or none.
+            of_rows: whether shares are of rows instead of labels: a row may have several labels or
+                none.
         """
         total = max(1, self.rows if of_rows else sum(self.labels.values()))
         shares = [
@@ -91,14 +92,14 @@ class SplitSummary:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The tables of a fine-tuning run."""
+    """A summary of the tables of a fine-tuning run."""
 
-    columns: str  # which columns are what, for people
-    guessable: bool  # whether guessing the commonest target is a baseline
-    max_seq_length: int  # the limit
-    train: SplitSummary  # the tables
+    columns: str  # the columns and their roles, for display
+    guessable: bool  # whether always predicting the most frequent target is a useful baseline
+    max_seq_length: int
+    train: SplitSummary
     dev: SplitSummary | None
-    shared: int  # rows of dev that are in train too, word for word; they flatter the metrics
+    shared: int  # rows of dev whose tokens also occur in train; they make metrics look too good
 
     @classmethod
     def of(
@@ -107,7 +108,7 @@ class DataSummary:
         train: tuple[str, Sequence[LabelledExample]],
         dev: tuple[str, Sequence[LabelledExample]] | None,
     ) -> DataSummary:
-        """The summary of named tables of a task's examples."""
+        """Summarise the examples of a task; each table is its name and its examples."""
         known = {example.content for example in train[1]} if dev else set()
         return cls(
             columns=task.columns_text,
@@ -119,7 +120,7 @@ class DataSummary:
         )
 
     def lines(self) -> list[str]:
-        """The summary for people."""
+        """Return the summary as lines of text."""
         limit, of_rows = self.max_seq_length, not self.guessable
         lines = [f"columns: {self.columns}", *self.train.lines(limit, of_rows=of_rows)]
         if self.dev is not None:

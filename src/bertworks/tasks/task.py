@@ -1,9 +1,9 @@
-"""The protocol between a task and everything that trains, evaluates or runs it.
+"""The protocol between a task and the code that trains, evaluates or runs it.
 
-A task turns a row of data into an *example* (its sequences and what is to be learned from them),
-collates examples into a `Batch`, builds the network that is trained on it, decodes what the
-network puts out into answers for people, and measures them. Pre-training is a task like the
-others: one loop (`training.fit`) and one engine (`inference.engine`) serve them all.
+A task turns a row of data into an *example* (its sequences and its target), collates examples into
+a `Batch`, builds the network that is trained on it, decodes the network's outputs into readable
+predictions, and evaluates them. Pre-training is a task like the others: all tasks use the same
+training loop (`training.fit`) and the same engine (`inference.engine`).
 
     row ── example() ──► example ── collate() ──► Batch ──► network(batch) ──► loss sums
                                                     └────► network.predict(batch) ──► decode()
@@ -27,24 +27,24 @@ from ..text.tokenizer import Tokenizer
 from .breakdown import Measure
 
 Prediction = dict[str, Any]
-"""What is predicted for one row; plain Python values that JSON can hold."""
+"""The prediction for one row, in plain Python values that JSON can represent."""
 
 
 Shown = tuple[object, float | None]
-"""What is predicted, and its probability if it has one."""
+"""A prediction, and its probability if it has one."""
 
 
 class Example(Protocol):
-    """One row, ready for a network: opaque to the loop but for its size."""
+    """One row, ready for a network; the training loop sees only its size."""
 
     @property
     def num_tokens(self) -> int:
-        """The tokens of all of its sequences."""
+        """The number of tokens of all its sequences."""
         ...
 
     @property
     def truncated_tokens(self) -> int:
-        """How many tokens the limit cut off."""
+        """The number of tokens removed by truncation."""
         ...
 
 
@@ -53,19 +53,19 @@ ExampleT_co = TypeVar("ExampleT_co", bound=Example, covariant=True)
 
 
 class Source(Protocol[ExampleT_co]):
-    """Where examples come from, block by block.
+    """A source of examples, in blocks.
 
     A block is a pure function of (seed, epoch, block number), so that the state of a stream of
-    examples is three integers: epoch, block, and offset in the block. Blocks may be made in any
-    process, in any order.
+    examples is three integers: epoch, block, and offset in the block. Any process may build blocks,
+    in any order.
     """
 
     def num_blocks(self, epoch: int) -> int:
-        """How many blocks the epoch has; at least one."""
+        """Return the number of blocks of the epoch; at least one."""
         ...
 
     def block(self, epoch: int, block: int) -> Sequence[ExampleT_co]:
-        """The examples of a block, in the order in which they are to be used."""
+        """Return the examples of a block, in the order in which they are used."""
         ...
 
 
@@ -77,30 +77,30 @@ class Network(HasEncoder, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The task's losses by name: each a scalar **sum** over what `batch.counts` counts.
+        """Return the task's losses by name: each a scalar **sum** over what `batch.counts` counts.
 
-        The caller divides by the counts of the whole global batch and adds the quotients up, so
+        The caller divides by the counts of the whole global batch and adds up the quotients, so
         that accumulation and data parallelism give the update of one big batch.
         """
 
     @abstractmethod
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """What the task decodes and measures; no targets are needed.
+        """Return the outputs that the task decodes and evaluates; no targets are needed.
 
-        All of it is finite, unless the weights are useless: the engine refuses anything else.
+        All outputs must be finite: the engine raises an error otherwise.
         """
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """What other tools' network of this kind puts out for a padded batch, by their names.
+        """Return the outputs for a padded batch, under the names that other tools use.
 
-        For exports to engines that know no packs. A bare encoder gives `last_hidden_state` `[rows,
-        length, hidden_size]`, and `pooler_output` `[rows, hidden_size]` if it has a pooler.
+        For exports to engines that do not support packs. A bare encoder returns `last_hidden_state`
+        `[rows, length, hidden_size]`, and `pooler_output` `[rows, hidden_size]` if it has a pooler.
         """
         return encoder_outputs(self.encoder, padded)
 
 
 def encoder_outputs(encoder: Encoder, padded: Padded) -> dict[str, Tensor]:
-    """What a bare encoder puts out for a padded batch."""
+    """Return the outputs of a bare encoder for a padded batch; see `Network.padded`."""
     hidden = encoder(padded)
     found = {"last_hidden_state": by_row(hidden, padded)}
     if encoder.pooler is not None:
@@ -109,20 +109,20 @@ def encoder_outputs(encoder: Encoder, padded: Padded) -> dict[str, Tensor]:
 
 
 def by_row(values: Tensor, padded: Padded) -> Tensor:
-    """Values of the tokens of a padded batch as `[rows, length, …]`."""
+    """Reshape per-token values of a padded batch to `[rows, length, …]`."""
     return values.reshape(*padded.mask.shape, *values.shape[1:])
 
 
 class Evaluator(Measure):
-    """Gathers what a network says batch by batch, and measures it at the end.
+    """Collects a network's outputs batch by batch, and computes metrics at the end.
 
-    Processes that train together share the batches of an evaluator that names what it has
-    `gathered`; all batches of any other are computed by each process.
+    If an evaluator names its state in `gathered`, the processes of a training run divide the
+    batches among them; otherwise each process computes all batches.
     """
 
     @abstractmethod
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        """Take note of a batch's outputs (those of `Network.predict`) and targets."""
+        """Add a batch's outputs (those of `Network.predict`) and targets."""
 
 
 class Task(ABC, Generic[ExampleT]):
@@ -145,14 +145,14 @@ class Task(ABC, Generic[ExampleT]):
 
     @abstractmethod
     def network(self, config: EncoderConfig) -> Network:
-        """A freshly initialised network; weights of a checkpoint are loaded into it afterwards.
+        """Return a freshly initialised network; a checkpoint's weights are loaded into it later.
 
         Raises:
-            SettingsError: the encoder has not enough positions for the task's sequences.
+            SettingsError: the encoder has too few positions for the task's sequences.
         """
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
-        """The row of a text or a pair of texts that does not come from a table."""
+        """Return the row of a text or a pair of texts that does not come from a table."""
         return {"text": text, "pair": pair}
 
     @abstractmethod
@@ -209,14 +209,15 @@ class Task(ABC, Generic[ExampleT]):
             labelled: whether the target's columns are required.
 
         Raises:
-            DataError: the table lacks a column, and another cannot be guessed.
+            DataError: the table lacks a column, and no other can be detected in its place.
         """
         return self
 
     def in_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
-        """Each row, and what examples are made of: the row, with what it needs of its neighbours.
+        """Yield each row, and the row from which its example is built.
 
-        So `examples` sees rows that need no others, however many it is given at once.
+        The second also holds the context that the task needs from neighbouring rows, so that the
+        result of `examples` does not depend on how many rows it is given at once.
         """
         return ((row, row.values) for row in rows)
 
@@ -226,49 +227,49 @@ class Task(ABC, Generic[ExampleT]):
 
     @abstractmethod
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """Predictions in readable form, by row number, from all sequences of each row."""
+        """Return readable predictions by row number, from all sequences of each row."""
 
     def shown(self, prediction: Prediction) -> list[Shown] | None:
-        """A prediction as lines for a terminal; None to show it as JSON."""
+        """Return a prediction as lines for a terminal; None to show it as JSON."""
         if "label" not in prediction:
             return None
         return [(prediction["label"], prediction.get("probabilities", {}).get(prediction["label"]))]
 
     @abstractmethod
     def evaluator(self) -> Evaluator:
-        """A new evaluator of this task's metrics."""
+        """Return a new evaluator of this task's metrics."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """The task's own settings (label names, columns, limits), as JSON can hold them."""
+        """Return the task's settings (label names, columns, limits) as JSON values."""
 
     @classmethod
     @abstractmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
-        """The task that `to_dict` described."""
+        """Rebuild a task from the result of `to_dict`."""
 
     @classmethod
     def published(cls, of: Published) -> Self | None:  # noqa: ARG003
-        """The task of another tool's checkpoint; None if that was trained for something else."""
+        """Return the task of another tool's checkpoint; None if it was trained for another task."""
         return None
 
     @property
     def model_class(self) -> str:
-        """The class of other tools that opens a saved model: a key of `Family.classes`."""
+        """The class with which other tools load a saved model: a key of `Family.classes`."""
         return "encoder" if self.head is None else self.head.model_class
 
     @property
     def sentence(self) -> SentenceSettings | None:
-        """How `embed` makes vectors with a model of this task; None if not defined."""
+        """How `embed` computes vectors with a model of this task; None if not defined."""
         return None
 
     @property
     def head_dropout(self) -> float | None:
-        """The dropout before the output layer, where it is not the encoder's usual."""
+        """The dropout before the output layer; None for the encoder's default."""
         return None
 
     def config_entries(self) -> dict[str, Any]:
-        """Entries that the task adds to a saved model's `config.json`, for other tools.
+        """Return entries that the task adds to a saved model's `config.json`, for other tools.
 
         For a classifier, `id2label` and `label2id` name its classes.
         """

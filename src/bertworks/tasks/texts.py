@@ -1,14 +1,14 @@
-"""What tasks on whole texts share: rows of one text or two, and one answer for each.
+"""The base of tasks on whole texts: a row is one text or two, with one prediction.
 
-    row ── columns ──► text (and second text) ── tokenizer ──► one sequence, cut if it is too long
-                                                          └──► or as many windows as it takes
+    row ── columns ──► text (and second text) ── tokenizer ──► one sequence, truncated if too long
+                                                          └──► or as many windows as needed
     windows of a row ─► encoder ─► head ─► logits of each ─► their mean or maximum: the row's logits
 
-Classification and regression differ in what they make of the label, and in nothing else here.
+Classification and regression derive from it; they differ only in how they use the label.
 
-A row's sequences follow one another in the pack, in order of their numbers. Logits are pooled, not
-probabilities: the loss is that of the pooled ones, and values without a softmax are pooled alike.
-The mean is that of all windows' evidence; the maximum lets one passage speak for the whole.
+A row's sequences are adjacent in the pack, in order of their numbers. Logits are pooled, not
+probabilities: the loss is computed from the pooled logits, and outputs without a softmax are pooled
+in the same way. The mean weights all windows equally; with the maximum, one passage can decide.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TURNED: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"
 
 
 AT_ONCE = 8192
-"""Tokens of rows of several sequences that go through the encoder at a time."""
+"""The most tokens that go through the encoder at once, if rows have several sequences."""
 
 
 class _Shared(Settings):
@@ -90,7 +90,7 @@ class TextOptions(_Shared, TaskOptions):
 
 
 class _TextSchema(Schema):
-    """Texts and pairs of texts: which of them a table has is found out together."""
+    """Columns of texts and of pairs of texts, which are detected together."""
 
     def find(
         self, rows: Rows, named: Mapping[str, Any] | None = None, *, labelled: bool
@@ -104,7 +104,7 @@ TEXTS = _TextSchema(
 
 
 class TextSettings(_Shared, TaskSettings):
-    """What a task on texts is, beside its weights."""
+    """Settings of a task on texts that are saved with its weights."""
 
     columns: Columns = Field(description="the columns that rows are read from")
     takes_either: bool = Field(
@@ -122,10 +122,10 @@ class TextSettings(_Shared, TaskSettings):
         return self
 
     def geometry(self, config: EncoderConfig) -> EncoderConfig:
-        """An encoder's, with what the output is computed from.
+        """Return the configuration of the encoder, with this task's `classifier_pooling` if set.
 
         Raises:
-            SettingsError: it has fewer positions than `max_seq_length`.
+            SettingsError: the encoder has fewer positions than `max_seq_length`.
         """
         check_length(self.max_seq_length, config)
         if self.classifier_pooling is None:
@@ -134,12 +134,12 @@ class TextSettings(_Shared, TaskSettings):
 
     @property
     def pooling(self) -> Pooling:
-        """How the logits of a row's sequences become the row's."""
+        """How the logits of a row's sequences are pooled."""
         return "sum" if self.both_orders else self.window_pooling
 
 
 class TextTask(LabelledTask[LabelledExample]):
-    """One answer for a text or a pair of texts."""
+    """A task with one prediction for a text or a pair of texts."""
 
     schema = TEXTS
     options: ClassVar[type[TaskOptions]] = TextOptions
@@ -158,7 +158,7 @@ class TextTask(LabelledTask[LabelledExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Tokenise many rows at once, on as many threads as the tokenizer takes."""
+        """Tokenise all rows in one call, so that the tokenizer can use several threads."""
         columns = self.settings.columns
         pairs = None if columns.pair is None else texts_of(rows, columns.pair, where)
         texts = texts_of(rows, columns.text, where)
@@ -186,7 +186,7 @@ class TextTask(LabelledTask[LabelledExample]):
         truncation: Truncation,
         where: Sequence[str],
     ) -> list[list[Encoding]]:
-        """The sequences of each row."""
+        """Return the sequences of each row."""
         limit = self.settings.max_seq_length
         if truncation != "windows":
             found = self.tokenizer.encode_batch(
@@ -232,10 +232,10 @@ class TextTask(LabelledTask[LabelledExample]):
         return self.reading(Columns.parse(found), rows.name)
 
     def reading(self, columns: Columns, where: str) -> Self:
-        """The same task on the columns of a table.
+        """Return the same task for the columns of another table.
 
         Raises:
-            DataError: they are of pairs of texts, and the task is of single ones, or the reverse.
+            DataError: the table has pairs of texts and the task takes single texts, or the reverse.
         """
         known = self.settings.columns
         if columns == known:
@@ -249,11 +249,10 @@ class TextTask(LabelledTask[LabelledExample]):
 
 
 def is_single_value(of: Published) -> bool:
-    """Whether another tool's classifier is a regression: it has one output, and is not one of
-    several labels.
+    """Whether another tool's classifier is a regression: one output, and not `multi_label`.
 
     Raises:
-        CheckpointError: it says that it is one, and has more outputs.
+        CheckpointError: its configuration says that it is a regression, but it has several outputs.
     """
     kind, outputs = of.raw.get("problem_type"), len(of.labels(CLASSIFIER))
     if kind == "regression" and outputs != 1:
@@ -262,7 +261,7 @@ def is_single_value(of: Published) -> bool:
 
 
 def shared_settings(of: Published) -> dict[str, Any]:
-    """The settings of a task on texts that another tool's checkpoint was trained for."""
+    """Return the settings of a task on texts, from another tool's checkpoint."""
     return {
         "columns": Columns(text="text", pair="pair" if of.takes_pairs else None, label="label"),
         "takes_either": not of.takes_pairs,
@@ -272,12 +271,12 @@ def shared_settings(of: Published) -> dict[str, Any]:
 
 
 class TextNetwork(Network):
-    """An encoder with a classification head, and its outputs for each row.
+    """An encoder with a classification head, whose outputs are pooled for each row.
 
     Args:
-        outputs: how many the head has.
-        dropout: before the output layer; `config.classifier_dropout`, if left out.
-        pooling: of the outputs of a row's sequences, where it has several.
+        outputs: the number of outputs of the head.
+        dropout: dropout before the output layer; `config.classifier_dropout` if omitted.
+        pooling: how the outputs are pooled if a row has several sequences.
     """
 
     def __init__(
@@ -293,10 +292,10 @@ class TextNetwork(Network):
         self.head = ClassificationHead(config, outputs, dropout)
 
     def logits(self, batch: Batch) -> Float[Tensor, "rows outputs"]:
-        """What the head says of each row.
+        """Return the pooled logits of each row.
 
-        Memory does not grow with the windows of a row, but for their logits; where gradients are
-        taken, each part is computed a second time for them.
+        Memory does not grow with the number of windows, except for their logits; in training, the
+        backward pass computes each part a second time.
         """
         packed = batch.packed
         tokens = AT_ONCE if packed.sequence_number.any() else packed.num_tokens
@@ -307,22 +306,22 @@ class TextNetwork(Network):
         return logits
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`logits` `[rows, outputs]`."""
+        """Return `logits` `[rows, outputs]`."""
         return {"logits": self._of_sequences(padded)}
 
 
 def in_one(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
-    """Logits of rows from those of their sequences.
+    """Pool the logits of sequences to one vector per row.
 
-    The sum of both orders of a pair is what the output layer makes of the sum of the two vectors
-    (Radford et al. 2018, §3.3), but for its bias, which counts twice.
+    For a pair in both orders, the sum of the logits equals the output layer applied to the sum of
+    the two vectors (Radford et al. 2018, §3.3), except that the bias counts twice.
     """
     firsts = (packed.sequence_number == 0).nonzero().squeeze(-1)
     if len(firsts) == len(logits):
         return logits
     counts = torch.diff(firsts, append=firsts.new_tensor([len(logits)]))
     values = wide(logits)
-    if pooling == "max":  # segment_reduce gives each of equal maxima all of a negative gradient
+    if pooling == "max":  # with ties, segment_reduce repeats a negative gradient for each maximum
         rows = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
         found = values.new_zeros(len(counts), values.shape[1])
         where = rows[:, None].expand_as(values)
@@ -331,10 +330,13 @@ def in_one(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
 
 
 def in_parts(function: Callable[[Packed], Tensor], packed: Packed, tokens: int) -> Tensor:
-    """What a function makes of a pack, `[sequences, …]`, of at most so many tokens at a time.
+    """Apply a function to a pack in parts of at most `tokens` tokens, or of one sequence.
 
-    Where gradients are taken, each part keeps nothing, and is computed again for them with the same
-    dropout (Chen et al. 2016; of a contrastive loss, Gao et al. 2021).
+    In training, no activations are kept; the backward pass computes each part again, with the same
+    dropout (Chen et al. 2016; for a contrastive loss, Gao et al. 2021).
+
+    Returns:
+        The function's results `[sequences, …]` for all sequences of the pack.
     """
     if packed.num_tokens <= tokens:
         return function(packed)
@@ -342,7 +344,8 @@ def in_parts(function: Callable[[Packed], Tensor], packed: Packed, tokens: int) 
     def of_part(_: Tensor, part: Packed) -> Tensor:
         return function(part)
 
-    # `checkpoint` keeps the random state of the devices of the tensors among its arguments.
+    # `input_ids` is an argument because `checkpoint` saves the random state only of the devices of
+    # its tensor arguments.
     made: list[Tensor] = [
         checkpoint(of_part, part.input_ids, part, use_reentrant=False)
         if torch.is_grad_enabled()

@@ -1,14 +1,14 @@
-"""Translation: a text for a text, by an encoder and a decoder.
+"""Translation: generate a text from a text, with an encoder and a decoder.
 
     [CLS] source [SEP] ─► encoder ──────────┐
     [CLS] target       ─► embeddings ─► decoder ─► Wᵀ ─► target [SEP]
 
-Both sides have the model's vocabulary and word embeddings, which are the output layer too. With the
-source as its own target it is a sequence autoencoder.
+Source and target share the model's vocabulary and word embeddings, which are also the weights of
+the output layer. If each target equals its source, this is a sequence autoencoder.
 
 Source: Vaswani et al. (2017), "Attention is all you need"; Dai and Le (2015), "Semi-supervised
-sequence learning", for the autoencoder. Texts are translated greedily: the likeliest piece is
-taken each time.
+sequence learning", for the autoencoder. Decoding is greedy: each step takes the most probable
+piece.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .task import Evaluator, Network, Prediction, Shown
 
 
 class TranslationNetwork(Network):
-    """An encoder, and a decoder that attends to what the encoder makes of the source.
+    """An encoder, and a decoder that attends to the encoder's vectors of the source.
 
     Args:
-        limit: the most tokens of a target.
-        ends: the pieces that a target begins and ends with.
-        dropout: before the output layer.
+        limit: maximum tokens of a target.
+        ends: the ids of the pieces that begin and end a target.
+        dropout: dropout before the output layer.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class TranslationNetwork(Network):
         self.limit, self.ends = limit, ends
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed cross-entropy of the targets' tokens: `translation`."""
+        """Return the summed cross-entropy of the targets' tokens: `translation`."""
         return {"translation": self._loss_sum(self._seen(batch.packed), batch)}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`tokens` `[rows, length]`: what is written, and from its end on the last piece; where
-        targets are known, also the sum of their losses, `loss`."""
+        """Return `tokens` `[rows, length]`: the generated pieces, filled up with the end piece; if
+        targets are known, also `loss`, the summed cross-entropy of their tokens."""
         seen = self._seen(batch.packed)
         known = {"loss": self._loss_sum(seen, batch)} if batch.targets else {}
         return {"tokens": self._written(seen, batch.packed), **known}
@@ -92,7 +92,7 @@ class TranslationNetwork(Network):
         return linear_cross_entropy(self._states(given, seen), table, None, wanted)
 
     def _written(self, seen: Sequence[Seen], source: Packed) -> Int[Tensor, "rows length"]:
-        """Piece by piece, until all rows have ended; each step computes one token of each."""
+        """Generate one token of each row per step, until all rows have ended."""
         first, last = self.ends
         table = self.encoder.embeddings.word_embeddings.weight
         device = source.input_ids.device
@@ -113,7 +113,7 @@ class TranslationNetwork(Network):
 
 
 class TranslationTask(LabelledTask[LabelledExample]):
-    """Which text belongs to a text: its translation, or itself."""
+    """Translate a text, or reproduce it."""
 
     name: ClassVar[str] = "translation"
     head = Head("decoder", "translation")
@@ -126,11 +126,12 @@ class TranslationTask(LabelledTask[LabelledExample]):
     metrics: ClassVar[tuple[str, ...]] = ("loss", "bleu")
 
     def network(self, config: EncoderConfig) -> TranslationNetwork:
-        """A fresh network.
+        """Return a freshly initialised network.
 
         Raises:
-            SettingsError: the encoder has too few positions; or it is two-way or narrower in its
-                embeddings, or its positions are rotary, which a decoder has no use for.
+            SettingsError: the encoder has fewer positions than `max_seq_length`; or it is of a kind
+                that the decoder does not support: two-way, with rotary positions, or with
+                embeddings narrower than its hidden size.
         """
         check_length(self.settings.max_seq_length, config)
         is_as_wide = config.one_way.embedding_width == config.hidden_size
@@ -177,9 +178,9 @@ class TranslationTask(LabelledTask[LabelledExample]):
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack the sources in order of length.
 
-        If targets are known, `targets["target_ids"]` are theirs end to end, and
-        `targets["target_lengths"]` `[rows]`; `counts["translation"]` the tokens that are predicted.
-        The batch's examples are in the order of the rows.
+        If targets are known, `targets["target_ids"]` is `[tokens]`, the ids of all targets end to
+        end, `targets["target_lengths"]` is `[rows]`, and `counts["translation"]` is the number of
+        tokens to predict. The batch's examples are in the order of the packed rows.
         """
         places = by_length(examples)
         order = [examples[at] for at, _ in places]
@@ -192,7 +193,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
         return Batch(packed, targets, {"translation": int((lengths - 1).sum())}, order)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row its `translation`."""
+        """Return for each row its `translation`."""
         rows = zip(batch.examples, outputs["tokens"].tolist(), strict=True)
         return {one.index: {"translation": self.tokenizer.decode(ids)} for one, ids in rows}
 
@@ -204,10 +205,11 @@ class TranslationTask(LabelledTask[LabelledExample]):
 
 
 class TranslationEvaluator(Evaluator):
-    """`loss`, the mean of the targets' tokens, and `bleu`, from 0 to 100, of the whole corpus.
+    """`loss`, the mean per target token, and `bleu`, from 0 to 100, over all rows together.
 
-    BLEU is sacrebleu's with its own tokenisation; where the model's vocabulary is lower-cased, case
-    is ignored. Source: Papineni et al. (2002); Post (2018), "A call for clarity in reporting BLEU".
+    BLEU is computed by sacrebleu with its default tokenisation, ignoring case if the model's
+    vocabulary is lower-cased. Source: Papineni et al. (2002); Post (2018), "A call for clarity in
+    reporting BLEU scores".
 
     Raises:
         BertworksError: sacrebleu is not installed.
