@@ -158,6 +158,12 @@ def test_formats_that_are_said(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError, match=r"a\.zz:2: there is no text after the label 'b'"):
         list(read_rows(write(tmp_path / "a.zz", "a text\nb\n"), format="label-text"))
+    with pytest.raises(DataError, match=r"a\.yz:2: there is no text after the label '__label__b'"):
+        list(read_rows(write(tmp_path / "a.yz", "__label__a one\n__label__a __label__b\n")))
+    plain = write(tmp_path / "a.zy", "a __label__ is a prefix\n")
+    assert values_of(read_rows(plain, format="label-text")) == [
+        {"label": "a", "text": "__label__ is a prefix"}
+    ]
     texts = read_texts(write(tmp_path / "a.en", "one\ttwo\n\nthree"), format="text")
     assert [text for _, text in texts] == ["one\ttwo", "", "three"]
     with pytest.raises(SettingsError, match="format='xml'"):

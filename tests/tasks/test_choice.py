@@ -95,7 +95,7 @@ def test_numbered_columns_come_by_their_numbers():
 def test_columns_are_named_or_guessed(tmp_path):
     file = tmp_path / "codah.tsv"
     file.write_text("x\ta b\tc\td\t2\nx\ta\td\tc\t1\n")
-    options = ChoiceOptions(prompt_column=2, choice_columns="3,4", label_column=5, header=False)
+    options = ChoiceOptions(prompt_column=2, choice_columns="3, 4, ", label_column=5, header=False)
     rows = read_rows(file, columns=options.named_columns(), header=False)
     task = ChoiceTask.from_table(TOKENIZER, rows, options)
     assert (task.settings.prompt, task.settings.choices) == ("2", ("3", "4"))

@@ -347,7 +347,7 @@ def _part(of: Any, key: str, kind: type[_Kind], where: str) -> _Kind:
 _LINES = 400
 _CHARACTERS = 1 << 20
 _TAG = re.compile(r"O|[BIESLUM]-\S+")
-_PREFIX = "__label__"
+FASTTEXT_PREFIX = "__label__"
 """The prefix of labels in fastText's files."""
 
 
@@ -374,7 +374,7 @@ def format_of_lines(lines: Sequence[str]) -> TableFormat | None:
         return "conllu"
     if is_conll(lines):
         return "conll"
-    if all(line.startswith(_PREFIX) for line in filled):
+    if all(line.startswith(FASTTEXT_PREFIX) for line in filled):
         return "label-text"
     widths = {line.count("\t") for line in filled}
     return "tsv" if len(widths) == 1 and widths != {0} else None

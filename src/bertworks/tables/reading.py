@@ -34,6 +34,7 @@ from ..literals import TableFormat
 from ..remote import is_remote, remote_files
 from ..settings import Settings
 from .formats import (
+    FASTTEXT_PREFIX,
     Lines,
     Record,
     are_separated_by_tabs,
@@ -316,14 +317,14 @@ def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow
         label, _, text = line.strip().partition(" ")
         if not label:
             continue
+        labels = [label]
+        while label.startswith(FASTTEXT_PREFIX) and text.startswith(FASTTEXT_PREFIX):
+            label, _, text = text.partition(" ")
+            labels.append(label)
         if not text.strip():
             where = f"{name}:{number}"
             raise DataError(f"there is no text after the label {brief(label)}", where=where)
-        labels = [label]
-        while text.startswith("__label__"):
-            label, _, text = text.partition(" ")
-            labels.append(label)
-        names = [one.removeprefix("__label__") for one in labels]
+        names = [one.removeprefix(FASTTEXT_PREFIX) for one in labels]
         values = {"label": names[0] if len(names) == 1 else names, "text": text.strip()}
         yield PlacedRow(f"{name}:{number}", values)
 

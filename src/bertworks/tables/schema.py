@@ -323,7 +323,7 @@ class Role:
             return rows.column(named)
         if named is not None:
             parts = named.split(",") if isinstance(named, str) else named
-            return tuple(rows.column(part.strip()) for part in parts if part)
+            return tuple(rows.column(part.strip()) for part in parts if part.strip())
         by_name = {name.strip().lower(): name for name in rows.columns}
         known = next((by_name[n] for n in self.names or (self.name,) if n in by_name), None)
         if known is not None:

@@ -34,6 +34,7 @@ class ClassifyingNetwork(Network):
     """A network with a vector of logits for each target: a row, or a word."""
 
     loss_name: ClassVar[str] = "classification"
+    """The loss's name, which the task's batches and `guessing_losses` use too."""
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
