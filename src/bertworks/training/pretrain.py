@@ -1,4 +1,4 @@
-"""Pre-training: a recipe and a prepared corpus in, a BERT and the directory of its run out."""
+"""Pre-training: from a recipe and a prepared corpus to a BERT and its run directory."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ _MAY_CHANGE = MAY_CHANGE | {"data"}
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """What came of a pre-training run.
+    """The result of a pre-training run.
 
     Attributes:
-        run: the run directory; the model is in `run.model`, the page about it all in `run.report`.
-        metrics: those of the last evaluation on held-out documents.
-        steps: the updates done.
-        tokens: the tokens learned from.
-        resumed_from: the step that this session resumed from, if it did not begin the run.
-        start: what became of each tensor of `init_checkpoint`, if this session began with it.
+        run: the run directory; the model is in `run.model`, the report in `run.report`.
+        metrics: metrics of the last evaluation on held-out documents.
+        steps: number of updates done.
+        tokens: number of tokens trained on.
+        resumed_from: the step from which this session resumed; None if it started the run.
+        start: how each tensor of `init_checkpoint` was used, if this session started from it.
     """
 
     run: RunDirectory
@@ -104,24 +104,24 @@ def pretrain(
         values: settings of `PretrainSettings` that override those of the recipe.
 
     Raises:
-        SettingsError: a setting is unknown or impossible, or the data or the recipe's geometry are
-            not those of `init_checkpoint`.
+        SettingsError: a setting is unknown or impossible, or the data or the recipe's geometry
+            does not match `init_checkpoint`.
         DataError: `data` is not a prepared corpus, or is too small.
         TrainingError: the run directory holds another run, or a loss is not finite.
         OutputError: the run directory cannot be written (the disk is full), or another process
             uses it.
-        Interrupted: SIGTERM or Ctrl-C came; the run is saved and can be resumed.
+        Interrupted: SIGTERM or Ctrl-C was received; the run is saved and can be resumed.
         CheckpointError: the run's checkpoints, the corpus, or `init_checkpoint` are damaged.
     """
     progress = usual_progress(progress)
     settings = with_geometry(read_recipe(recipe, overrides, **values))
-    if not list_checkpoints(Path(out) / "checkpoints"):  # a resumed run needs its weights no more
+    if not list_checkpoints(Path(out) / "checkpoints"):  # a resumed run has its own weights
         check_shapes(settings)
     data = PretrainingData.open(settings)
     check_vocabulary(settings, data.tokenizer)
     plan = Plan.of(data.phases, settings)
     for phase in data.phases:
-        batch_of(phase, settings)  # refuses a phase without a size before anything is written
+        batch_of(phase, settings)  # raises for a phase without a size, before anything is written
     with team(device, settings.rank_timeout) as members:
         precision = settled_precision(settings.precision, out, members.device)
         settings = settings.model_copy(update={"precision": precision})
@@ -142,7 +142,7 @@ def pretrain(
 
 @dataclass(frozen=True)
 class PretrainingData:
-    """A prepared corpus, its documents parted, and the sources of the phases."""
+    """A prepared corpus, its held-out documents, and the sources of the phases."""
 
     corpus: Corpus
     tokenizer: Tokenizer
@@ -181,12 +181,16 @@ class PretrainingData:
                 zip(settings.phases, settings.phase_steps(), strict=True)
             )
         ]
-        # Measured at one length throughout, so that the run's evaluations compare.
+        # Evaluate with the same length in all phases, so that results can be compared.
         held_out = source(parts[1], settings.phases[0].max_seq_length, seed)
         return cls(corpus, tokenizer, phases, held_out, parts[1])
 
     def note_in(self, run: RunDirectory) -> None:
-        """Write the data's counts down, and see that the run was started with them, if it was."""
+        """Write `data.json`; first check that a run that has started used the same data.
+
+        Raises:
+            TrainingError: the run was started with other data.
+        """
         file = run.path / "data.json"
         checksum = hashlib.sha256((self.corpus.directory / "manifest.json").read_bytes())
         if (
@@ -227,7 +231,7 @@ def _pretrain(
     members: Team,
     progress: Progress | None,
 ) -> PretrainResult:
-    seed_everything(settings.seed)  # every rank begins with the same weights
+    seed_everything(settings.seed)  # every rank starts with the same weights
     objective = Objective.of(settings, data.tokenizer, progress)
     is_new = not list_checkpoints(run.checkpoints)
     start = load_initial(settings, objective) if is_new else None
@@ -260,7 +264,7 @@ def _pretrain(
 def _finish(
     objective: Objective, data: PretrainingData, run: RunDirectory, inference: EngineSettings
 ) -> None:
-    """Write the trained models, sample fill-ins, and the report."""
+    """Save the trained models, sample fill-ins and the report."""
     objective.network.eval()
     samples = []
     if (masked_lm := objective.masked_lm) is not None:
@@ -269,12 +273,12 @@ def _finish(
             network, task, data.corpus, data.held_out_documents, settings=inference
         )
     files.write_json(run.path / "samples.json", samples, indent=1)
-    for name, model in reversed(objective.kept.items()):  # `model` last: then the run is finished
+    for name, model in reversed(objective.kept.items()):  # `model` last: it marks the end
         model.save(run.path / name, keep_others=True)
     write_report(run.path)
 
 
-_SHORTEST, _LONGEST = 10, 32  # tokens of a sentence that says enough and not too much
+_SHORTEST, _LONGEST = 10, 32  # tokens of a sentence with enough context, but not too much
 _MASKS = 2
 
 
@@ -287,14 +291,15 @@ def sample_fill_ins(
     count: int = 12,
     settings: EngineSettings,
 ) -> list[dict[str, Any]]:
-    """Fill-ins of a sentence from each of the first documents that have one fit for it.
+    """Predict masked words of one sentence from each of the first documents with a suitable one.
 
     Args:
-        documents: their numbers; held-out ones.
+        documents: numbers of held-out documents.
+        count: maximum number of samples.
 
     Returns:
-        For each sample `text`, with `[MASK]` for each masked word, the `answers`, and for each of
-        them `guesses`: likeliest first, each with `token` and `probability`.
+        For each sample: `text`, with `[MASK]` for each masked word; `answers`, the masked words;
+        and `guesses`, for each answer a list of `token` and `probability`, most probable first.
     """
     tokenizer = task.tokenizer
     samples: list[dict[str, Any]] = []
@@ -325,7 +330,7 @@ def sample_fill_ins(
 def _sentences(
     tokenizer: Tokenizer, corpus: Corpus, documents: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """From each document a sentence's ids, and the places of words in it to be masked."""
+    """Yield a sentence's ids from each document, and the positions of the words to mask."""
     for number in documents.tolist():
         ids, offsets = corpus.document(number)
         for start, end in itertools.pairwise(offsets):
@@ -334,7 +339,7 @@ def _sentences(
                 continue
             words = _whole_words(tokenizer, sentence)
             if len(words) >= 3 * _MASKS:
-                # The longest words are those whose guessing says something.
+                # Short words are often easy to predict, so the longest words are masked.
                 lengths = [len(tokenizer.id_to_token(int(sentence[at]))) for at in words]
                 chosen = words[np.argsort(lengths, kind="stable")[-_MASKS:]]
                 yield sentence, np.sort(chosen)
@@ -342,7 +347,7 @@ def _sentences(
 
 
 def _whole_words(tokenizer: Tokenizer, sentence: np.ndarray) -> np.ndarray:
-    """The places of words that are a single piece."""
+    """The positions of words that are a single piece."""
     continues = np.append(tokenizer.goes_on(sentence), False)
     pieces = [tokenizer.id_to_token(int(piece)) for piece in sentence]
     is_word = np.array([piece.isalpha() for piece in pieces])

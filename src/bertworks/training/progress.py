@@ -1,4 +1,4 @@
-"""What people see during a run: a live line on a terminal, a line now and then elsewhere."""
+"""Progress display of a run: a live line on a terminal, otherwise a line at intervals."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..wording import TimeLeft, clock, short, wrapped
 
 
 class Progress:
-    """Shows how a run goes.
+    """Shows the progress of a run.
 
     Args:
-        stream: where to; standard error if left out, in a notebook standard output.
-        every: seconds between lines where the stream is no terminal.
+        stream: output stream; if omitted, standard error, or standard output in a notebook.
+        every: seconds between lines if the stream is not a terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, *, every: float = 10.0) -> None:
@@ -44,10 +44,10 @@ class Progress:
         tokens_per_second: float,
         seconds_left: float | None,
     ) -> None:
-        """Take note of a step; not every step is shown.
+        """Update the progress after a step; not every step is shown.
 
         Args:
-            seconds_left: None as long as there is no estimate.
+            seconds_left: estimated time to the end; None if there is no estimate yet.
         """
         if self._is_due(step == total):
             self._show(
@@ -56,9 +56,9 @@ class Progress:
             )
 
     def counter(self, work: str) -> Callable[[int, int], None]:
-        """Return a function that takes how many rows are done and how many there are.
+        """Return a function that takes the number of rows done and the total number of rows.
 
-        It shows them with their rate and the time left; not every call is shown.
+        It shows them with the rate and the time left; not every call is shown.
         """
         left, start = TimeLeft(), time.monotonic()
         before: int | None = None  # done by an earlier run
@@ -76,12 +76,12 @@ class Progress:
         return update
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of an evaluation, on a line that stays."""
+        """Show the metrics of an evaluation on a permanent line."""
         shown = [f"{name} {value:.4g}" for name, value in metrics.items()]
         self.parts([f"step {step}: {shown[0]}" if shown else f"step {step}", *shown[1:]])
 
     def parts(self, parts: Sequence[str]) -> None:
-        """Show parts on a line that stays, or on more of them if one does not hold all."""
+        """Show parts on a permanent line, or on several if one is too narrow."""
         line = parts[0]
         for part in parts[1:]:
             if len(line) - line.rfind("\n") + len(part) + 3 > self._console.width:
@@ -91,11 +91,11 @@ class Progress:
         self.note(line)
 
     def note(self, text: str) -> None:
-        """Show a line that stays, as several where the terminal is narrower."""
+        """Show a permanent line, wrapped if the terminal is narrower."""
         self._console.print(wrapped(text, self._console.width), markup=False)
 
     def close(self) -> None:
-        """End the live line; the last state of it stays."""
+        """End the live line; its last state stays visible."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -119,7 +119,7 @@ class Progress:
 
 
 class _Cell:
-    """A line in a notebook that is written over; the part of `Live` that is used."""
+    """A line in a notebook that is overwritten; has the methods of `Live` that are used here."""
 
     def start(self) -> None:
         shown: Any = importlib.import_module("IPython.display")
@@ -130,22 +130,22 @@ class _Cell:
         self._line.update({"text/plain": line.plain}, raw=True)
 
     def stop(self) -> None:
-        """The last state of the line stays."""
+        """Do nothing: the last state of the line stays visible."""
 
 
 def in_notebook() -> bool:
-    """Whether this is a notebook's process."""
+    """Whether this process belongs to a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
 
 
 def usual_progress(progress: Progress | None) -> Progress | None:
-    """What shows how a run goes: what is given, or else in a notebook the usual lines."""
+    """Return the given progress; if it is None, a new one in a notebook, otherwise None."""
     return Progress() if progress is None and in_notebook() else progress
 
 
 def say(progress: Progress | None, text: str) -> None:
-    """Show a line that stays, where anybody looks."""
+    """Show a permanent line, if there is a progress display."""
     if progress is not None:
         progress.note(text)

@@ -1,4 +1,4 @@
-"""A pre-training recipe: every setting of a run, and the recipes that come with the package."""
+"""Pre-training recipes: all settings of a run, and the recipes included in the package."""
 
 from __future__ import annotations
 
@@ -44,13 +44,16 @@ _NO_GEOMETRY = {
     *HEAD_DROPOUTS,
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "size"),
 }
-"""Settings of a model that its weights do not depend on; what a size means does."""
+"""Settings that may differ from those of a checkpoint: its weights do not depend on them.
+
+`size` is one of them, because the settings that it stands for are compared themselves.
+"""
 
 
 class ModelSettings(EncoderConfig):
-    """Geometry, given by a family, a released size and single settings.
+    """Geometry, given by a family, a released size and individual settings.
 
-    `vocab_size` is the tokenizer's unless it is given.
+    If `vocab_size` is omitted, it is the size of the tokenizer.
     """
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = Field(
@@ -64,7 +67,7 @@ class ModelSettings(EncoderConfig):
 
     @classmethod
     def filled_in(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Given settings, and those that follow from the family and the size."""
+        """Return the given settings and those that follow from the family and the size."""
         known: dict[str, Any] = {}
         family = None
         if isinstance(name := values.get("family"), str) and name != "bert":
@@ -79,7 +82,11 @@ class ModelSettings(EncoderConfig):
         return known if family is None else dict(family.settled(known))
 
     def config(self, tokenizer_size: int) -> EncoderConfig:
-        """The encoder's geometry, for a tokenizer of so many pieces."""
+        """Return the encoder's geometry for a tokenizer with `tokenizer_size` pieces.
+
+        Raises:
+            SettingsError: `vocab_size` is given and is smaller than the tokenizer.
+        """
         values = self.model_dump(exclude={"size"})
         if "vocab_size" not in self.model_fields_set:
             values["vocab_size"] = tokenizer_size
@@ -91,7 +98,11 @@ class ModelSettings(EncoderConfig):
         return EncoderConfig.parse(values)
 
     def of_checkpoint(self, config: EncoderConfig, *, where: str) -> ModelSettings:
-        """A checkpoint's geometry; dropout and the width of fresh weights are these settings'."""
+        """Return a checkpoint's geometry, with dropout and initializer range from these settings.
+
+        Raises:
+            SettingsError: a setting of the geometry is given and differs from the checkpoint's.
+        """
         asked, theirs = self.model_dump(include=self.model_fields_set), config.model_dump()
         if (key := first_difference(asked, theirs)) is not None:
             raise SettingsError(
@@ -104,7 +115,7 @@ class ModelSettings(EncoderConfig):
 
 
 def first_difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
-    """The first setting of the geometry that is asked for and is another; None if all are met."""
+    """Return the first setting of the geometry that differs from `found`; None if none does."""
     keys = sorted(asked.keys() - _NO_GEOMETRY)
     return next((key for key in keys if asked[key] != found[key]), None)
 
@@ -183,7 +194,11 @@ class PretrainSettings(FitSettings):
     @model_validator(mode="wrap")
     @classmethod
     def _geometry_is_kept(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """What was given of a geometry may not fit to defaults that a checkpoint does not have."""
+        """Explain an invalid geometry given together with `init_checkpoint`.
+
+        The given settings are checked with the defaults, not with the checkpoint's values, so the
+        original error may be misleading.
+        """
         try:
             return handler(values)
         except ValidationError as error:
@@ -207,7 +222,7 @@ class PretrainSettings(FitSettings):
             raise ValueError("instances.max_seq_length is set by each phase's max_seq_length")
         is_known = "max_position_embeddings" in self.model.model_fields_set
         if self.init_checkpoint is not None and not is_known:
-            return self  # until the checkpoint has been asked
+            return self  # checked again once the checkpoint's geometry is known
         if self.max_seq_length > self.model.max_seqlen:
             raise ValueError(
                 f"max_seq_length={self.max_seq_length} is longer than the "
@@ -220,7 +235,7 @@ class PretrainSettings(FitSettings):
     def completed(
         cls, tree: Mapping[str, Any], met: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """With the objective, which earlier versions did not name, and the group that it needs."""
+        """Add the objective, which earlier versions did not name, and the group that it needs."""
         found = dict(tree)
         model = found.get("model") or {}
         is_tree = isinstance(model, Mapping)
@@ -306,11 +321,11 @@ class PretrainSettings(FitSettings):
 
     @property
     def max_seq_length(self) -> int:
-        """The length of the phase with the longest sequences."""
+        """The maximum sequence length over all phases."""
         return max(phase.max_seq_length for phase in self.phases)
 
     def phase_steps(self) -> list[int]:
-        """The steps of each phase; rounding is made up for by the last."""
+        """The number of steps of each phase; they add up to `steps` in spite of rounding."""
         ends, share = [], 0.0
         for phase in self.phases:
             share += phase.share
@@ -319,7 +334,11 @@ class PretrainSettings(FitSettings):
 
 
 def _without_effect(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The settings of groups that do nothing beside others, and why, of all settings of a run."""
+    """Yield group, setting and reason for each setting that has no effect given the others.
+
+    Args:
+        tree: all settings of a run.
+    """
     masking, format = tree.get("masking", {}), tree.get("instances", {}).get("format")
     if (objective := tree.get("objective")) in ("causal", "skip_gram"):
         why = f"with objective={objective}, which masks nothing"
@@ -334,14 +353,14 @@ def _without_effect(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def find_recipe(name: str | Path) -> Path:
-    """A recipe's file: a path, or the name of one that comes with the package.
+    """Return the file of a recipe, given a path or the name of a recipe of the package.
 
     Raises:
         SettingsError: there is no such file or recipe.
     """
     if Path(name).is_file():
         return Path(name)
-    package = Path(str(resources.files("bertworks")))  # installed, or a checkout of its source
+    package = Path(str(resources.files("bertworks")))  # an installation, or a source checkout
     folders = (package.parents[1] / "recipes", package / "recipes")
     found = {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
     if str(name) in found:
@@ -353,7 +372,7 @@ def find_recipe(name: str | Path) -> Path:
 def read_recipe(
     recipe: str | Path | None, overrides: Sequence[str] = (), **values: Unpack[PretrainKeywords]
 ) -> PretrainSettings:
-    """Settings from a recipe, then keyword values, then `key=value` words.
+    """Read settings from a recipe, then keyword values, then `key=value` words; later ones win.
 
     Raises:
         SettingsError: the recipe is missing, or a key or value is not valid.

@@ -1,4 +1,4 @@
-"""The records of a run: journal, sessions, TensorBoard's events, and the progress line."""
+"""The records of a run: journal, sessions, TensorBoard events, and the progress line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Records one session of a run, and shows it. Only rank 0 writes anything."""
+    """Records one session of a run and shows its progress. Only rank 0 writes anything."""
 
     def __init__(
         self, run: RunDirectory, progress: Progress | None, network: Network, total: int
@@ -45,17 +45,19 @@ class Recorder:
         events: bool,
         peak: tuple[torch.dtype, torch.device],
     ) -> None:
-        """The session begins.
+        """Start the session.
 
         Args:
-            events: whether to write the journal a second time, as TensorBoard events.
-            peak: the precision and the device whose matrix-multiply peak to measure.
+            step: the number of updates done before this session.
+            seconds: the time of all earlier sessions.
+            events: whether to write the journal also as TensorBoard events.
+            peak: the precision and the device for which to measure the peak rate of matmuls.
         """
         self.run.note_session("start", step=step, **facts)
         if events and importlib.util.find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            # Events after this step, of a run that was killed, are no longer shown.
+            # Hides later events of a killed run: these steps are done again.
             self._events = SummaryWriter(str(self.run.tensorboard), purge_step=step + 1)
         elif events:
             self.run.note_session(
@@ -68,17 +70,18 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """What the run has taken so far, all sessions together."""
+        """The time of the run so far, over all sessions."""
         return self._seconds + time.perf_counter() - self._start
 
     def stepped(
         self, step: int, *, phase: str, loss: float, tokens: int, batch: GlobalBatch, took: float
     ) -> None:
-        """A step was done.
+        """Record a step.
 
         Args:
-            tokens: of the whole global batch.
-            batch: this rank's share of it.
+            tokens: number of tokens in the whole global batch.
+            batch: this rank's share of the global batch.
+            took: seconds of the step.
         """
         flops = 0.0
         if self._peak is not None:
@@ -97,7 +100,7 @@ class Recorder:
             )
 
     def write_train(self, line: Mapping[str, Any]) -> None:
-        """A line of the journal about training."""
+        """Write a journal line about training."""
         clock: dict[str, float] = {
             "seconds": round(self.seconds, 3),
             "tokens_per_second": round(self._meter.tokens_per_second, 1),
@@ -108,26 +111,26 @@ class Recorder:
         self._write({"kind": "train", **line, "time": clock})
 
     def write_eval(self, step: int, tokens: int, metrics: Mapping[str, float]) -> None:
-        """A line of the journal about an evaluation."""
+        """Write a journal line about an evaluation, and show it."""
         line = {"kind": "eval", "step": step, "tokens": tokens, "metrics": dict(metrics)}
         self._write({**line, "time": {"seconds": round(self.seconds, 3)}})
         if self.progress is not None:
             self.progress.evaluated(step, metrics)
 
     def write_stop(self, step: int, why: str) -> None:
-        """A line of the journal: the run ends before its last step."""
+        """Write a journal line that says why the run ends before its last step, and show it."""
         self.run.write({"kind": "stop", "step": step, "why": why})
         self.note(why)
 
     def note(self, text: str) -> None:
-        """Show a line that stays."""
+        """Show a permanent line."""
         say(self.progress, text)
 
     def end(self, step: int) -> None:
-        """The session ends, well or badly."""
+        """End the session, also after an error."""
         self.run.note_session("stop", step=step, seconds=round(self.seconds, 3))
         if self._events is not None:
-            with suppress(OSError):  # the journal has it all
+            with suppress(OSError):  # the journal contains everything
                 self._events.close()
         if self.progress is not None:
             self.progress.close()
@@ -139,7 +142,7 @@ class Recorder:
         kind, step = line["kind"], line["step"]
         numbers = {f"{kind}/{name}": value for name, value in line.items() if name != "step"}
         for name, value in line.items():
-            if isinstance(value, Mapping):  # of these, those one level below
+            if isinstance(value, Mapping):  # one level deep
                 numbers |= {f"{kind}/{name}/{key}": number for key, number in value.items()}
         try:
             for tag, number in numbers.items():
@@ -153,11 +156,12 @@ class Recorder:
             ) from None
 
     def _peak_share(self) -> float | None:
-        """The share of the best rate of matrix products that was seen, in steps or before them.
+        """The steps' rate of operations as a share of the highest rate measured so far.
 
-        A busy machine may measure a peak that the steps beat later.
+        On a busy machine, the peak measured at the start may be lower than the rate of later steps;
+        then that rate becomes the peak.
         """
-        flops = self._meter.flops_per_second  # 0: of a network whose operations nobody counts
+        flops = self._meter.flops_per_second  # 0 if the network's operations cannot be counted
         if not self._peak or not flops:
             return None
         self._peak = max(self._peak, flops)
@@ -165,13 +169,13 @@ class Recorder:
 
 
 class Meter:
-    """Tokens and operations a second of the training steps, averaged over about the last 20 s."""
+    """Tokens and operations per second of the training steps, averaged over about 20 s."""
 
     def __init__(self) -> None:
         self._tokens = self._flops = self._seconds = 0.0
 
     def add(self, tokens: int, flops: float, seconds: float) -> None:
-        """Take note of a step."""
+        """Add a step."""
         fade = 0.5 ** (seconds / 10)
         self._tokens = fade * self._tokens + tokens
         self._flops = fade * self._flops + flops

@@ -1,7 +1,7 @@
-"""What the files of a run directory hold, checked when they are read.
+"""Schemas of the files of a run directory, which are validated when they are read.
 
-Disks fail, and people edit files by hand. A file that does not hold what a run writes there is an
-error that names the file, the line and the key; nothing that reads these files checks them again.
+Disks fail, and people edit files by hand. A file that does not fit its schema is an error that
+names the file, the line and the key. Callers need not check the content again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Fact = Number | bool | str | None | list[Number | bool | str | None]
 
 
 class _Part(BaseModel):
-    """An object of a file; there may be more in it."""
+    """An object of a file; it may have more keys."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -179,7 +179,7 @@ class _Table(_Part):
 
 
 class _LabelledData(_Part):
-    """A `DataSummary`, and what identifies the tables."""
+    """A `DataSummary`, and the checksums of the tables."""
 
     train: _Table
     dev: _Table | None = None
@@ -202,7 +202,7 @@ _SETTINGS: TypeAdapter[Any] = TypeAdapter(dict[str, JsonValue])
 
 
 def read_json(file: Path, schema: TypeAdapter[Any]) -> Any:
-    """What a JSON file holds.
+    """Read and validate a JSON file.
 
     Raises:
         DataError: the file cannot be read, is damaged, or does not fit the schema.
@@ -216,7 +216,13 @@ def read_json(file: Path, schema: TypeAdapter[Any]) -> Any:
 
 
 def read_lines(file: Path, schema: TypeAdapter[Any]) -> Iterator[dict[str, Any]]:
-    """The lines of a JSON Lines file; a last one that was cut short by a kill is left out."""
+    """Yield the validated lines of a JSON Lines file; nothing if the file does not exist.
+
+    A last line without a line end is left out: the process was killed while writing it.
+
+    Raises:
+        DataError: the file cannot be read, or a line is damaged or does not fit the schema.
+    """
     if not file.exists():
         return
     for number, line in enumerate(_content(file).splitlines(keepends=True), start=1):
@@ -226,10 +232,10 @@ def read_lines(file: Path, schema: TypeAdapter[Any]) -> Iterator[dict[str, Any]]
 
 
 def read_data(file: Path) -> dict[str, Any]:
-    """What `data.json` holds: a `DataSummary` of labelled tables, or counts of a corpus.
+    """Read `data.json`: a `DataSummary` of labelled tables, or counts of a corpus.
 
     Raises:
-        DataError: the file cannot be read, or holds neither.
+        DataError: the file cannot be read, or contains neither.
     """
     tree: dict[str, Any] = _parsed(_content(file), str(file))
     is_labelled = isinstance(tree, Mapping) and isinstance(tree.get("train"), Mapping)
@@ -238,10 +244,10 @@ def read_data(file: Path) -> dict[str, Any]:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """What `settings.yaml` holds.
+    """Read `settings.yaml`.
 
     Raises:
-        DataError: the file cannot be read, or holds no settings.
+        DataError: the file cannot be read, or contains no settings.
     """
     try:
         tree = load_yaml(_content(file).decode())
@@ -267,7 +273,10 @@ def _parsed(text: bytes, where: str) -> Any:
 
 
 def _printable(value: Any) -> Any:
-    """A value whose texts UTF-8 can hold: half a character is that of a file's name."""
+    """Replace lone surrogates in all texts, so that UTF-8 can encode them.
+
+    They come from names of files that are not UTF-8.
+    """
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -288,7 +297,7 @@ def _float(text: str) -> float:
 
 
 def _checked(tree: Any, schema: TypeAdapter[Any], where: str) -> Any:
-    """The tree itself: what is read stays as it was written."""
+    """Validate a tree and return it unchanged, without the conversions of the schema."""
     try:
         schema.validate_python(tree, strict=True)
     except ValidationError as error:

@@ -1,6 +1,6 @@
-"""The settings of training: the same words in every verb that trains.
+"""Settings of training, with the same names in all commands that train.
 
-Verbs differ in defaults alone (`settings.with_default`). Nothing here imports torch, so that help
+Commands differ only in defaults (`settings.with_default`). Nothing here imports torch, so that help
 on settings is fast.
 """
 
@@ -24,7 +24,7 @@ Schedule = Literal[
 ]
 
 _DECAY_SHARE = 0.2  # of warmup-stable-decay
-_RATIO = 32  # of the highest rate of a slanted triangle to the lowest
+_RATIO = 32  # of the highest to the lowest rate of a slanted triangle
 
 
 class OptimizerSettings(Settings):
@@ -84,7 +84,7 @@ class OptimizerSettings(Settings):
 
     @property
     def unused_decay_share(self) -> str | None:
-        """What to say of a `decay_share` where there is no decay."""
+        """The message for a `decay_share` that has no effect; None if it has one or is not set."""
         if self.decay_share is None or self.schedule == "warmup-stable-decay":
             return None
         return f"decay_share={self.decay_share} does nothing without schedule=warmup-stable-decay"
@@ -107,9 +107,12 @@ class OptimizerSettings(Settings):
         return highest * max(0.0, (total - step) / max(1.0, total - warmup))
 
     def decay_start(self, total: int) -> int | None:
-        """The steps before the decay of `warmup-stable-decay`, of `total`; None of other schedules.
+        """The number of steps before the decay of `warmup-stable-decay`; None for other schedules.
 
-        The update after them is the last one at the full rate.
+        The next update after these steps is the last one at the full rate.
+
+        Args:
+            total: the number of all steps.
         """
         if self.schedule != "warmup-stable-decay":
             return None
@@ -117,10 +120,10 @@ class OptimizerSettings(Settings):
 
 
 def _slanted_triangle(step: int, cut: int, total: int) -> float:
-    """The rate's share of the highest one: up for `cut` steps, then down to 1/32.
+    """The rate as a share of the highest one: it rises for `cut` steps, then falls to 1/32.
 
-    Howard and Ruder (2018), equation 3, whose `cut · (1/cut_frac - 1)` is `total - cut` where no
-    rounding comes in between.
+    Howard and Ruder (2018), equation 3. Its `cut · (1/cut_frac - 1)` is `total - cut`, apart from
+    rounding.
     """
     height = step / cut if step < cut else 1 - (step - cut) / max(1, total - cut)
     return (1 + height * (_RATIO - 1)) / _RATIO
@@ -143,7 +146,12 @@ class FreezingSettings(Settings):
     )
 
     def shortfall(self, layers: int, steps: int) -> str | None:
-        """What to say where gradual unfreezing does not reach all that is to learn."""
+        """The message if gradual unfreezing does not reach all trainable layers; otherwise None.
+
+        Args:
+            layers: the number of layers of the encoder.
+            steps: the number of all steps.
+        """
         if self.unfreeze_every is None:
             return None
         with_embeddings = not self.freeze_layers and not self.freeze_embeddings
@@ -247,7 +255,7 @@ _NEEDED = {
     "lora_rank": ("lora_alpha", "lora_dropout", "lora_targets"),
     "teacher": ("temperature",),
 }
-"""Settings by the one that they need beside them."""
+"""For each setting, those that have no effect without it."""
 
 
 class AdapterSettings(Settings):
@@ -276,8 +284,8 @@ class AdapterSettings(Settings):
 class FinetuneSettings(TrainingSettings, AdapterSettings):
     """Fine-tuning; the defaults are the paper's.
 
-    Of the paper's three learning rates 2e-5 is the one of the original code's examples, and the
-    least likely to spoil a run; a small encoder needs a higher one (tiny: about 3e-4).
+    Of the paper's three learning rates, 2e-5 is that of the original code's examples, and the
+    least likely to make a run diverge. A small encoder needs a higher one (tiny: about 3e-4).
     """
 
     common: ClassVar = (
@@ -344,13 +352,13 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
         return self
 
     def check_together(self) -> None:
-        """See that no setting waits for one that is not given, or for an epoch that never comes.
+        """Check that each given setting has an effect together with the others.
 
-        No validator, since a grid reads its settings one by one; and `lora_rank=null` is given: a
-        grid may have it beside other ranks.
+        Not a validator, since a grid reads its settings one by one. An explicit `lora_rank=null`
+        counts as given, since a grid may list it with other ranks.
 
         Raises:
-            SettingsError: one does.
+            SettingsError: a setting needs one that is not given, or an epoch that is never reached.
         """
         if (unused := self.unused_decay_share) is not None:
             raise SettingsError(unused)
@@ -370,7 +378,7 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
                     )
 
     def fit_settings(self, steps_per_epoch: int) -> FitSettings:
-        """The settings of the training loop, in which an epoch is so many steps."""
+        """Return settings of the training loop, with epochs converted to steps."""
         eval_every = self.eval_every or steps_per_epoch
         unfreeze_every = self.unfreeze_every
         if self.unfreeze_epochs is not None:
@@ -387,22 +395,22 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
 
 
 def settings_of(task: type[LabelledTask[Any]]) -> type[FinetuneSettings]:
-    """The settings of fine-tuning for a task: those of `FinetuneSettings`, and the task's own."""
+    """Return the class of a task's fine-tuning settings: `FinetuneSettings` and its options."""
     both = create_model(f"{task.__name__}Settings", __base__=(FinetuneSettings, task.options))
     return cast(type[FinetuneSettings], both)
 
 
 @dataclass(frozen=True)
 class Best:
-    """The metric of the evaluations that chooses the weights that are kept."""
+    """The metric that selects the best weights."""
 
-    metric: str  # its name
-    lower_is_better: bool = False  # whether less of it is better
-    # after how many evaluations in a row that are no better the run ends
+    metric: str
+    lower_is_better: bool = False
+    # the run stops after this many consecutive evaluations without improvement; None: never
     patience: int | None = None
 
     def is_better(self, value: float, before: float | None) -> bool:
-        """Whether a value beats the best one before; the first of equals stays the best."""
+        """Whether a value is better than the best one so far; an equal value is not."""
         if before is None or math.isnan(before):
             return True
         return value < before if self.lower_is_better else value > before

@@ -1,15 +1,15 @@
-"""Fully sharded training: each process holds its part of weights, gradients and averages alone.
+"""Fully sharded training: each process keeps only its part of weights, gradients and averages.
 
-PyTorch's FSDP2 does it (`fully_shard`): a layer's weights are put together for as long as it
-computes, in each process. What is wrapped are the layers of every encoder, one by one, and the
-network with all the rest: the embeddings and an output layer that is tied to them are used in
-several places, and so belong together.
+It uses PyTorch's FSDP2 (`fully_shard`): each process gathers the full weights of a layer only while
+that layer computes. Each layer of each encoder is wrapped separately. The network is wrapped with
+everything else, because the embeddings and an output layer tied to them are used in several places
+and must be in one group.
 
-What is trained is a copy. The network itself, whole, waits in the host's memory: it takes the
-weights when it is measured, saved as the best, or done.
+Training changes a sharded copy. The original, unsharded network stays in the host's memory; the
+weights are copied back to it for an evaluation, to save the best weights, and at the end.
 
-Source: Zhao et al. (2023), "PyTorch FSDP", §3. The modules of PyTorch that do this are imported
-where they are needed: they take a second.
+Source: Zhao et al. (2023), "PyTorch FSDP", §3. PyTorch's modules for this are imported inside the
+functions, since importing them takes a second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ from .settings import FitSettings
 
 
 def check_can_shard(settings: FitSettings) -> None:
-    """Refuse what a sharded network cannot do."""
+    """Raise for settings that are not possible with a sharded network.
+
+    Raises:
+        SettingsError: `unfreeze_every` is set.
+    """
     if settings.unfreeze_every is not None:
         raise SettingsError(
             "sharding=full: layers cannot begin to learn one after the other",
@@ -40,7 +44,7 @@ def check_can_shard(settings: FitSettings) -> None:
 
 
 def shard(network: Network, device: torch.device, world: int) -> Network:
-    """A copy of a network on a device, of whose parameters each process has a part."""
+    """Return a copy of a network on a device, its parameters sharded over `world` processes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -55,7 +59,7 @@ def shard(network: Network, device: torch.device, world: int) -> Network:
 
 
 def is_sharded(network: nn.Module) -> bool:
-    """Whether a network is one of `shard`."""
+    """Whether a network was returned by `shard`."""
     return any(_is_part(parameter) for parameter in network.parameters())
 
 
@@ -65,26 +69,26 @@ def _is_part(tensor: Tensor) -> bool:
 
 @torch.no_grad()
 def put_together(sharded: nn.Module, network: nn.Module) -> None:
-    """Give a whole network the weights of its sharded copy; every process calls it."""
+    """Copy the weights of a sharded copy to the whole network; every process must call it."""
     whole = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for name, part in (*sharded.named_parameters(), *sharded.named_buffers()):
         whole[name].copy_(full(part))
 
 
 def full(tensor: Any) -> Tensor:
-    """The whole of a tensor of which each process may have a part; every process calls it."""
+    """Return the whole of a tensor that may be sharded; every process must call it."""
     whole: Tensor = tensor.full_tensor() if _is_part(tensor) else tensor
     return whole
 
 
 def local(tensor: Any) -> Tensor:
-    """This process's part of a tensor."""
+    """Return this process's part of a tensor that may be sharded."""
     part: Tensor = tensor.to_local() if _is_part(tensor) else tensor
     return part
 
 
 def spread_like(parameter: Any, value: Tensor) -> Tensor:
-    """A copy of a whole tensor on a parameter's device; sharded like it, if of its shape."""
+    """Copy a whole tensor to a parameter's device; shard it like the parameter if shapes match."""
     value = value.to(parameter.device, copy=True)
     if not _is_part(parameter) or value.shape != parameter.shape:
         return value
@@ -97,10 +101,10 @@ def spread_like(parameter: Any, value: Tensor) -> Tensor:
 
 
 def write_shards(directory: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors of which each process has a part: a safetensors file each; all call it.
+    """Write sharded tensors: one safetensors file per process; every process must call it.
 
     Raises:
-        OSError: it cannot be written, by one of them.
+        OSError: at least one process could not write its file.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
@@ -115,10 +119,10 @@ def write_shards(directory: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_shards(directory: Path) -> dict[str, Tensor]:
-    """The whole tensors of a directory of `write_shards`, however many processes wrote it.
+    """Read whole tensors from a directory of `write_shards`, for any number of processes.
 
     Raises:
-        CheckpointError: a file is damaged, or missing.
+        CheckpointError: a file is damaged or missing.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
@@ -130,7 +134,7 @@ def read_shards(directory: Path) -> dict[str, Tensor]:
             name: torch.empty(kept.size, dtype=kept.properties.dtype)
             for name, kept in reader.read_metadata().state_dict_metadata.items()
         }
-        with warnings.catch_warnings():  # that each process reads alone is meant
+        with warnings.catch_warnings():  # each process reads independently, on purpose
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             load(tensors, storage_reader=reader, no_dist=True)
     except (OSError, SafetensorError, CheckpointException) as error:

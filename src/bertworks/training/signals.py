@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a wish that the loop grants after the step, not as an accident."""
+"""SIGTERM and Ctrl-C as requests to stop, which the loop fulfils after the current step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from ..errors import TrainingError
 
 
-class Interrupted(TrainingError):  # noqa: N818 - it is asked for, and no error
-    """The run was asked to stop; it has saved itself and can be resumed.
+class Interrupted(TrainingError):  # noqa: N818 - a stop on request is not an error
+    """The run was asked to stop; it is saved and can be resumed.
 
     Attributes:
-        status: the exit status the shell's custom asks for: 128 plus the signal's number.
+        status: the exit status by the shell's convention: 128 plus the signal's number.
     """
 
     def __init__(self, what: str, *, fix: str, signal_number: int) -> None:
@@ -30,20 +30,20 @@ class Interrupted(TrainingError):  # noqa: N818 - it is asked for, and no error
 
 
 class StopRequest:
-    """What has been asked for so far: 0, or the number of the signal."""
+    """Holds the number of the last signal received, in `signal_number`; 0 if there was none."""
 
     def __init__(self) -> None:
         self.signal_number = 0
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.signal_number and number == signal.SIGINT:
-            raise KeyboardInterrupt  # asked a second time: at once
+            raise KeyboardInterrupt  # the second request: stop at once
         self.signal_number = number
 
 
 @contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """Collect SIGTERM and SIGINT while inside; outside the main thread there is nothing to do."""
+    """Record SIGTERM and SIGINT inside the `with` block; outside the main thread, do nothing."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request

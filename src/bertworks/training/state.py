@@ -1,4 +1,4 @@
-"""The plan of a run and its state, saved to a checkpoint and restored from it."""
+"""The plan of a run, and its state, which is saved to checkpoints and restored from them."""
 
 from __future__ import annotations
 
@@ -36,53 +36,53 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainState:
-    """The state of a run, but for weights, optimizer and random states."""
+    """The state of a run, except weights, optimizer state and random states."""
 
-    step: int = 0  # updates done
-    phase: int = 0  # the phase that it is in
-    position: Position = field(default_factory=Position)  # the next position of that phase's stream
-    tokens: int = 0  # tokens learned from, over all ranks; `examples` likewise
+    step: int = 0  # number of updates done
+    phase: int = 0  # index of the current phase
+    position: Position = field(default_factory=Position)  # the next position in its stream
+    tokens: int = 0  # number of tokens trained on, over all ranks; `examples` likewise
     examples: int = 0
-    seconds: float = 0.0  # what it has taken so far; the one entry that depends on the clock
-    # sums over the steps since the last line of the journal
+    seconds: float = 0.0  # time of the run so far; the only value that is not reproducible
+    # sums over the steps since the last journal line
     recent: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
-    best_step: int | None = None  # the step of the best evaluation, and `best_value` its metric
+    best_step: int | None = None  # the step of the best evaluation; `best_value` is its metric
     best_value: float | None = None
-    best_sha256: str | None = None  # of the file of the best weights; rank 0 alone knows it
+    best_sha256: str | None = None  # checksum of the file of the best weights; only on rank 0
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """How a run ended: its state, and the step that this session resumed from, if any."""
+    """The final state of a run, and the step from which this session resumed, if any."""
 
     state: TrainState
     resumed_from: int | None
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Those of the last evaluation."""
+        """Metrics of the last evaluation."""
         return self.state.metrics
 
 
 @dataclass(frozen=True)
 class Checkpointer:
-    """What of a run is in a checkpoint beside its `TrainState`: saved with it, and restored."""
+    """Saves and restores a `TrainState` and everything else that a checkpoint contains."""
 
     run: RunDirectory
     network: Network
     optimizer: torch.optim.Optimizer
     team: Team
-    facts: Mapping[str, Any]  # of the machine, on which the bits depend
+    facts: Mapping[str, Any]  # of the machine; the exact results depend on them
     plan: Plan
-    # how many of the newest are kept, beside the one before the learning rate decays, from which
-    # the run can be extended
+    # how many of the newest checkpoints are kept, in addition to the one before the learning rate
+    # decays, from which the run can be extended
     keep: int
 
     def save(self, state: TrainState) -> None:
         """Write a checkpoint of everything that the next step depends on.
 
-        Every rank calls it; rank 0 writes, and of a sharded network each its part.
+        Every rank must call it. Rank 0 writes; of a sharded network, each rank writes its part.
 
         Raises:
             OutputError: the disk is full or not writable; earlier checkpoints are untouched.
@@ -114,25 +114,26 @@ class Checkpointer:
             _forget_best(run, state.step)
 
     def resume(self, seed: int) -> TrainState | None:
-        """Go back to the newest checkpoint whose steps are those of the plan.
+        """Restore the newest checkpoint that fits the plan.
 
-        Later checkpoints, which are damaged or of a plan that was changed, are deleted, and so are
-        later best weights: those steps are done again, maybe with another outcome.
+        Later checkpoints (damaged, or of a plan that has changed) are deleted, and so are later
+        best weights: those steps are done again, and the result may differ.
 
         Args:
-            seed: of the run; what is drawn from where there is no random state of this rank.
+            seed: the run's seed; used if there is no random state for this rank.
 
         Returns:
-            The checkpoint's state; None if there is none, and everything begins afresh.
+            The checkpoint's state; None if there is no checkpoint, and the run starts from the
+            beginning.
 
         Raises:
-            CheckpointError: there are checkpoints, but all are damaged, of another network, or do
-                not fit the plan.
-            TrainingError: the ranks see other checkpoints.
+            CheckpointError: there are checkpoints, but all are damaged, belong to another network,
+                or do not fit the plan.
+            TrainingError: the ranks see different checkpoints.
         """
         run, team, plan = self.run, self.team, self.plan
         checkpoint = load_newest(run.checkpoints, lambda state: plan.difference(state) is None)
-        found = team.gather(checkpoint and checkpoint.path.name)  # every rank has read its own
+        found = team.gather(checkpoint and checkpoint.path.name)  # each rank reads for itself
         if len(set(found)) > 1:
             names = ", ".join(f"{rank}: {name or 'none'}" for rank, name in enumerate(found))
             raise TrainingError(
@@ -142,7 +143,7 @@ class Checkpointer:
             )
         if checkpoint is None:
             seed_everything(seed, team.rank)
-            if team.is_main:  # an earlier run's; this one is not finished
+            if team.is_main:  # of an earlier run
                 run.outcome_file.unlink(missing_ok=True)
             run.cut_journal(0)
             return None
@@ -159,17 +160,17 @@ class Checkpointer:
         if team.is_main:
             remove_after(run.checkpoints, state.step)
             _adopt_best(run, state)
-            if state.step < plan.total:  # it was finished, and is extended
+            if state.step < plan.total:  # a finished run is extended
                 run.outcome_file.unlink(missing_ok=True)
         run.cut_journal(saved["journal_bytes"], saved.get("journal_crc32"))
-        if team.is_main:  # also what `save` would have deleted, had it not been killed before
+        if team.is_main:  # also what a killed `save` did not delete
             remove_old(run.checkpoints, keep=self.keep, keep_step=plan.decay_start)
             _forget_best(run, state.step)
         return state
 
 
 def refusal(run: RunDirectory, plan: Plan) -> str | None:
-    """Why a run cannot be resumed with a plan that has other steps; None if it can."""
+    """Return why a run cannot be resumed with a plan of other steps; None if it can."""
     differences = [
         plan.difference(state) if "plan" in state else "it was written by an older version"
         for state in checkpoint_states(run.checkpoints)
@@ -180,7 +181,7 @@ def refusal(run: RunDirectory, plan: Plan) -> str | None:
 
 
 def _forget_best(run: RunDirectory, step: int) -> None:
-    """Delete best weights that were beaten before the oldest checkpoint, or came after a step."""
+    """Delete best weights older than those of the oldest checkpoint, or later than `step`."""
     *_, oldest = checkpoint_states(run.checkpoints)
     first = run.best_weights(oldest["train"]["best_step"] or 0)
     for file in run.best.glob("step-*.safetensors"):
@@ -189,10 +190,10 @@ def _forget_best(run: RunDirectory, step: int) -> None:
 
 
 def _adopt_best(run: RunDirectory, state: TrainState) -> None:
-    """Give the best weights the name of their step, where an older version called them otherwise.
+    """Rename the best weights of an older version to the name with their step.
 
-    It kept one file. If that is of an evaluation after the checkpoint, the evaluation is done again
-    and finds the same weights best.
+    The older version kept only one file. If that is from an evaluation after the checkpoint, the
+    evaluation is repeated and selects the same weights.
     """
     old = run.best / "weights.safetensors"
     if state.best_step is not None and old.exists():
@@ -214,17 +215,21 @@ def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a run, with its source of examples."""
+    """A part of a run, with its source of examples."""
 
-    source: Source[Any]  # where its examples come from
-    steps: int  # how many updates it has
-    name: str = "train"  # what the journal calls it
-    batch_size: int | None = None  # examples of a step, where they differ from the settings'
-    batch_tokens: int | None = None  # the like for tokens
+    source: Source[Any]
+    steps: int  # number of updates
+    name: str = "train"  # the name in the journal
+    batch_size: int | None = None  # examples per step, if they differ from the settings
+    batch_tokens: int | None = None  # tokens per step, likewise
 
 
 def batch_of(phase: Phase | PhaseSettings, settings: FitSettings) -> BatchSize:
-    """The size of a phase's batches: what the phase says, else the settings."""
+    """Return the batch size of a phase: its own if given, otherwise that of the settings.
+
+    Raises:
+        SettingsError: neither gives one.
+    """
     of = phase if phase.batch_size is not None or phase.batch_tokens is not None else settings
     if of.batch_size is None and of.batch_tokens is None:
         raise SettingsError("no batch size", fix="Give batch_size or batch_tokens.")
@@ -237,35 +242,35 @@ def batch_of(phase: Phase | PhaseSettings, settings: FitSettings) -> BatchSize:
 class Plan:
     """The phase and the learning rate of each step of a run.
 
-    A run may be resumed with another number of steps, if that changes no step that was done.
+    A run may be resumed with another number of steps if that changes no step already done.
     """
 
     phase_steps: tuple[int, ...]  # the steps of each phase
-    optimizer: OptimizerSettings  # the settings of the learning rate
+    optimizer: OptimizerSettings  # determines the learning rate
 
     @classmethod
     def of(cls, phases: Sequence[Phase], optimizer: OptimizerSettings) -> Self:
-        """The plan of these phases."""
+        """Return the plan of these phases."""
         return cls(tuple(phase.steps for phase in phases), optimizer)
 
     @property
     def total(self) -> int:
-        """The steps of all phases."""
+        """The number of steps of all phases."""
         return sum(self.phase_steps)
 
     @property
     def decay_start(self) -> int | None:
-        """As `OptimizerSettings.decay_start`."""
+        """See `OptimizerSettings.decay_start`."""
         return self.optimizer.decay_start(self.total)
 
     def difference(self, state: Mapping[str, Any]) -> str | None:
-        """Why a checkpoint cannot be resumed with this plan; None if it can.
+        """Return why a checkpoint cannot be resumed with this plan; None if it can.
 
         Args:
             state: the checkpoint's state, as `Checkpointer` writes it.
         """
         done = state["train"]["step"]
-        if "plan" not in state:  # written before plans were noted: its plan could not be changed
+        if "plan" not in state:  # of an older version, where plans could not change
             return None
         before = type(self)(tuple(state["plan"]["phase_steps"]), self.optimizer)
         if before == self:

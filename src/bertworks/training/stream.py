@@ -1,14 +1,14 @@
 """From a source of blocks to the micro-batches of each step.
 
-    Source.block(epoch, block) ─► examples, one after the other
+    Source.block(epoch, block) ─► examples in order
         ─► global batch: the next `batch_size` examples, or as many as fit `batch_tokens`
-        ─► this rank's share, in order of length
+        ─► this rank's share, sorted by length
         ─► micro-batches, each collated by the task
 
-A block is a pure function of (seed, epoch, block number), so the place in a stream is a `Position`
-of three integers, and a stream that starts there continues exactly as the first would have. What is
-dealt does not depend on how many processes make the blocks; and what a global batch holds does not
-depend on how many ranks share it.
+A block is a pure function of (seed, epoch, block number). The place in a stream is therefore a
+`Position` of three integers, and a stream that starts there continues exactly like the original
+stream. The batches do not depend on the number of processes that make the blocks, and the content
+of a global batch does not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchSize:
-    """How large a global batch is, and in what pieces it goes through the network."""
+    """The size of a global batch and of its micro-batches."""
 
-    examples: int | None = None  # of a global batch
-    tokens: int | None = None  # instead: those that a global batch may hold
-    micro_examples: int | None = None  # the most that go through the network at once
-    micro_tokens: int | None = None  # likewise; an example that is larger by itself goes alone
+    examples: int | None = None  # examples per global batch
+    tokens: int | None = None  # or instead: maximum tokens per global batch
+    micro_examples: int | None = None  # maximum examples per micro-batch
+    micro_tokens: int | None = None  # maximum tokens, but a longer example is a micro-batch alone
 
     def __post_init__(self) -> None:
         assert (self.examples is None) != (self.tokens is None), "one of the two"
@@ -53,12 +53,12 @@ class BatchSize:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """One step's work for one rank."""
+    """One rank's share of a global batch."""
 
     micro_batches: Sequence[Batch]  # this rank's share
-    rounds: int  # the micro-batches of the rank that has most
-    num_examples: int  # of the share
-    start: Position  # where in the stream the global batch begins
+    rounds: int  # the largest number of micro-batches of any rank
+    num_examples: int  # in this rank's share
+    start: Position  # where the global batch begins in the stream
     end: Position  # where the next one begins
 
     @property
@@ -67,7 +67,7 @@ class GlobalBatch:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What this rank's share counts for each loss."""
+        """For each loss, the sum of this rank's `Batch.counts`."""
         names = self.micro_batches[0].counts
         return {name: sum(batch.counts[name] for batch in self.micro_batches) for name in names}
 
@@ -82,19 +82,20 @@ def stream(
     world: int = 1,
     workers: int = 0,
 ) -> Generator[GlobalBatch]:
-    """Deal a source's examples, epoch after epoch, without end.
+    """Yield global batches of a source's examples, epoch after epoch, without end.
 
-    Batches run on over the borders of blocks and epochs.
+    A batch may contain examples of several blocks and epochs.
 
     Args:
-        source: picklable, if there are workers.
-        collate: the task's; a pure function of the examples.
-        rank: which of the `world` shares of each global batch is dealt.
-        workers: processes that make blocks ahead; 0 makes them here, when they are needed.
+        source: must be picklable if there are workers.
+        collate: the task's function; a pure function of the examples.
+        rank: which of the `world` shares of each global batch to yield.
+        workers: number of processes that make blocks ahead of time; 0: made in this process, when
+            they are needed.
 
     Raises:
-        TrainingError: an epoch without a single example, a global batch with fewer examples than
-            ranks, or a worker that was killed.
+        TrainingError: an epoch has no examples, a global batch has fewer examples than there are
+            ranks, or a worker was killed.
     """
     for examples, begin, end in _global_batches(source, size, start, workers):
         if len(examples) < world:
@@ -102,7 +103,7 @@ def stream(
                 f"the batch at {begin} has {len(examples)} example(s) for {world} processes",
                 fix="Make the batch larger, or start fewer processes.",
             )
-        # Of sequences in order of length every `world`-th: each rank gets as many tokens.
+        # Every `world`-th example in order of length: each rank gets about as many tokens.
         ordered = sorted(examples, key=lambda example: example.num_tokens)
         parts = [list(split(ordered[one::world], size)) for one in range(world)]
         micro_batches = [collate(part) for part in parts[rank]]
@@ -111,7 +112,7 @@ def stream(
 
 
 def split(examples: Sequence[Any], size: BatchSize) -> Iterator[list[Any]]:
-    """Cut examples into micro-batches: in order, each filled as far as it may be."""
+    """Split examples into micro-batches: in order, each as large as `size` allows."""
     part: list[Any] = []
     tokens = 0
     for example in examples:
@@ -163,7 +164,7 @@ def _examples(
 def _blocks(
     source: Source[Any], start: Position, workers: int
 ) -> Iterator[tuple[Position, Sequence[Any]]]:
-    """Blocks in order, each with the position of the first example to use."""
+    """Yield blocks in order, each with the position of the first example to use."""
     positions = _block_numbers(source, start)
     if workers == 0:
         for position in positions:

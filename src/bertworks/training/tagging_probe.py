@@ -1,10 +1,10 @@
-"""A probe of a frozen encoder: how well a BiLSTM tags by some of its hidden states alone.
+"""A probe of a frozen encoder: how well a BiLSTM predicts tags from some of its hidden states.
 
-    states [layers, pieces, hidden] ─► side by side, or mixed ─► BiLSTM ─► W ─► a tag for each word
+    states [layers, pieces, hidden] ─► concatenated, or mixed ─► BiLSTM ─► W ─► a tag for each word
 
-The states are computed once and serve any number of probes and epochs. They lie in a NumPy file
-that is mapped into memory, `[layers + 1, pieces, hidden_size]`: each layer lies together, so that a
-probe of one layer reads one part of it.
+The states are computed once, for any number of probes and epochs. They are stored in a
+memory-mapped NumPy file, `[layers + 1, pieces, hidden_size]`: each layer is contiguous, so that a
+probe of one layer reads only one part of the file.
 
 Source: paper §5.3 and table 7.
 """
@@ -52,10 +52,10 @@ from .state import Phase
 
 
 class LayerChoice(NamedTuple):
-    """Which hidden states a probe is given."""
+    """The hidden states that are the input of a probe."""
 
-    layers: tuple[int, ...]  # 0 for the embeddings, 1 for the first layer's output, and so on
-    # whether they are added up with learned weights; else they are laid side by side
+    layers: tuple[int, ...]  # 0: the embeddings, 1: the first layer's output, and so on
+    # True: summed with learned weights; False: concatenated
     mixed: bool = False
 
 
@@ -71,25 +71,25 @@ class LstmSettings(Settings):
 
 @dataclass(frozen=True, eq=False)
 class FrozenStates:
-    """What an encoder makes of the labelled pieces."""
+    """An encoder's hidden states of the labelled pieces."""
 
-    # float32 `[layers + 1, pieces, hidden_size]`; the first are the embeddings
+    # float32 `[layers + 1, pieces, hidden_size]`; index 0 is the embeddings
     values: NDArray[np.float32]
-    starts: Mapping[Window, int]  # where each window's pieces begin
+    starts: Mapping[Window, int]  # the index of each window's first piece
 
     def of(self, windows: Iterable[Window], layers: Sequence[int]) -> NDArray[np.float32]:
-        """`[layers, pieces, hidden_size]`: of some windows' pieces, one window behind the other."""
+        """`[layers, pieces, hidden_size]`: states of the windows' pieces, in order."""
         pieces = self.pieces(windows)
         return np.stack([self.values[layer][pieces] for layer in layers])
 
     def pieces(self, windows: Iterable[Window]) -> NDArray[np.int64]:
-        """The numbers of windows' pieces, one window behind the other."""
+        """The indices of the windows' pieces, in order: `[pieces]`."""
         parts = [np.arange(len(window.positions)) + self.starts[window] for window in windows]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 class ScalarMix(nn.Module):
-    """A learned weighted sum of layers: `γ Σ softmax(s)ⱼ hⱼ`; at first their mean.
+    """A learned weighted sum of layers: `γ Σ softmax(s)ⱼ hⱼ`; initially their mean.
 
     Source: Peters et al. (2018), "Deep contextualized word representations", equation 1.
     """
@@ -101,7 +101,7 @@ class ScalarMix(nn.Module):
 
     @property
     def weights(self) -> Float[Tensor, " layers"]:
-        """Each layer's share; they add up to 1."""
+        """The weight of each layer; they add up to 1."""
         shares: Tensor = torch.softmax(self.scores, 0)
         return shares
 
@@ -113,7 +113,7 @@ class ScalarMix(nn.Module):
 
 
 class ProbeNetwork(ClassifyingNetwork):
-    """A BiLSTM and a layer that predicts tags, on the words of each window; it has no encoder."""
+    """A BiLSTM over the words of each window, and a layer that predicts tags; without encoder."""
 
     loss_name = "tagging"
 
@@ -133,13 +133,13 @@ class ProbeNetwork(ClassifyingNetwork):
         self.output = nn.Linear(2 * settings.lstm_hidden_size, num_labels)
 
     def logits(self, batch: Batch) -> Float[Tensor, "pieces num_labels"]:
-        """Of the labelled pieces."""
+        """The logits of the labelled pieces."""
         states: Tensor = batch.targets["states"]
         vectors: Tensor = (
             states.transpose(0, 1).flatten(1) if self.mix is None else self.mix(states)
         )
         lengths = [length for length in batch.targets["lengths"].tolist() if length]
-        if not lengths:  # rows without a single word
+        if not lengths:  # no row has a word
             return vectors.new_empty(0, self.output.out_features)
         rows = self.dropout(vectors).split(lengths)
         found, _ = self.lstm(pack_sequence(rows, enforce_sorted=False))
@@ -148,10 +148,10 @@ class ProbeNetwork(ClassifyingNetwork):
 
 
 class ProbeTask(TaggingTask):
-    """A tagging task whose batches hold hidden states; rows, tags and metrics are the task's own.
+    """A tagging task whose batches contain hidden states; rows, tags and metrics are unchanged.
 
     Args:
-        states: of all of its examples' windows.
+        states: the hidden states of all windows of its examples.
     """
 
     def __init__(
@@ -161,12 +161,15 @@ class ProbeTask(TaggingTask):
         self.states, self.choice, self.lstm = states, choice, lstm
 
     def network(self, config: EncoderConfig) -> ProbeNetwork:  # type: ignore[override]
-        """A fresh network for the states of an encoder."""
+        """Return a new network for the states of an encoder."""
         return ProbeNetwork(config.hidden_size, len(self.settings.labels), self.choice, self.lstm)
 
     def collate(self, examples: Sequence[TaggingExample]) -> Batch:
-        """As tagging does; beside that `targets["states"]`, `[layers, pieces, hidden_size]`, and
-        `targets["lengths"]`, `[windows]`: the labelled pieces of each."""
+        """As `TaggingTask.collate`, with two more targets.
+
+        `targets["states"]` is `[layers, pieces, hidden_size]`; `targets["lengths"]` is `[windows]`,
+        the number of labelled pieces of each window.
+        """
         batch = super().collate(examples)
         windows = [examples[at].sequences[number] for at, number in by_length(examples)]
         more = {
@@ -184,19 +187,19 @@ def frozen_states(
     engine: EngineSettings = DEFAULTS,
     say: Callable[[str], None] | None = None,
 ) -> FrozenStates:
-    """All layers' vectors of the labelled pieces.
+    """Compute the hidden states of all layers for the labelled pieces, or load them from the file.
 
     Args:
-        file: where they are kept. If it is there, it has to be of this encoder and these examples;
-            it is there as a whole or not at all.
-        say: called with how large the file will be.
+        file: the file of the states, which is written atomically. If it exists, it must be of this
+            encoder and these examples.
+        say: called with a message that gives the size of the file.
 
     Raises:
-        BertworksError: the disk has no room for the file.
+        BertworksError: there is not enough free disk space for the file.
         CheckpointError: a vector is not finite.
     """
     starts: dict[Window, int] = {}
-    pieces = 0  # all laid end to end
+    pieces = 0
     for example in examples:
         for window in example.sequences:
             starts[window] = pieces
@@ -207,10 +210,10 @@ def frozen_states(
         size = 4 * int(np.prod(shape))
         if say is not None:
             say(f"computing {pieces:,} pieces' {shape[0]} hidden states: {size / 1e6:,.0f} MB")
-        file.with_name(f"{file.name}.part").unlink(missing_ok=True)  # an earlier release's
+        file.with_name(f"{file.name}.part").unlink(missing_ok=True)  # left by an earlier version
         with files.atomic(file) as new:
             free = shutil.disk_usage(file.parent).free
-            if size > free:  # a full disk would end the process with no word of what was wrong
+            if size > free:  # writing to a memory map on a full disk kills the process
                 raise BertworksError(
                     f"the hidden states take {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",
                     where=str(file.parent),
@@ -245,7 +248,7 @@ def _fill(
 
 
 def _row_of(batch: Batch, at: int) -> str:
-    """The row that the piece at a place among the labelled ones is of."""
+    """The row of the labelled piece with index `at`, in words."""
     sequence = torch.searchsorted(
         batch.packed.cu_seqlens.long(), batch.targets["positions"][at], right=True
     )
@@ -266,7 +269,7 @@ class TaggingProbeSettings(LstmSettings):
     )
 
     def fit_settings(self, seed: int, steps_per_epoch: int) -> FitSettings:
-        """These as settings of the training loop."""
+        """Return these settings as settings of the training loop."""
         return FitSettings(
             seed=seed,
             batch_size=self.batch_size,
@@ -283,11 +286,11 @@ class TaggingProbeSettings(LstmSettings):
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe says."""
+    """The result of a probe."""
 
     metrics: Mapping[str, float]  # on dev, of the best epoch
-    best_step: int  # the step of these
-    shares: list[float]  # each layer's in a learned sum; empty where there is none
+    best_step: int  # the step of these metrics
+    shares: list[float]  # the weight of each layer in a learned sum; empty if there is no sum
 
 
 def train_probe(
@@ -302,14 +305,16 @@ def train_probe(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> ProbeResult:
-    """Train a probe and measure it; called again, it resumes.
+    """Train a probe and evaluate it; called again, it resumes.
 
     Args:
-        task: what is learned, with the hidden states of all windows of `train` and `dev`.
-        dev: rows to measure on; they choose the epoch.
+        task: the task, with the hidden states of all windows of `train` and `dev`.
+        config: of the encoder.
+        dev: examples for evaluation; they select the best epoch.
+        out: the run directory.
 
     Raises:
-        TrainingError, OutputError, Interrupted: as `fit` does.
+        TrainingError, OutputError, Interrupted: as in `fit`.
     """
     pieces = [piece for example in train for piece in task.training_examples(example)]
     seed_everything(seed)

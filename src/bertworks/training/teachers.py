@@ -1,7 +1,7 @@
-"""Models that a smaller one learns from in place of labels: classifiers, and sentence encoders.
+"""Teachers, from which a smaller model learns instead of labels: classifiers, sentence encoders.
 
-A teacher runs once, before training. A sentence encoder's vectors are kept in `teacher.npy`, so
-that a resumed run does not compute them again.
+A teacher predicts once, before training. A sentence encoder's vectors are saved in `teacher.npy`,
+so that a resumed run does not compute them again.
 """
 
 from __future__ import annotations
@@ -46,21 +46,23 @@ def taught(
     run: Path | None,
     progress: Progress | None,
 ) -> tuple[LabelledTask[Any], list[LabelledExample]]:
-    """The student's task, and the rows as its examples, with the teacher's answers for labels.
+    """Return the student's task, and the rows as its examples, with the teacher's predictions.
 
     Args:
-        kind: what the student is to learn.
-        rows: texts; labels are not looked at.
-        settings: whose teacher is meant.
-        run: where a sentence encoder's vectors are kept; nowhere, if None.
-        progress: shows how far the teacher is.
+        kind: the student's task.
+        tokenizer: the student's.
+        rows: texts; labels are ignored.
+        settings: `settings.teacher` is the teacher.
+        run: the directory for a sentence encoder's vectors; if None, they are not saved.
+        progress: shows the progress of the teacher.
 
     Raises:
-        CheckpointError: there is no such teacher.
-        SettingsError: the task takes no teacher, or another; or an option is not for a student.
-        DataError: a row is not one of the task; or the run keeps vectors of other texts or another
-            teacher.
-        OtherRunError: the directory holds something else than a run.
+        CheckpointError: the teacher does not exist.
+        SettingsError: the task does not support a teacher, or not this kind of teacher; or an
+            option cannot be used with a teacher.
+        DataError: a row does not fit the task; or the directory has vectors of other texts or of
+            another teacher.
+        OtherRunError: the directory is not empty and is not a run directory.
     """
     match kind.teacher_gives:
         case "probabilities":
@@ -163,7 +165,7 @@ def _vectors(
     run: Path | None,
     progress: Progress | None,
 ) -> NDArray[np.float32]:
-    """The teacher's vectors of length 1, `[rows, width]`, from the run if they are there."""
+    """The teacher's unit vectors, `[rows, width]`; loaded from the run directory if saved there."""
     if run is None:
         return teacher.embed(data=texts, normalize=True, precision=settings.precision)
     RunDirectory(run).check_free()
@@ -183,7 +185,7 @@ def _counter(progress: Progress | None) -> Callable[[int, int], None] | None:
 
 
 def _unlabelled(task: LabelledTask[LabelledExample], rows: Rows) -> Iterator[LabelledExample]:
-    """The rows as the task's examples, without targets."""
+    """Yield the rows as the task's examples, without targets."""
     done = 0
     for chunk in engine.chunks(rows, _AT_ONCE):
         values, places = [row.values for row in chunk], [row.where for row in chunk]

@@ -1,9 +1,9 @@
-"""GLUE as one recipe: each task is fine-tuned, measured, and its test file answered.
+"""The GLUE benchmark: fine-tune and evaluate each task, and predict its test file.
 
     out/
-      MRPC/            the task's grid (see `training.grid`); a single point without a grid
-      submission/      the answers to the test files, as the benchmark's server takes them
-      glue.md, .json   one table of all tasks, beside the paper's
+      MRPC/            the task's grid (see `training.grid`); one point if no grid is given
+      submission/      the predictions of the test files, in the format of the benchmark's server
+      glue.md, .json   a table of all tasks, with the paper's results
 
 Source: paper §4.1 and table 1.
 """
@@ -42,10 +42,10 @@ class Score:
     """A row of the table.
 
     Attributes:
-        figure: what is measured, and the paper's figures.
-        dev: of the best run, in percent.
-        mean, spread: over the seeds of the best run's point, in percent; no spread of one seed, and
-            neither where the best run alone was measured.
+        figure: the metric, and the paper's results.
+        dev: the metric of the best run on dev, in percent.
+        mean, spread: over the seeds of the best run's point, in percent. With one seed there is no
+            spread; if only the best run was evaluated, both are None.
     """
 
     figure: Figure
@@ -56,14 +56,14 @@ class Score:
 
 @dataclass(frozen=True)
 class GlueResult:
-    """What came of the benchmark.
+    """The result of the benchmark.
 
     Attributes:
-        out: the directory.
-        scores: the table's rows, of all tasks that were learned here, now or earlier.
-        best: the best run of each task, by its directory's name.
-        missing: the tasks that were not there, and why.
-        answers: the files for the server, of the tasks that were asked for.
+        out: the output directory.
+        scores: the rows of the table, for all tasks trained in `out`, now or earlier.
+        best: for each task, the directory name of its best run.
+        missing: the tasks without data, and why.
+        answers: the files for the server, of the tasks of this call.
     """
 
     out: Path
@@ -75,7 +75,7 @@ class GlueResult:
     columns = ("task", "metric", "dev", "mean", "Base", "Large")
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The table; with an average, as the paper has it, where no task is missing but WNLI."""
+        """The table; if no task except WNLI is missing, with the average, as in the paper."""
         rows: list[tuple[str, ...]] = [
             (
                 score.figure.name,
@@ -198,7 +198,7 @@ def glue(
 
 
 def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -> None:
-    """See that each task can have the settings, before hours are spent on the first."""
+    """Raise for settings that do not fit one of the tasks, before any task is trained."""
     reserved = {"seed", "teacher", *(name for task in TASKS for name in task.settings)}
     for task in tasks:
         schema = settings_of(labelled_task(task.kind))
@@ -217,7 +217,11 @@ def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -
 def _learned_before(
     out: Path, model: str | Path | Model, *, except_for: Iterable[str]
 ) -> dict[str, GridResult]:
-    """The finished grids of other tasks."""
+    """The finished grids of other tasks in `out`.
+
+    Raises:
+        TrainingError: one is of another model.
+    """
     names = {task.name for task in TASKS if (out / task.name / "grid.json").is_file()}
     found = {name: GridResult.read(out / name) for name in sorted(names - set(except_for))}
     now = describe_model(model)["fingerprint"] if found else None
@@ -232,10 +236,10 @@ def _learned_before(
 
 
 def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> Path:
-    """A file as it can be read: QQP's without the lines that have not as many fields as the header.
+    """A file without incomplete rows, which only QQP has: rows with fewer fields than the header.
 
-    The official QQP has a few questions with a line end in them, whose rows are in pieces; everyone
-    leaves them out.
+    A few questions of the official QQP contain a line end, so that their rows are split over
+    several lines. It is usual to leave them out.
     """
     if task.name != "QQP":
         return file
@@ -253,7 +257,7 @@ def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> 
 def _scores(
     task: GlueTask, data: Path, found: GridResult, device: torch.device | str
 ) -> Iterator[Score]:
-    """A task's rows of the table: from the grid, or measured now if on another file."""
+    """A task's rows of the table: from the grid, or evaluated now for another dev file."""
     for figure in task.figures:
         file = folder_of(task, data)[0] / figure.file
         if figure.file == task.files[1]:
@@ -269,9 +273,9 @@ def _scores(
 def _answers(
     task: GlueTask, folder: Path, made: Model, submission: Path, progress: Progress | None
 ) -> list[Path]:
-    """The test files that are there, answered by the best run as the benchmark's server takes them.
+    """Predict the available test files with the best run, in the format of the benchmark's server.
 
-    Two columns, `index` and `prediction`: labels by their names, STS-B's numbers cut to 0–5.
+    Two columns, `index` and `prediction`: names of labels; numbers of STS-B clipped to 0–5.
     """
     written = []
     for name, test in task.test_files.items():

@@ -1,7 +1,7 @@
 """The nine tasks of GLUE: their files, columns and metrics, and the paper's figures.
 
 Source: Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
-Understanding"; its official files. The figures are of the BERT paper's table 1, on the test set.
+Understanding"; its official files. The figures are from the BERT paper's table 1, on the test set.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from ...errors import SettingsError, nearest
 class Figure:
     """A row of the table."""
 
-    name: str  # of the task, or the part of it
+    name: str  # of the task, or of a part of it
     metric: str  # of the task's evaluator
-    base: float | None = None  # what the paper has for it, in percent; None where it has nothing
+    base: float | None = None  # the paper's result in percent; None if it has none
     large: float | None = None
-    file: str = "dev.tsv"  # the dev file that it is measured on
+    file: str = "dev.tsv"  # the dev file for the evaluation
 
 
 @dataclass(frozen=True)
 class GlueTask:
     """One of the tasks."""
 
-    name: str  # as the benchmark has it; the folder's too, but for case and hyphens
-    columns: Mapping[str, Any]  # settings of `finetune` about its files
-    figures: tuple[Figure, ...]  # the table's rows; the first is what the best run is chosen by
-    kind: str = "classification"  # the task as `finetune` calls it
-    # the test files by the names that the benchmark's server has for their answers
+    name: str  # in the benchmark; also of the folder, apart from case and hyphens
+    columns: Mapping[str, Any]  # settings of `finetune` for its columns
+    figures: tuple[Figure, ...]  # rows of the table; the first one's metric selects the best run
+    kind: str = "classification"  # the name of the task in `finetune`
+    # the test files, by the server's names for their predictions
     tests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of `finetune` for the task."""
+        """Settings of `finetune` for the task."""
         return {"header": True, **self.columns, "best_metric": self.figures[0].metric}
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What it is learned from and measured on: `train.tsv`, then the dev files."""
+        """The files for training and evaluation: `train.tsv`, then the dev files."""
         return ("train.tsv", *dict.fromkeys(figure.file for figure in self.figures))
 
     @property
     def test_files(self) -> Mapping[str, str]:
-        """The test files by the server's names."""
+        """The test files, by the server's names for their predictions."""
         return self.tests or {self.name: "test.tsv"}
 
 
@@ -69,7 +69,7 @@ TASKS = (
         tests={
             "MNLI-m": "test_matched.tsv",
             "MNLI-mm": "test_mismatched.tsv",
-            "AX": "../diagnostic/diagnostic.tsv",  # which has nothing of its own to learn from
+            "AX": "../diagnostic/diagnostic.tsv",  # it has no training data
         },
     ),
     GlueTask(
@@ -109,7 +109,7 @@ TASKS = (
 
 
 def chosen(names: Sequence[str] | None) -> list[GlueTask]:
-    """The tasks that people name (`MRPC`, `sst2`); all, if they name none.
+    """Return the tasks with the given names (`MRPC`, `sst2`); all tasks if `names` is None.
 
     Raises:
         SettingsError: there is no such task.
@@ -123,7 +123,7 @@ def chosen(names: Sequence[str] | None) -> list[GlueTask]:
 
 
 def folder_of(task: GlueTask, data: Path) -> tuple[Path, str | None]:
-    """A task's folder, and what is missing of it; None if nothing is."""
+    """Return a task's folder, and a text that says which files are missing; None if none is."""
     found = [child for child in data.iterdir() if _key(child.name) == _key(task.name)]
     folder = min(found, default=data / task.name)
     if not found:

@@ -1,11 +1,11 @@
-"""Fine-tuning many times: the paper's grid, any other, or a search; several seeds of each point.
+"""Many fine-tuning runs: the paper's grid, any other grid, or a search; each with several seeds.
 
     out/
-      settings.yaml      what the runs have in common
-      journal.jsonl      what a search asked for, and each run as it ended
+      settings.yaml      the settings that all runs share
+      journal.jsonl      the points that a search proposed, and the result of each run
       <point>,seed=0/    an ordinary fine-tuning run, for each point and seed
       grid.json, grid.md the points with mean and spread, best first
-      model              the best run's: `load(out)` opens it
+      model              the model of the best run: `load(out)` loads it
 
 Source: paper, appendix A.3: "we ran an exhaustive search over the parameters and chose the model
 that performs best on the development set".
@@ -90,12 +90,13 @@ def finetune_grid(
 
     Raises:
         SettingsError: a setting, the grid or the seeds are unknown or impossible; or the runs are
-            not measured by one metric.
-        TrainingError: the directory holds something else, or a grid of another model, other
-            settings or tables; or every run failed.
+            evaluated by different metrics.
+        TrainingError: the directory contains something else, or a grid of another model, other
+            settings or other tables; or every run failed.
         OutputError: the directory cannot be written, another process uses it, or it is, contains
             or is inside an input.
-        Interrupted: it was asked to stop; finished work is saved, and the same call resumes.
+        Interrupted: SIGTERM or Ctrl-C was received; finished work is saved, and the same call
+            resumes.
         DataError, BertworksError: as in `finetune`.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -129,18 +130,18 @@ def finetune_grid(
         "settings": schema.parse(settings).model_dump(mode="json", include=compared),
         "search": space.describe() if space.trials is not None else None,
     }
-    # As long as no run has begun, nothing is lost by another go with a mistake mended.
+    # Until the first run has started, all settings may still be corrected.
     is_begun = Path(out).is_dir() and any(child.is_dir() for child in Path(out).iterdir())
     may_change = MAY_CHANGE if is_begun else frozenset(description)
     source = None if isinstance(model, Model) else local_directory(model)
     inputs = [train, dev, source]
-    # What is begun is ended in the precision of its first run.
+    # A resumed grid keeps the precision of its first run.
     first = next(iter(sorted(Path(out).glob("*/settings.yaml"))), Path(out))
     settings = {"precision": settled_precision("auto", first.parent, computes_on), **settings}
     with RunDirectory.open(out, description, may_change=may_change, inputs=inputs) as run:
         if not is_begun:
             run.cut_journal(0)
-        # Of several GPUs each process sees its own alone.
+        # With several GPUs, each process sees only its own.
         place = computes_on if len(places) == 1 else computes_on.type
         do = partial(finetune, model, task, train=train, dev=dev, device=place, **settings)
         options = kind.options.model_fields
@@ -150,7 +151,7 @@ def finetune_grid(
 
 
 def describe_model(model: str | Path | Model) -> dict[str, str]:
-    """A model's name and a digest of its encoder and tokenizer, to know it again by."""
+    """Return a model's name, and a digest of its encoder and tokenizer that identifies it."""
     held = model if isinstance(model, Model) else load(model)
     return {
         "name": "a model in memory" if isinstance(model, Model) else str(model),
@@ -159,10 +160,10 @@ def describe_model(model: str | Path | Model) -> dict[str, str]:
 
 
 def seed_list(seeds: int | Sequence[int]) -> list[int]:
-    """The seeds that a number of them asks for, or those given.
+    """Return the seeds 0, 1, … for a number of seeds; a given list unchanged.
 
     Raises:
-        SettingsError: there is none, one is given twice, or one is below 0.
+        SettingsError: there are none, one is given twice, or one is below 0.
     """
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
@@ -173,12 +174,12 @@ def seed_list(seeds: int | Sequence[int]) -> list[int]:
 
 
 def _fingerprint(table: Table) -> dict[str, str]:
-    """A table's name and content, to know it again by."""
+    """Return a table's name, and a digest of its content that identifies it."""
     if not isinstance(table, str | os.PathLike):
         digest = hashlib.sha256()
         for _, row in read_rows(table):
             digest.update(json.dumps(row, default=str, sort_keys=True).encode())
         return {"table": "rows in memory", "sha256": digest.hexdigest()}
-    if not Path(table).is_file():  # a data set of the hub; what is wrong, the reader says
+    if not Path(table).is_file():  # a data set of the hub; for a missing file, reading raises
         return {"table": os.fspath(table)}
     return {"table": os.fspath(table), "sha256": files.sha256_of(Path(table))}

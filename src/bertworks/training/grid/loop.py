@@ -1,7 +1,7 @@
-"""The runs of a grid, round by round: here, or several at a time in processes of their own.
+"""The runs of a grid, in rounds: in this process, or several in parallel, each in its own process.
 
-Runs that were finished before are read. A process does one run and ends, so that whatever happens
-to it (a GPU's memory is full, the kernel kills it) ends that run alone.
+The results of finished runs are read. A process does one run and exits, so that a failure (a GPU is
+out of memory, the kernel kills the process) ends only that run.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from .space import STARTUP, Point, Space, name_of, propose
 
 @dataclass(eq=False)
 class GridLoop:
-    """The runs of a grid, done or read from where they were done before."""
+    """Does the runs of a grid, or reads their results if they are finished."""
 
     run: RunDirectory
-    finetune: Callable[..., FinetuneResult]  # does a run of a point, a seed and a directory
+    finetune: Callable[..., FinetuneResult]  # takes a point's settings, a seed and a directory
     space: Space
     seeds: Sequence[int]
-    options: Collection[str]  # the names of the task's, which decide how tables are read
-    places: Sequence[Slot]  # where runs can be side by side
+    options: Collection[str]  # names of the task's options, which decide how tables are read
+    places: Sequence[Slot]  # slots for parallel runs
     progress: Progress | None
     done: dict[str, GridRun] = field(default_factory=dict)
     measure: Best | None = None
@@ -66,11 +66,11 @@ class GridLoop:
         self.begun = time.monotonic()
 
     def all(self) -> GridResult:
-        """Do what is not done yet.
+        """Do all runs that are not finished, and return the results of all.
 
         Raises:
-            TrainingError: all of them failed.
-            SettingsError: they are not measured by one metric.
+            TrainingError: every run failed.
+            SettingsError: the runs are evaluated by different metrics.
         """
         say(self.progress, f"{self.total} runs, {len(self.places)} at a time")
         points: list[Point] = []
@@ -82,16 +82,16 @@ class GridLoop:
                 f"every run failed; the last: {list(self.done.values())[-1].error}",
                 where=str(self.run.path),
             )
-        distinct = {run_name(point, 0): point for point in points}  # a search may come back to one
+        distinct = {run_name(point, 0): point for point in points}  # a search may repeat one
         return GridResult(
             self.run, self.measure, tuple(self._result(point) for point in distinct.values())
         )
 
     def _rounds(self) -> Iterator[list[Point]]:
-        """The points: all of a grid; of a search, those that may be tried side by side.
+        """Yield points in rounds: all of a grid at once; of a search, those to try in parallel.
 
-        What a search has asked for is in the journal, so that it continues in the same way
-        whatever has come in between.
+        The points of a search are written to the journal before they are tried, so that an
+        interrupted search resumes with the same points.
         """
         space = self.space
         if space.trials is None:
@@ -117,7 +117,7 @@ class GridLoop:
             asked += points
 
     def _do(self, points: Sequence[Point]) -> None:
-        """Do each run of the points that is not done."""
+        """Do each run of the points that is not finished."""
         runs = {
             run_name(point, seed): GridRun(point, seed, self.run.path / run_name(point, seed))
             for point in points
@@ -142,7 +142,7 @@ class GridLoop:
                 self._report(job.directory.name)
 
     def _reading(self, point: Point) -> str:
-        """The settings of a point that decide how the tables are read."""
+        """The settings of a point that decide how the tables are read, in words."""
         return name_of({key: value for key, value in point.items() if key in self.options})
 
     def _outcomes(self, jobs: Sequence[Job]) -> Generator[tuple[Job, str | None]]:
@@ -156,7 +156,13 @@ class GridLoop:
             yield job, do_here(job, shown)
 
     def _read(self, run: GridRun) -> bool:
-        """Take note of a finished run, if it is one; what it needed to resume is removed."""
+        """Read a run's result and delete its checkpoints; return False if it has no result.
+
+        A run has no result if it is not finished, or if its metric is not finite.
+
+        Raises:
+            SettingsError: it is evaluated by another metric than the runs before.
+        """
         directory = RunDirectory(run.directory)
         outcome = directory.outcome()
         if outcome is None or "metrics" not in outcome:
@@ -184,12 +190,16 @@ class GridLoop:
         return PointResult.of(runs, None if self.measure is None else self.measure.metric)
 
     def _line(self, name: str) -> dict[str, Any]:
-        """The line of the journal about a run."""
+        """The journal line about a run."""
         run = self.done[name]
         return {"kind": "run", "run": name, "metrics": run.metrics, "error": run.error}
 
     def _report_late(self, name: str) -> None:
-        """Write the line of a finished run that a kill, before it was written, left out."""
+        """Write the journal line of a finished run if a kill prevented it; otherwise check it.
+
+        Raises:
+            DataError: the line differs from the run's evaluation.
+        """
         line, before = self._line(name), self.reported.get(name)
         if before is None or before["error"] is not None:
             self.run.write(line)
@@ -202,7 +212,7 @@ class GridLoop:
             )
 
     def _report(self, name: str) -> None:
-        """A line of the journal, and one for people: how far it is, and what came of a run."""
+        """Write a run's journal line, and show its result and the progress of the grid."""
         run = self.done[name]
         self.run.write(self._line(name))
         if self.progress is None:
@@ -214,18 +224,20 @@ class GridLoop:
             what = f"{metric} {run.metrics[metric]:.4f}"
         took = time.monotonic() - self.begun
         left = took / self.ended_here * (self.total - done)
-        if self.ended_here < len(self.places):  # those that run beside it end about now too
+        if self.ended_here < len(self.places):  # the parallel runs end at about the same time
             left = 0.0
         parts = [f"{done}/{self.total} · {what}", name.replace(",", " ")]
-        remarks = run.remarks[:1]  # the rest is said of the best run alone
+        remarks = run.remarks[:1]  # all remarks are shown only for the best run
         self.progress.parts([*parts, *remarks, *([f"{duration(left)} left"] if left else [])])
 
 
 class _RunProgress(Progress):
-    """The live line of one run among many; what stays of it is one line, written by the grid.
+    """The live line of one run of a grid; the grid itself shows a permanent line for the run.
 
     Args:
-        is_first: of the first, what is said of the data stays too.
+        shown: the progress of the grid.
+        title: shown in place of the phase.
+        is_first: whether to show notes before the first step too, such as those about the data.
     """
 
     def __init__(self, shown: Progress, title: str, *, is_first: bool) -> None:
@@ -249,10 +261,10 @@ class _RunProgress(Progress):
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is to be done."""
+    """A run to do."""
 
     directory: Path  # the run directory
-    # does it, given the progress; can be sent to other processes
+    # does the run; takes the progress; must be picklable
     finetune: Callable[..., FinetuneResult]
     # the settings of its point that decide how the tables are read, in words; "" if there are none
     reading: str = ""
@@ -260,18 +272,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for one run at a time."""
+    """A slot for one run at a time."""
 
-    environment: Mapping[str, str]  # the variables its processes have beside the parent's
-    threads: int  # how many a process may use
+    environment: Mapping[str, str]  # environment variables to add to the parent's
+    threads: int  # threads per process
 
 
 def slots(device: torch.device, jobs: int | None) -> list[Slot]:
-    """Where runs can be side by side.
+    """Return the slots for parallel runs.
 
     Args:
-        device: where they compute; of CUDA without a number, all devices are meant.
-        jobs: how many at a time; one for each device, if left out.
+        device: the device of the runs; CUDA without a number: all CUDA devices.
+        jobs: number of parallel runs; if None, one for each device.
     """
     environments: list[dict[str, str]] = [{}]
     if device.type == "cuda":
@@ -287,22 +299,22 @@ def slots(device: torch.device, jobs: int | None) -> list[Slot]:
 
 
 def do_here(job: Job, progress: Progress | None) -> str | None:
-    """Do a run in this process; one whose checkpoints are damaged is begun anew.
+    """Do a run in this process; if its checkpoints are damaged, restart it from the beginning.
 
     Returns:
-        Why it failed; None if it did not.
+        Why the run failed; None if it did not.
 
     Raises:
         Interrupted: it was asked to stop, and can be resumed.
-        OtherRunError: its directory holds another run.
-        DataError, BertworksError: a table is wrong, or a package is not there: every other run
-            would fail of it too, unless `reading` differs, which is named.
+        OtherRunError: its directory contains another run.
+        DataError, BertworksError: a table is wrong, or a package is missing. Every other run would
+            fail too, except runs with another `reading`, which the error therefore names.
     """
     try:
         try:
             job.finetune(progress=progress)
         except DamagedError as error:
-            # It gives the same bits from its beginning on, so that nothing is lost but time.
+            # Restarted, it gives identical results: only time is lost.
             warnings.warn(f"{error} The run is restarted.", ResumeWarning, stacklevel=2)
             run = RunDirectory(job.directory)
             for folder in (run.checkpoints, run.best):
@@ -317,7 +329,7 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
     except DataError as error:
         what = f"{error.what}, with {job.reading}" if job.reading else error.what
         raise DataError(what, where=error.where, fix=error.fix) from None
-    except BaseException as error:  # a library's panic is no Exception
+    except BaseException as error:  # a panic of a Rust library is not an Exception
         if not is_memory_short(error):
             raise
         return _lack(error)
@@ -325,7 +337,7 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
 
 
 def _lack(error: BaseException) -> str:
-    """Why a run failed for lack of memory."""
+    """The reason of a failure for lack of memory, in words."""
     what = str(error).partition("\n")[0]
     return what if "memory" in what else f"out of memory ({what or type(error).__name__})"
 
@@ -333,11 +345,11 @@ def _lack(error: BaseException) -> str:
 def do_in_processes(
     jobs: Sequence[Job], places: Sequence[Slot]
 ) -> Iterator[tuple[Job, str | None]]:
-    """Do runs in processes of their own; each with why it failed, in the order of their ends.
+    """Do each run in its own process; yield it with why it failed, or None, when it ends.
 
     Raises:
-        Interrupted: SIGTERM or Ctrl-C came; the other runs have saved themselves.
-        DataError, BertworksError: as `do_here` does; the other runs are stopped.
+        Interrupted: SIGTERM or Ctrl-C was received; the running runs are saved.
+        DataError, BertworksError: as in `do_here`; the other runs are stopped.
     """
     waiting, free = list(reversed(jobs)), list(places)
     running: dict[Connection[Any, Any], tuple[Job, Slot, SpawnProcess]] = {}
@@ -367,19 +379,19 @@ def do_in_processes(
 
 
 def _work(connection: Connection[Any, Any]) -> None:
-    """What a process does: one run, and an answer."""
-    os.setpgrp()  # Ctrl-C is the parent's to handle: it sends SIGTERM
+    """The main function of a process: do one run and send the result to the parent."""
+    os.setpgrp()  # only the parent handles Ctrl-C: it sends SIGTERM
     where = "a run"
     answer: str | Exception | None
     try:
         start_thread(end_with_parent)
         job, slot = connection.recv()
         where = str(job.directory)
-        os.environ.update(slot.environment)  # before CUDA is first used
+        os.environ.update(slot.environment)  # before the first use of CUDA
         os.environ["RAYON_NUM_THREADS"] = str(slot.threads)
         torch.set_num_threads(slot.threads)
         answer = do_here(job, None)
-    except BaseException as error:  # not hidden: the parent raises it
+    except BaseException as error:  # not lost: the parent raises it
         if is_memory_short(error):
             answer = _lack(error)
         elif isinstance(error, Exception):
@@ -392,7 +404,7 @@ def _work(connection: Connection[Any, Any]) -> None:
 
 
 def _end(connection: Connection[Any, Any], process: SpawnProcess) -> str | None:
-    """The answer of a process that has ended."""
+    """Return the result that a finished process sent; raise it if it is an exception."""
     try:
         answer = connection.recv()
     except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""What came of a grid: each point's mean and spread over its seeds, and which is best."""
+"""The results of a grid: the mean and spread of each point over its seeds, and the best run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class GridRun:
     """One fine-tuning run of a grid.
 
     Attributes:
-        point: the settings that are varied.
+        point: its values of the varied settings.
         seed: its seed.
         directory: its run directory.
         metrics: of the model on dev; empty if the run failed.
         error: why it failed; None if it did not.
-        remarks: what people should know beside the metrics.
+        remarks: the remarks of its evaluation.
     """
 
     point: Point
@@ -41,10 +41,10 @@ class GridRun:
 
 @dataclass(frozen=True)
 class PointResult:
-    """The runs of a point, one for each seed, measured by one metric.
+    """The runs of a point, one for each seed, evaluated by one metric.
 
     Attributes:
-        point: the settings.
+        point: the values of the varied settings.
         runs: one for each seed.
         values: the metric of each run that did not fail.
     """
@@ -55,35 +55,35 @@ class PointResult:
 
     @classmethod
     def of(cls, runs: Sequence[GridRun], metric: str | None) -> Self:
-        """The runs of a point by a metric; none is known where all runs failed so far."""
+        """Collect the runs of a point; `metric` is None as long as no run has succeeded."""
         done = [run for run in runs if run.error is None]
         values = () if metric is None else tuple(run.metrics[metric] for run in done)
         return cls(runs[0].point, tuple(runs), values)
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds; None if all runs failed."""
+        """The mean over the seeds; None if all runs failed."""
         return float(np.mean(self.values)) if self.values else None
 
     @property
     def spread(self) -> float | None:
-        """The sample standard deviation over the seeds; None for fewer than two."""
+        """The sample standard deviation over the seeds; None for fewer than two values."""
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 
     @property
     def failed(self) -> int:
-        """How many of its runs failed."""
+        """The number of failed runs."""
         return len(self.runs) - len(self.values)
 
 
 @dataclass(frozen=True)
 class GridResult:
-    """What came of a grid or a search.
+    """The result of a grid or a search.
 
     Attributes:
-        run: its directory, whose `model` is the best run's.
-        measure: the metric that ranks the points, and whether less of it is better.
-        points: those tried, in order.
+        run: its directory; `run.model` is the model of the best run.
+        measure: the metric that ranks the points, and whether a lower value is better.
+        points: the points in the order in which they were tried.
     """
 
     run: RunDirectory
@@ -102,7 +102,11 @@ class GridResult:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What `save` wrote to a grid's directory."""
+        """Load a result that `save` wrote to a grid's directory.
+
+        Raises:
+            DataError: `grid.json` cannot be read or is damaged.
+        """
         tree = read_json(path / "grid.json", GRID)
         points = []
         for point in tree["points"]:
@@ -123,7 +127,7 @@ class GridResult:
 
     @cached_property
     def ranked(self) -> tuple[PointResult, ...]:
-        """The points, best mean first; where a run failed, behind all the others."""
+        """The points, best mean first; points with a failed run come last."""
         sign = 1 if self.measure.lower_is_better else -1
 
         def key(result: PointResult) -> tuple[bool, float]:
@@ -133,7 +137,7 @@ class GridResult:
 
     @property
     def best(self) -> GridRun:
-        """Of the best point's runs, the best on dev."""
+        """The run of the best point with the best metric on dev."""
         first, value = self.ranked[0], None
         for run in first.runs:
             measured = run.metrics.get(self.measure.metric)
@@ -148,11 +152,11 @@ class GridResult:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The headings of `rows`."""
+        """The column names of `rows`."""
         return (*self.points[0].point, self.measure.metric, "spread", "runs")
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A table of the points, best first."""
+        """The rows of a table of the points, best first."""
         return [
             (
                 *map(shown, result.point.values()),
@@ -166,7 +170,7 @@ class GridResult:
         ]
 
     def save(self) -> None:
-        """Write `grid.json` and `grid.md`, and let `model` be the best run's."""
+        """Write `grid.json` and `grid.md`, and link `model` to the model of the best run."""
         tree = {
             "metric": self.measure.metric,
             "lower_is_better": self.measure.lower_is_better,
@@ -190,7 +194,7 @@ class GridResult:
 
 
 def run_name(point: Point, seed: int) -> str:
-    """A run's directory within the grid's."""
+    """The name of a run's directory in the grid's directory."""
     return name_of({**point, "seed": seed})
 
 

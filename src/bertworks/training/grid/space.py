@@ -1,10 +1,10 @@
-"""What a grid or a search tries: which settings, which values of each, and what optuna proposes.
+"""The space of a grid or a search: the varied settings, their values, and optuna's proposals.
 
-People say it in words; the values of a setting replace those of `paper` and of a search:
+Users give it in words. The values of a setting replace those of `paper` and of a search:
 
     paper                       the grid of the paper's appendix A.3
     learning_rate=1e-5,3e-5     these values of a setting
-    learning_rate=1e-5..1e-4    a search: any value between (whole numbers, if both ends are)
+    learning_rate=1e-5..1e-4    for a search: any value between (whole numbers, if both ends are)
     optuna:20                   a search of 20 trials, instead of all combinations
 """
 
@@ -22,15 +22,15 @@ from ...errors import SettingsError, nearest, need
 from ..settings import FinetuneSettings
 
 Grid: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[Any]]
-"""A grid as people give it: words, or each setting's values."""
+"""A grid as users give it: words, or the values of each setting."""
 
 Point: TypeAlias = dict[str, Any]
-"""A value for each setting that is varied."""
+"""A value for each varied setting."""
 
 PAPER = {"batch_size": "16,32", "learning_rate": "5e-5,3e-5,2e-5", "epochs": "2,3,4"}
 SEARCH = {"batch_size": "16,32", "learning_rate": "1e-5..1e-4", "epochs": "2..4"}
 
-_MOST_BYTES = 200  # of a directory's name; file systems take 255
+_MOST_BYTES = 200  # of a directory's name; file systems allow 255
 
 _NEVER_VARIED = {
     "seed": "Give seeds instead.",
@@ -41,11 +41,11 @@ _NEVER_VARIED = {
 
 @dataclass(frozen=True)
 class Range:
-    """All values between two: whole numbers, or any, drawn by their logarithm."""
+    """All values of an interval: whole numbers, or any numbers, sampled on a logarithmic scale."""
 
-    low: float  # the ends, which belong to it
+    low: float  # the bounds, both included
     high: float
-    is_whole: bool  # whether whole numbers alone are meant
+    is_whole: bool  # whether it contains only whole numbers
 
     def __str__(self) -> str:
         return f"{shown(self.low)}..{shown(self.high)}"
@@ -56,24 +56,24 @@ Axis: TypeAlias = tuple[Any, ...] | Range
 
 @dataclass(frozen=True)
 class Space:
-    """The settings that are varied, each with its values."""
+    """The varied settings, each with its values."""
 
-    axes: Mapping[str, Axis]  # by the setting's name; all lists, unless it is searched
-    trials: int | None = None  # how many points a search tries; None: all combinations
+    axes: Mapping[str, Axis]  # by name of the setting; ranges only in a search
+    trials: int | None = None  # number of points that a search tries; None: all combinations
 
     @classmethod
     def parse(cls, grid: Grid, settings: type[FinetuneSettings], fixed: Mapping[str, Any]) -> Space:
-        """Read what people gave.
+        """Read a grid as users give it.
 
         Args:
-            settings: the class of the settings, which says what is valid.
-            fixed: the settings that are not varied. One that a preset would vary (`paper`, or a
-                search's usual space) stays as it is.
+            settings: the class that validates the settings.
+            fixed: the settings that are not varied. A preset (`paper`, or the default space of a
+                search) does not vary a fixed setting.
 
         Raises:
-            SettingsError: a word is none of those above; a setting is unknown, has an impossible
-                value (of a grid: or one that another value excludes) or is fixed as well; a range
-                is given, but no search.
+            SettingsError: a word is none of the above; a setting is unknown, has an impossible
+                value, or is also fixed; two values of a grid exclude each other; or there is a
+                range without a search.
         """
         reader = _Reader(settings, fixed)
         named: Mapping[str, Any]
@@ -116,13 +116,13 @@ class Space:
         return space
 
     def points(self) -> list[Point]:
-        """All combinations, the last setting varying fastest; one, if nothing is varied."""
+        """All combinations, the last setting varying fastest; one point if nothing is varied."""
         values = [axis for axis in self.axes.values() if isinstance(axis, tuple)]
         assert len(values) == len(self.axes), "ranges are for searches"
         return [dict(zip(self.axes, each, strict=True)) for each in itertools.product(*values)]
 
     def describe(self) -> dict[str, Any]:
-        """The axes as JSON can hold them."""
+        """The axes as values for JSON."""
         return {
             name: str(axis) if isinstance(axis, Range) else list(axis)
             for name, axis in self.axes.items()
@@ -130,13 +130,13 @@ class Space:
 
 
 class _Reader:
-    """Reads values of settings as the settings' class has them."""
+    """Parses the values of settings with the settings' class."""
 
     def __init__(self, settings: type[FinetuneSettings], fixed: Mapping[str, Any]) -> None:
         self._settings, self._fixed = settings, fixed
 
     def axis(self, name: str, values: Any) -> Axis:
-        """The values that a text lists or spans, or that Python has already."""
+        """Parse the values of a setting: a text with a list or a range, or a sequence of values."""
         if name in _NEVER_VARIED:
             raise SettingsError(f"{name} cannot be set in a grid", fix=_NEVER_VARIED[name])
         if name in self._fixed:
@@ -171,7 +171,7 @@ class _Reader:
 
 
 def shown(value: Any) -> str:
-    """A value as names and tables have it: 16, 3e-05, gelu, one+other; no two look the same."""
+    """A value as text for names and tables, unique for each: 16, 3e-05, gelu, one+other."""
     if isinstance(value, list | tuple):
         return "+".join(map(shown, value))
     if isinstance(value, float):
@@ -181,7 +181,7 @@ def shown(value: Any) -> str:
 
 
 def name_of(point: Mapping[str, Any]) -> str:
-    """A point as a directory's name, a different one for each: `batch_size=16,epochs=2`."""
+    """A directory name for a point, different for each point: `batch_size=16,epochs=2`."""
     name = ",".join(f"{setting}={shown(value)}" for setting, value in point.items())
     name = re.sub(r"[^\w.,=+-]", lambda found: quote(found[0], safe=""), name)
     if len(name.encode()) <= _MOST_BYTES:
@@ -191,7 +191,7 @@ def name_of(point: Mapping[str, Any]) -> str:
 
 
 STARTUP = 10
-"""So many trials are drawn at random, before the search looks at results."""
+"""The number of random trials before a search uses results."""
 
 
 def propose(
@@ -204,12 +204,12 @@ def propose(
 ) -> list[Point]:
     """Ask optuna for the next points to try.
 
-    Optuna's storage is not used. Its sampler draws anew for each trial, from the seed, the trial's
-    number and the results so far, and so has no state that a kill could lose.
+    Optuna's storage is not used. A new sampler for each trial depends only on the seed, the trial's
+    number and the results so far, so there is no state that a kill could lose.
 
     Args:
-        count: how many; they know the results alike, and keep away from one another.
-        results: the points tried so far, in order, with their values; None for one that failed.
+        count: number of points; based on the same results, but sampled away from one another.
+        results: the points tried so far, in order, with their values; None for a failed point.
 
     Source: Bergstra et al. (2011), "Algorithms for Hyper-Parameter Optimization" (TPE).
 
@@ -217,7 +217,7 @@ def propose(
         BertworksError: optuna is not installed.
     """
     optuna: Any = need("optuna", "optuna", "A search")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # its messages are ours to give
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # the grid shows its own messages
     distributions = {name: _distribution(optuna, axis) for name, axis in space.axes.items()}
     study = optuna.create_study(direction="minimize" if lower_is_better else "maximize")
     for point, value in results:
@@ -233,7 +233,7 @@ def propose(
         )
     found = []
     for number in range(len(results), len(results) + count):
-        # A prime between the seeds: no two searches share a row of draws.
+        # Seeds are a large prime apart: two searches do not share a sequence of samples.
         study.sampler = optuna.samplers.TPESampler(
             seed=(seed * 1_000_003 + number) % 2**32, n_startup_trials=STARTUP
         )
@@ -251,14 +251,14 @@ def _distribution(optuna: Any, axis: Axis) -> Any:
 
 
 def _parameter(axis: Axis, value: Any) -> Any:
-    """A point's value as optuna has it: of a list, which one, since its values may be lists too."""
+    """A point's value for optuna: for a list, the index, since the values may be lists too."""
     if isinstance(axis, Range):
         return value
-    return axis.index(tuple(value) if isinstance(value, list) else value)  # as a journal has it
+    return axis.index(tuple(value) if isinstance(value, list) else value)  # JSON has no tuples
 
 
 def _value(axis: Axis, parameter: Any) -> Any:
-    """A value of optuna's as people can read it: three digits are enough for a search."""
+    """The value for a parameter of optuna, rounded to three digits to be readable."""
     if not isinstance(axis, Range):
         return axis[parameter]
     if axis.is_whole:

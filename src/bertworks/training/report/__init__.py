@@ -1,8 +1,7 @@
-"""One self-contained page about a run, made from nothing but its run directory; or about a single
-evaluation.
+"""A self-contained HTML page about a run, from its run directory alone; or about one evaluation.
 
-The page needs no network and no program: styles and curves are part of it. Curves are drawn by
-matplotlib (`pip install "bertworks[plots]"`); without it the page says so, and has tables alone.
+The page needs no network and no scripts: styles and curves are embedded. Curves are drawn with
+matplotlib (`pip install "bertworks[plots]"`); without it the page says so and has only tables.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _MAX_RUNS = 12
 def write_report(run_directory: str | Path) -> Path:
     """Write `report.html` into a run directory, and return its path.
 
-    It can be written at any moment of a run, and again.
+    It can be written at any time during a run, and any number of times.
 
     Raises:
-        DataError: there is no run, or a grid of them, or a file in it is damaged or of another
-            version.
+        DataError: the directory contains no run, or a grid of runs; or a file of the run is damaged
+            or of another version.
         OutputError: the page cannot be written.
     """
     run = read_run(run_directory)
@@ -61,7 +60,9 @@ def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, 
     """Write a page about one evaluation, and return its path.
 
     Args:
-        file: the page; replaced if it is there.
+        file: the page; replaced if it exists.
+        model: the title of the page.
+        data: the name of the evaluated data.
 
     Raises:
         OutputError: the page cannot be written.
@@ -82,7 +83,7 @@ def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, 
 
 
 def _grid_error(path: Path) -> DataError:
-    """The error of a directory that holds runs, and is none."""
+    """The error for a directory that contains runs, but is not a run."""
     runs = sorted(file.parent.name for file in path.glob("*/settings.yaml"))
     more = len(runs) - _MAX_RUNS
     names = ", ".join(runs[:_MAX_RUNS]) + (f", and {more} more" if more > 0 else "")
@@ -105,7 +106,7 @@ def _subtitle(facts: RunFacts) -> list[str]:
 
 
 def _headline(facts: RunFacts) -> Iterator[page.Figure]:
-    """The metrics of the weights that were kept, and what the run took."""
+    """The metrics of the kept weights, and the tokens, time and speed of the run."""
     kept = facts.kept or {"step": 0, "metrics": {}}
     yield from _metrics(facts.metrics or kept["metrics"], f"held out, step {kept['step']:,}")
     if facts.train:
@@ -120,7 +121,7 @@ def _headline(facts: RunFacts) -> Iterator[page.Figure]:
 
 
 def _metrics(metrics: Mapping[str, float | None], note: str) -> Iterator[page.Figure]:
-    """Figures of metrics; of an accuracy with a majority, that is the note."""
+    """Figures of metrics; if an accuracy has a majority baseline, that is its note."""
     for name, number in metrics.items():
         if name.endswith("majority") or (
             name == "loss" and {"mlm_loss", "lm_loss"} & metrics.keys()
@@ -154,7 +155,7 @@ def _evaluations(facts: RunFacts) -> str:
     if not facts.evaluations:
         return ""
     every = -(-len(facts.evaluations) // _MAX_ROWS)
-    shown = facts.evaluations[::-1][::every][::-1]  # the last one is always among them
+    shown = facts.evaluations[::-1][::every][::-1]  # always includes the last one
     names = facts.metric_names
     rows = [
         (f"{line['step']:,}", *(page.metric(name, line["metrics"].get(name)) for name in names))

@@ -1,4 +1,4 @@
-"""Charts as SVG inside a page, in its colours, light or dark: curves over steps, and diagrams."""
+"""Charts as SVG for a page, in its light or dark colours: curves over steps, and diagrams."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ COLOURS = {
     "faint": "#060606",
     "card": "#070707",
 }
-"""Stand-ins, each of which becomes `var(--NAME)` in the SVG: the page says what they look like."""
+"""Placeholders; each is replaced by `var(--NAME)` in the SVG, and the page defines the colours."""
 
 SIZES = {"broad": (5.2, 2.9), "narrow": (3.4, 2.5)}
-"""Inches, by the class of the SVG: drawn for a desktop and for a phone, so that the text is of a
-readable size on both; the page shows one of them."""
+"""Width and height in inches, by the class of the SVG. Each chart is drawn for desktops and for
+phones, so that its text is readable on both; the page shows one of them."""
 
 MARGINS, LEGEND = (40, 12, 16, 8), 24
-"""Points to the left (for numbers of seven digits), to the right, below and above; above, with a
-legend. matplotlib's own layout takes more time than the drawing."""
+"""Margins in points: left (room for seven digits), right, bottom, top; and top with a legend.
+
+They are fixed, since matplotlib's automatic layout takes longer than the drawing.
+"""
 
 DASHED = (0, (4, 3))
 
@@ -37,7 +39,7 @@ Colour = Literal["first", "second", "third", "faint"]
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart; a point that is None is left out."""
+    """A line of a chart; values that are None are left out."""
 
     name: str
     steps: Sequence[int]
@@ -48,7 +50,7 @@ class Curve:
 
 
 def can_draw() -> bool:
-    """Whether the extra that draws is installed."""
+    """Whether matplotlib is installed."""
     try:
         need("matplotlib", "plots", "A chart")
     except BertworksError:
@@ -57,12 +59,12 @@ def can_draw() -> bool:
 
 
 def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) -> str:
-    """Inline `<svg>`s of the curves over the steps, one for each of `SIZES`.
+    """Return inline `<svg>` elements of the curves over the steps, one for each of `SIZES`.
 
     Args:
-        curves: at least one, with at least one point in all.
-        percent: whether the values are shares, written in percent.
-        zero: whether the axis of values begins at zero.
+        curves: at least one, with at least one point in total.
+        percent: whether the values are shares, to be written in percent.
+        zero: whether the axis of values starts at zero.
     """
 
     def paint(axes: Any) -> None:
@@ -86,7 +88,7 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
                 solid_capstyle="round",
             )
         _thousands(axes.xaxis)
-        # Of one step, or of values that hardly differ, the ticks would have too many digits.
+        # With one step, or values that hardly differ, tick labels would have too many digits.
         first, last = axes.get_xlim()
         if last - first < 2:
             axes.set_xlim((first + last) / 2 - 1, (first + last) / 2 + 1)
@@ -108,18 +110,20 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
 
 
 def svg(paint: Callable[[Any], None], *, legend: int = 0) -> str:
-    """Inline `<svg>`s of what `paint` draws on matplotlib's axes, one for each of `SIZES`.
+    """Return inline `<svg>` elements of what `paint` draws on axes, one for each of `SIZES`.
 
     Args:
-        paint: draws, in colours of `COLOURS`.
-        legend: how many things have a name; with fewer than two there is no legend.
+        paint: draws on matplotlib axes, with colours of `COLOURS`.
+        legend: number of entries in the legend; with fewer than two there is no legend.
     """
     return "".join(_svg(paint, legend, size) for size in SIZES)
 
 
 def picture(paint: Callable[[Any], None]) -> str:
-    """An SVG file of what `paint` draws, in the report's colours, light or dark, with as much room
-    for the labels as they need."""
+    """Return the text of an SVG file that `paint` draws, in the report's light or dark colours.
+
+    The margins fit the labels.
+    """
     light, dark = (
         ";".join(f"--{name}:{colour}" for name, colour in zip(COLOURS, colours, strict=True))
         for colours in (
@@ -184,14 +188,14 @@ def _svg(
 
 
 def in_percent(axis: Any, decimals: int = 0) -> None:
-    """Write the shares of an axis in percent."""
+    """Format the tick labels of an axis of shares in percent."""
     from matplotlib.ticker import PercentFormatter
 
     axis.set_major_formatter(PercentFormatter(1.0, decimals=decimals, symbol=" %"))
 
 
 def _inline(svg: str, size: str) -> str:
-    """Strip what a stand-alone file needs, and hand the colours to the page."""
+    """Remove what only a stand-alone file needs, and replace colours by the page's variables."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(
@@ -206,7 +210,7 @@ def _inline(svg: str, size: str) -> str:
 
 
 def reliability(calibration: Calibration) -> str:
-    """How much is right of what is predicted with each probability (Guo et al. 2017, figure 1)."""
+    """A reliability diagram: accuracy per bin of confidence (Guo et al. 2017, figure 1)."""
 
     def paint(axes: Any) -> None:
         bins = calibration.bins
@@ -221,7 +225,7 @@ def reliability(calibration: Calibration) -> str:
 
 
 def confidences(calibration: Calibration) -> str:
-    """How much is predicted with each probability."""
+    """A histogram of confidences: the number of predictions per bin."""
 
     def paint(axes: Any) -> None:
         bins = calibration.bins
@@ -232,7 +236,7 @@ def confidences(calibration: Calibration) -> str:
 
 
 def _bars(axes: Any, bins: Sequence[Any], heights: Sequence[float], colour: str, name: str) -> None:
-    """Bars over bins of probabilities."""
+    """Draw bars over bins of probability."""
     axes.bar(
         [one.low for one in bins],
         heights,
@@ -248,7 +252,11 @@ def _bars(axes: Any, bins: Sequence[Any], heights: Sequence[float], colour: str,
 
 
 def scatter(values: Sequence[tuple[float, float]]) -> str:
-    """Gold numbers to the right, predicted ones upwards."""
+    """A scatter plot: gold values on the x axis, predicted values on the y axis.
+
+    Args:
+        values: pairs of gold and predicted value.
+    """
 
     def paint(axes: Any) -> None:
         gold, predicted = zip(*values, strict=True)
@@ -268,7 +276,13 @@ def scatter(values: Sequence[tuple[float, float]]) -> str:
 
 
 def lengths(bin_width: int, bins: Sequence[int], cut_bins: Sequence[int]) -> str:
-    """Rows by their tokens; those that are cut stand out."""
+    """A histogram of rows by their number of tokens; truncated rows have another colour.
+
+    Args:
+        bin_width: tokens per bin.
+        bins: all rows per bin.
+        cut_bins: truncated rows per bin.
+    """
 
     def paint(axes: Any) -> None:
         edges = [at * bin_width + 0.5 for at in range(len(bins))]
@@ -291,7 +305,7 @@ def lengths(bin_width: int, bins: Sequence[int], cut_bins: Sequence[int]) -> str
 
 
 def _thousands(axis: Any) -> None:
-    """Write the counts of an axis short."""
+    """Format the tick labels of an axis of counts in short form, such as 10k."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(5, integer=True))

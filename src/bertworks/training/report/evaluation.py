@@ -1,5 +1,5 @@
-"""Sections of a page: what an evaluation's metrics are made of (see `tasks.breakdown`), what the
-tables of a fine-tuning run look like, and sample fill-ins.
+"""Sections of a page: the breakdown of an evaluation (see `tasks.breakdown`), statistics of the
+tables of a fine-tuning run, and sample fill-ins.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from ..dev_share import DevShare
 from . import charts, page
 
 MOST_LABELS = 20
-"""Of a confusion matrix; of more, the most frequent confusions are listed."""
+"""The maximum size of a confusion matrix; with more labels, the most frequent confusions are
+listed."""
 
 MOST_ROWS = 25
 
 
 def sections(breakdown: Breakdown, of: str) -> Iterator[str]:
-    """The sections of a breakdown; `of` says what was measured."""
+    """Yield the sections of a breakdown; `of` describes the evaluation."""
     if breakdown.confusion is not None:
         yield page.section("Confusions", _confusion(breakdown.confusion, of))
     for table in breakdown.tables:
@@ -173,13 +174,13 @@ _LENGTHS = ("min", "p50", "p90", "p95", "p99", "max")
 
 
 def is_labelled(data: Mapping[str, Any]) -> bool:
-    """Whether `data.json` is a fine-tuning run's (see `tasks.summary.DataSummary`)."""
+    """Whether this `data.json` is of a fine-tuning run (see `tasks.summary.DataSummary`)."""
     train = data.get("train")
     return isinstance(train, Mapping) and "labels" in train
 
 
 def labelled_data(data: Mapping[str, Any]) -> str:
-    """Rows of each label, tokens of a row, and what the length limit cuts, for each table."""
+    """For each table: rows per label, tokens per row, and the truncated rows and tokens."""
     tables = {name: data[name] for name in ("train", "dev") if data.get(name)}
     rest = {key: item for key, item in data.items() if key not in ("train", "dev")}
     sizes = [
@@ -216,7 +217,7 @@ def labelled_data(data: Mapping[str, Any]) -> str:
 
 
 def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Rows by length; runs of earlier versions have only the percentiles."""
+    """Histograms of rows by length; none for runs of earlier versions, which have no bins."""
     if not charts.can_draw() or not all("bins" in table for table in tables.values()):
         return ""
     drawn = (
@@ -241,7 +242,7 @@ MASK = "[MASK]"
 
 
 def fill_ins(samples: Sequence[Mapping[str, Any]]) -> str:
-    """A table of samples: the text with its answers marked, and the most probable pieces."""
+    """A table of samples: the text with the answers marked, and the most probable pieces."""
     rows = "".join(
         f'<tr><td class="fill">{_text(sample)}</td><td>{_guesses(sample)}</td></tr>'
         for sample in samples

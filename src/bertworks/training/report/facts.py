@@ -1,4 +1,4 @@
-"""What a run directory says, read for the report, and which curves it has."""
+"""The content of a run directory for the report, and the charts of a run."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from .page import is_share, label, majority_of
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run directory's content."""
+    """The content of a run directory."""
 
     name: str  # of the directory
     settings: str  # the text of `settings.yaml`
-    train: Sequence[Mapping[str, Any]]  # the journal's lines about training
-    evaluations: Sequence[Mapping[str, Any]]  # the journal's lines about evaluations
+    train: Sequence[Mapping[str, Any]]  # journal lines about training
+    evaluations: Sequence[Mapping[str, Any]]  # journal lines about evaluations
     sessions: Sequence[Mapping[str, Any]]  # the lines of `sessions.jsonl`
-    data: Mapping[str, Any]  # the data's counts, from `data.json`; empty if there are none
+    data: Mapping[str, Any]  # counts of the data, from `data.json`; empty if there are none
     # sample fill-ins, from `samples.json`; empty if there are none
     samples: Sequence[Mapping[str, Any]]
-    measured: str  # what `evaluation.json` is of; "" if there is none
-    metrics: Mapping[str, float | None]  # those in it, of the kept weights; empty if there is none
-    breakdown: Breakdown  # what these are made of
-    chosen_by: Best | None  # what chose the kept weights; None if they are the last
+    measured: str  # the data and rows of `evaluation.json`; "" if there is none
+    metrics: Mapping[str, float | None]  # its metrics, of the kept weights; empty if there is none
+    breakdown: Breakdown  # its breakdown
+    chosen_by: Best | None  # selected the kept weights; None if the last weights are kept
     early_end: str  # why the run ended before its last step; "" if it did not
     is_finished: bool  # whether the trained model was saved
 
     @classmethod
     def read(cls, run: RunDirectory) -> Self:
-        """Read a run directory; what a run has not reached yet is empty.
+        """Read a run directory; facts that the run does not have yet are empty.
 
         Raises:
-            DataError: a file of the run is damaged, or another version's.
+            DataError: a file of the run is damaged, or of another version.
         """
         chosen_by = _chosen_by(run)
         lines = list(run.lines())
@@ -68,7 +68,7 @@ class RunFacts:
 
     @property
     def kept(self) -> Mapping[str, Any] | None:
-        """The journal's evaluation of the weights that were kept: the best one, or the last."""
+        """The journal line of the evaluation of the kept weights: the best one, or the last."""
         if not self.evaluations:
             return None
         if self.chosen_by is None:
@@ -76,17 +76,17 @@ class RunFacts:
         name = self.chosen_by.metric
         sign = -1 if self.chosen_by.lower_is_better else 1
         measured = [line for line in self.evaluations if line["metrics"].get(name) is not None]
-        # The first of equals, as in training.
+        # Of equal values, `max` returns the first, as in training.
         return max(measured, key=lambda line: sign * line["metrics"][name], default=None)
 
     @property
     def metric_names(self) -> list[str]:
-        """The metrics of the evaluations, in the order in which they are first met."""
+        """The names of the evaluations' metrics, in order of first occurrence."""
         return list(dict.fromkeys(key for line in self.evaluations for key in line["metrics"]))
 
     @property
     def loss_names(self) -> list[str]:
-        """The losses that training adds up."""
+        """The names of the training losses, in order of first occurrence."""
         return list(dict.fromkeys(key for line in self.train for key in line["losses"]))
 
 
@@ -103,12 +103,13 @@ def _chosen_by(run: RunDirectory) -> Best | None:
 
 
 SMOOTHED_OVER = 40
-"""A mean is taken over this part of a curve's values; so fewer values are not smoothed."""
+"""Smoothing averages over about one value in this many; curves with fewer values are not smoothed.
+"""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart's title, what its axes are, and its curves."""
+    """A chart's title, caption (what its axes show) and curves."""
 
     title: str
     caption: str
@@ -118,7 +119,10 @@ class Chart:
 
 
 def charts_of(facts: RunFacts) -> Iterator[Chart]:
-    """The charts of a run that has logged at least one step: losses, metrics, rate, speed."""
+    """Yield the charts of a run: losses, metrics, learning rate, and speed.
+
+    The run must have logged at least one step.
+    """
     at = [line["step"] for line in facts.evaluations]
     metrics = {
         name: [line["metrics"].get(name) for line in facts.evaluations]
@@ -140,7 +144,7 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
         yield Chart("Loss" if is_only else f"{label(loss)} loss", "mean in nats, by step", curves)
     for name, values in metrics.items():
         if name == "loss" or name.endswith(("perplexity", "majority")):
-            continue  # the sum of losses shown, the exponential of one, and a line beside another
+            continue  # sums or functions of charted losses; a majority is in its accuracy's chart
         curves = [Curve("held out", at, values, "second", dots=True)]
         majority = metrics.get(majority_of(name))
         if majority is not None:
@@ -153,7 +157,7 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
 
 
 def smoothed(values: Sequence[float | None]) -> list[float | None]:
-    """An exponential mean over about a fortieth of the values; it starts at the first of them."""
+    """An exponential moving average over about 1/40 of the values, without bias at the start."""
     weight = 1 - 1 / max(1.0, len(values) / SMOOTHED_OVER)
     out: list[float | None] = []
     total = norm = 0.0

@@ -1,4 +1,4 @@
-"""Pieces of HTML: everything that comes from data is escaped here."""
+"""HTML elements of a page; all text from data is escaped here."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def subheading(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """A line of remarks."""
+    """A paragraph in small print."""
     return f'<p class="soft small">{escape(text)}</p>'
 
 
 def headline(figures: Sequence[Figure]) -> str:
-    """The figures that a reader looks for first."""
+    """The most important figures, shown at the top."""
     cells = (
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}"
         f'<span class="note">{escape(note)}</span></dd></div>'
@@ -69,13 +69,13 @@ def headline(figures: Sequence[Figure]) -> str:
 
 
 def chart(title: str, svg: str, caption: str = "") -> str:
-    """A curve with its title; `svg` is trusted."""
+    """A chart with title and caption; `svg` is trusted and not escaped."""
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f"<figure><h3>{escape(title)}</h3>{svg}{below}</figure>"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: int = 0) -> str:
-    """A table whose last `numbers` columns hold numbers; without headings if `columns` are ""."""
+    """A table; its last `numbers` columns are numbers; without headings if all `columns` are ""."""
     first = len(columns) - numbers
 
     def line(cells: Sequence[Any], kind: str) -> str:
@@ -90,7 +90,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: int
 
 
 def facts(tree: Mapping[str, Any]) -> str:
-    """A mapping as tables side by side: its own values, then one for each mapping in it."""
+    """A mapping as tables in columns: one of its plain values, then one for each nested mapping."""
     rows = [(label(k), value(item)) for k, item in tree.items() if not isinstance(item, Mapping)]
     parts = [f"<div>{table(('', ''), rows, numbers=1)}</div>"] if rows else []
     for key, item in tree.items():
@@ -105,19 +105,19 @@ def folded(summary: str, content: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text as it is."""
+    """Preformatted text."""
     return f"<pre><code>{escape(text)}</code></pre>"
 
 
 def label(key: str) -> str:
-    """A key as people write it: `mlm_accuracy` is “MLM accuracy”."""
+    """A key as readable text: `mlm_accuracy` is “MLM accuracy”."""
     words = [_SPELLED.get(word, word) for word in key.split("_") if word]
     text = " ".join(words)
     return text[:1].upper() + text[1:]
 
 
 def value(item: Any) -> str:
-    """A value as people write it."""
+    """A value as readable text."""
     if isinstance(item, bool):
         return "yes" if item else "no"
     if item is None:
@@ -132,7 +132,7 @@ def value(item: Any) -> str:
 
 
 def metric(name: str, number: float | None) -> str:
-    """A metric's value as people write it: shares in percent."""
+    """A metric's value as readable text; shares in percent."""
     if number is None:
         return "–"
     if is_share(name):
@@ -141,15 +141,15 @@ def metric(name: str, number: float | None) -> str:
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric lies between 0 and 1 and is read in percent."""
+    """Whether a metric lies between 0 and 1 and is shown in percent."""
     return name.endswith(_SHARES)
 
 
 def majority_of(name: str) -> str:
-    """What an accuracy's majority share is called; "" for other metrics, which have none."""
+    """The name of the majority share of an accuracy; "" for other metrics, which have none."""
     return f"{name.removesuffix('accuracy')}majority" if name.endswith("accuracy") else ""
 
 
 def moment(iso: str) -> str:
-    """A time stamp in UTC without its seconds' fraction and zone."""
+    """A UTC time stamp as readable text, without its zone."""
     return iso.replace("T", " ").removesuffix("+00:00")
