@@ -167,7 +167,7 @@ def test_a_document_alone_is_split_by_sentences() -> None:
             0.3,
             DataError,
             r"rows leaves no row for dev\. Give a table: rows with the same text "
-            r"are kept together, and there are too few others to learn from\.$",
+            r"are kept together, and too few others remain for training\.$",
         ),
     ],
 )

@@ -323,7 +323,7 @@ def test_fine_tuning_data_are_told(run: Path) -> None:
     table |= {"bin_width": 8, "bins": [3000, 900, 100], "cut_bins": [0, 0, 13]}
     (run / "data.json").write_text(json.dumps(data))
     words = _Page(write_report(run).read_text(encoding="utf-8")).words
-    for said in ("Rows of train, by tokens", "13 rows are cut, by 777 tokens in total"):
+    for said in ("Rows of train, by tokens", "13 rows are truncated, by 777 tokens in total"):
         assert said in words, said
 
 

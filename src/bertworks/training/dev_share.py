@@ -75,7 +75,7 @@ class DevShare:
         fix = "Give a larger share, or a table."
         if not _choose(sources, strata, 1, seed):
             kept = f"rows with the same {', '.join(groupings[-1])} are kept together"
-            fix = f"Give a table: {kept}, and there are too few others to learn from."
+            fix = f"Give a table: {kept}, and too few others remain for training."
         raise DataError(
             f"dev={share:g} of {len(strata)} rows leaves no row for dev",
             where=table.name,

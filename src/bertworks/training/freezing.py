@@ -49,9 +49,7 @@ def frozen(network: nn.Module, settings: FreezingSettings) -> Iterator[dict[Tens
             elif settings.unfreeze_every is not None:
                 starts |= dict.fromkeys(parameters, above * settings.unfreeze_every)
     if never.union(starts).issuperset(trained):
-        raise SettingsError(
-            "nothing is left to learn: all of the network is frozen", fix="Freeze less."
-        )
+        raise SettingsError("the whole network is frozen", fix="Freeze less.")
     try:
         for parameter in never:
             parameter.requires_grad_(False)

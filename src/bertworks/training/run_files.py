@@ -267,7 +267,7 @@ def _content(file: Path) -> bytes:
 def _parsed(text: bytes, where: str) -> Any:
     try:
         tree = json.loads(text.decode(), parse_int=_int, parse_float=_float, parse_constant=_float)
-        return _printable(tree) if b"\\ud" in text else tree
+        return _printable(tree) if b"\\ud" in text.lower() else tree
     except (ValueError, RecursionError) as error:
         raise _damaged(where, error) from None
 

@@ -296,7 +296,7 @@ def lengths(bin_width: int, bins: Sequence[int], cut_bins: Sequence[int]) -> str
                 bin_width,
                 bottom=whole,
                 color=COLOURS["second"],
-                label="cut",
+                label="truncated",
                 **style,
             )
         _thousands(axes.yaxis)

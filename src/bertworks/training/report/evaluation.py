@@ -196,7 +196,7 @@ def labelled_data(data: Mapping[str, Any]) -> str:
     ]
     if (split := rest.pop("split", None)) is not None:
         rest["dev"] = DevShare(**split).text
-    columns = ("", "Rows", "Tokens", *_LENGTHS, "Rows cut", "Tokens cut")
+    columns = ("", "Rows", "Tokens", *_LENGTHS, "Truncated rows", "Truncated tokens")
     if "shared" in rest:
         shared = rest.pop("shared")
         rest["dev rows that are also in train"] = shared
@@ -224,9 +224,9 @@ def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
         page.chart(
             f"Rows of {name}, by tokens",
             charts.lengths(table["bin_width"], table["bins"], table["cut_bins"]),
-            f"{table['cut_rows']:,} rows are cut, by {table['cut_tokens']:,} tokens in total"
+            f"{table['cut_rows']:,} rows are truncated, by {table['cut_tokens']:,} tokens in total"
             if table["cut_rows"]
-            else "no row is cut",
+            else "no row is truncated",
         )
         for name, table in tables.items()
     )

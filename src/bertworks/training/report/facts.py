@@ -141,7 +141,7 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
             ]
         if held_out in metrics:
             curves.append(Curve("held out", at, metrics.pop(held_out), "second", dots=True))
-        yield Chart("Loss" if is_only else f"{label(loss)} loss", "mean in nats, by step", curves)
+        yield Chart("Loss" if is_only else f"{label(loss)} loss", "mean, by step", curves)
     for name, values in metrics.items():
         if name == "loss" or name.endswith(("perplexity", "majority")):
             continue  # sums or functions of charted losses; a majority is in its accuracy's chart

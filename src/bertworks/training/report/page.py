@@ -142,7 +142,7 @@ def metric(name: str, number: float | None) -> str:
 
 def is_share(name: str) -> bool:
     """Whether a metric lies between 0 and 1 and is shown in percent."""
-    return name.endswith(_SHARES)
+    return name.partition("@")[0].endswith(_SHARES)
 
 
 def majority_of(name: str) -> str:
