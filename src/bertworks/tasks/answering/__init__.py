@@ -1,1 +1,1 @@
-"""Question answering: which span of a passage answers a question."""
+"""Question answering: find the span of a passage that answers a question."""

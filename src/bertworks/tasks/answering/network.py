@@ -1,4 +1,4 @@
-"""The network of question answering: an encoder with the start and end vectors of spans."""
+"""The network of question answering: an encoder with the start and end vectors of answers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Softmax = Literal["sequence", "passage"]
 
 
 class AnsweringNetwork(Network):
-    """An encoder with the start and end vectors of spans.
+    """An encoder with the start and end vectors of answers.
 
     Args:
-        dropout: before the output layer; `config.answering_dropout`, if left out: in all
-            families but DistilBERT none, as in the original.
-        span_loss: the mean or the sum of the two log-likelihoods.
-        softmax: over all tokens of a sequence, or over `[CLS]` and the passage.
+        dropout: before the output layer. The default is `config.answering_dropout`, which is no
+            dropout in all families except DistilBERT, as in the original.
+        span_loss: whether a window's loss is the mean or the sum of its start and end losses.
+        softmax: over all tokens of a sequence, or only over `[CLS]` and the passage.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class AnsweringNetwork(Network):
         self._span_loss, self._softmax = span_loss, softmax
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed losses of the windows: `answering`."""
+        """Return `answering`: the sum of the windows' losses."""
         logits = self._logits(batch)
         return {"answering": answering_loss_sum(logits, batch, self._span_loss, self._softmax)}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`logits` `[tokens, 2]`: of an answer's beginning and end at each token."""
+        """Return `logits` `[tokens, 2]`: start and end logits of each token."""
         return {"logits": self._logits(batch)}
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`start_logits` and `end_logits` `[rows, length]`."""
+        """Return `start_logits` and `end_logits`, each `[rows, length]`."""
         start, end = by_row(self.span_head(self.encoder(padded)), padded).unbind(-1)
         return {"start_logits": start, "end_logits": end}
 
@@ -64,7 +64,7 @@ class AnsweringNetwork(Network):
 def answering_loss_sum(
     logits: Float[Tensor, "tokens 2"], batch: Batch, span_loss: SpanLoss, softmax: Softmax
 ) -> Float[Tensor, ""]:
-    """The sum over windows of the cross-entropies of the beginning and the end: mean or sum."""
+    """The sum over windows of the mean or sum of the start and end cross-entropies."""
     logits, packed = wide(logits), batch.packed
     lengths = packed.cu_seqlens.diff().long()
     sequence = torch.repeat_interleave(

@@ -1,4 +1,4 @@
-"""The official scores of predicted answers, whatever system they are from, and their breakdown."""
+"""The official scores of the answers that any system predicted, and their breakdown."""
 
 from __future__ import annotations
 
@@ -16,38 +16,40 @@ from ..breakdown import Breakdown, Measure, Placed, Worst, excerpt, means_by
 NO_ANSWER = "no answer"
 LENGTHS = (NO_ANSWER, "1 word", "2 words", "3 to 5 words", "6 to 10 words", "more words")
 LONGEST = (0, 1, 2, 5, 10)
-"""The most words of each of `LENGTHS` but the last."""
+"""The maximum words of each of `LENGTHS`; the last has no maximum."""
 
 
 class _Row(NamedTuple):
-    """A question: the gold answers, the predicted one, and how it is counted."""
+    """What is needed to score one question."""
 
     answers: tuple[str, ...]
-    # the best answer; None where the system gave none, not even the empty one
+    # the best non-empty answer, or "" if there is none; None if the system skipped the question
     predicted: str | None
-    # how much better no answer scores than `predicted`; None if that is not known
+    # score of "no answer" minus score of `predicted`; None if unknown
     margin: float | None
     first_word: str  # of the question
 
     def scores(self, version: Version, predicted: str | None) -> tuple[float, float]:
-        """Exact match and F1 if this were predicted; a question that was left out has 0."""
+        """Exact match and F1 of a predicted answer; both are 0 for None, a skipped question."""
         if predicted is None:
             return 0.0, 0.0
         return exact_match(predicted, self.answers, version), f1(predicted, self.answers, version)
 
 
 class AnsweringScores(Measure):
-    """`exact_match` and `f1` of answers, as the official scorers count them.
+    """`exact_match` and `f1` of answers, computed like the official scorers.
 
-    The rules are those of SQuAD 2.0 if a question without an answer is possible or occurs, else
-    those of 1.1. Where one is possible there are also `answered_f1` of the questions that have an
-    answer, `unanswered_accuracy`, the share of the others that are predicted to have none; and, if
-    margins are known, the best F1 at any threshold, `best_f1`, and that threshold,
-    `best_null_threshold`.
+    The rules of SQuAD 2.0 apply if `unanswerable` is true or a question without an answer occurs;
+    otherwise those of SQuAD 1.1. If `unanswerable` is true, there are further metrics:
+
+    - `answered_f1`: F1 of the questions that have an answer;
+    - `unanswered_accuracy`: share of the other questions for which no answer is predicted;
+    - `best_f1` and `best_null_threshold`, if all margins are known: the best F1 over all
+      thresholds, and the threshold that reaches it.
 
     Args:
         unanswerable: whether questions without an answer are possible.
-        threshold: no answer is predicted where the margin is greater.
+        threshold: "no answer" is predicted where the margin is greater than this.
     """
 
     gathered = ("_rows", "_worst")
@@ -55,7 +57,7 @@ class AnsweringScores(Measure):
     def __init__(self, *, unanswerable: bool, threshold: float = math.inf) -> None:
         self._unanswerable, self._threshold = unanswerable, threshold
         self._rows: list[_Row] = []
-        # Which rules hold is known when the last question is.
+        # Which version's rules apply is known only after the last question.
         self._worst: dict[Version, Worst] = {version: Worst() for version in get_args(Version)}
 
     def add(
@@ -70,14 +72,14 @@ class AnsweringScores(Measure):
         probability: float | None = None,
         mark: tuple[int, int] = (0, 0),
     ) -> None:
-        """Count a question.
+        """Add a question.
 
         Args:
-            answers: the gold answers; none where there is no answer.
-            predicted: the best answer, "" if there is none; None if the system left the question
-                out, which is always wrong.
-            margin: how much better no answer scores; None if that is not known.
-            probability: of what is predicted at the threshold, if known.
+            answers: the gold answers; empty if the question has no answer.
+            predicted: the best non-empty answer, or "" if there is none; None if the system
+                skipped the question, which always counts as wrong.
+            margin: score of "no answer" minus score of `predicted`; None if unknown.
+            probability: of the prediction at the threshold, if known.
             mark: the characters `[start, end)` of the passage that are predicted at the threshold.
         """
         first_word = next(iter(normalized(question).split()), "")
@@ -102,7 +104,7 @@ class AnsweringScores(Measure):
                 )
 
     def _final(self, row: _Row) -> str | None:
-        """What is predicted at the threshold."""
+        """The prediction at the threshold."""
         is_none = row.predicted is not None and (row.margin or 0.0) > self._threshold
         return "" if is_none else row.predicted
 
@@ -111,7 +113,7 @@ class AnsweringScores(Measure):
         return "2.0" if self._unanswerable or not all(row.answers for row in self._rows) else "1.1"
 
     def _scores(self) -> tuple[list[float], list[float]]:
-        """The exact match and the F1 of each question."""
+        """The exact matches and the F1 scores, one per question."""
         version = self._version
         pairs = [row.scores(version, self._final(row)) for row in self._rows]
         return [exact for exact, _ in pairs], [overlap for _, overlap in pairs]
@@ -143,7 +145,7 @@ class AnsweringScores(Measure):
         return [f"{missing:,} of {len(self._rows):,} questions have no prediction; they score 0"]
 
     def breakdown(self) -> Breakdown:
-        """Scores by the length of the answer and by how the question begins."""
+        """Scores by length of the answer and first word of the question, and the worst mistakes."""
         exact, overlaps = self._scores()
         metrics = {"exact_match": exact, "f1": overlaps}
         lengths = [_length(row.answers) for row in self._rows]
@@ -158,50 +160,50 @@ class AnsweringScores(Measure):
 
 
 def _length(answers: Sequence[str]) -> str:
-    """How many words the first gold answer has."""
+    """The entry of `LENGTHS` for the first gold answer."""
     first = next(iter(with_words(answers)), "")
     return LENGTHS[int(np.searchsorted(LONGEST, len(first.split())))]
 
 
 Version = Literal["1.1", "2.0"]
-"""Of SQuAD: the official scorers of the two differ where an answer has no words."""
+"""Version of SQuAD: the two official scorers differ for answers without words."""
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalized(answer: str) -> str:
-    """An answer as it is compared: lower case, no punctuation, no articles, single spaces."""
+    """Normalise an answer for comparison: lower case, no punctuation or articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def with_words(answers: Sequence[str]) -> list[str]:
-    """The answers of which something is left when they are normalised.
+    """The answers that are not empty after normalisation.
 
-    A question that has none is one without an answer.
+    A question without any such answer counts as one without an answer.
     """
     return [answer for answer in answers if normalized(answer)]
 
 
 def _compared(answers: Sequence[str], version: Version) -> Sequence[str]:
-    """The gold answers that a prediction is compared with; without any, the empty one.
+    """The gold answers to compare a prediction with; one empty answer if there are none.
 
-    Version 2.0 leaves out those without words.
+    Version 2.0 ignores answers without words.
     """
     return (with_words(answers) if version == "2.0" else answers) or [""]
 
 
 def exact_match(predicted: str, answers: Sequence[str], version: Version) -> float:
-    """1 if the predicted answer is one of the gold ones; no answer is the empty one."""
+    """Return 1 if the predicted answer equals a gold one, else 0; "no answer" is an empty text."""
     return float(
         any(normalized(predicted) == normalized(answer) for answer in _compared(answers, version))
     )
 
 
 def f1(predicted: str, answers: Sequence[str], version: Version) -> float:
-    """The best F1 of the words that the predicted answer shares with one of the gold ones.
+    """The word F1 of the predicted answer and a gold answer, maximised over the gold answers.
 
-    Where one of the two has no words, it is 0; but 1 if neither has any, in version 2.0.
+    It is 0 if one of the two has no words, except that version 2.0 gives 1 if neither has any.
     """
     return max(_word_f1(predicted, answer, version) for answer in _compared(answers, version))
 
@@ -217,15 +219,15 @@ def _word_f1(predicted: str, answer: str, version: Version) -> float:
 def best_threshold(
     margins: Sequence[float], if_answered: Sequence[float], if_none: Sequence[float]
 ) -> tuple[float, float]:
-    """The threshold above which no answer is given, and the mean score that it gives.
+    """Find the threshold of the margin, above which "no answer" is predicted.
 
     Args:
-        margins: of each question, how much better "no answer" scores than the best answer.
-        if_answered: its score if the best answer is given.
-        if_none: its score if none is.
+        margins: for each question, the score of "no answer" minus that of the best answer.
+        if_answered: the metric of each question if its best answer is predicted.
+        if_none: the metric of each question if "no answer" is predicted.
 
     Returns:
-        The threshold of the best mean; of equal ones, the lowest.
+        The threshold with the best mean metric (the lowest of equal ones), and that mean.
     """
     order = sorted(range(len(margins)), key=lambda at: margins[at])
     total = sum(if_none)

@@ -1,4 +1,4 @@
-"""Answers in a passage: their columns, where they are in the windows, the best ones by score."""
+"""Answers in a passage: read them from rows, locate them in windows, find the best-scored ones."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ Found = Literal["as given", "moved", "lost"]
 
 
 def locate(passage: str, answer: str, start: object) -> tuple[int, Found]:
-    """The place of an answer: the given one, or the nearest place where it occurs.
+    """Locate an answer in its passage: at the given start, or at the nearest occurrence.
 
     Returns:
-        The first character, and whether it is `as given`, also where no place was, had to be
-        `moved`, or is `lost`: then the passage does not hold it, and the character is -1.
+        The index of the first character, and `as given` (also if no start was given), `moved` to
+        another occurrence, or `lost`: the passage does not contain the answer, and the index is
+        -1.
     """
     given = None
-    # Parquet has NaN where a number is missing.
+    # Where numbers are missing, rows from Parquet have NaN, and floats instead of integers.
     is_said = start is not None and not (isinstance(start, float) and math.isnan(start))
     if isinstance(start, int | float) and not isinstance(start, bool) and start % 1 == 0:
-        given = int(start)  # and floats, where one is missing elsewhere
+        given = int(start)
     if given is not None and given >= 0 and answer and passage.startswith(answer, given):
         return given, "as given"
     places = []
@@ -54,27 +55,27 @@ def locate(passage: str, answer: str, start: object) -> tuple[int, Found]:
 
 
 def passage_tokens(encoding: Encoding) -> np.ndarray:
-    """The tokens of a window that are the passage's: `[n]`, in order."""
-    # It is between the last two special tokens.
+    """The indices of a window's tokens that belong to the passage: `[n]`, rising."""
+    # The passage is between the last two special tokens.
     before, behind = np.flatnonzero(encoding.special_tokens_mask)[-2:]
     return np.arange(before + 1, behind)
 
 
 def tokens_of(passage: Segment, start: int, end: int) -> np.ndarray:
-    """The tokens of a whole passage that hold characters of `[start, end)`: `[n]`, in order."""
+    """The indices of a passage's tokens that overlap characters `[start, end)`: `[n]`, rising."""
     offsets = passage.offsets
     return np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
 
 
 def target_in(window: Encoding, first_token: int, answer: np.ndarray) -> tuple[int, int]:
-    """The first and last token of an answer in a window; (0, 0) if the window has not all of it.
+    """The first and last token of an answer in a window; (0, 0) if not all of it is inside.
 
-    Tokens are compared, not characters: at an answer's ends some have no token, such as accents
-    that are stripped.
+    Tokens are compared, not characters, because characters at the ends of an answer may have no
+    token, such as stripped accents.
 
     Args:
-        first_token: the passage's token that the window begins with.
-        answer: the passage's tokens of the answer.
+        first_token: index in the passage of the window's first passage token.
+        answer: indices of the answer's tokens in the passage.
     """
     tokens = passage_tokens(window)
     inside = answer - first_token
@@ -84,13 +85,15 @@ def target_in(window: Encoding, first_token: int, answer: np.ndarray) -> tuple[i
 
 
 def max_context(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    """For each window, which of its passage tokens it sees with the most context of all windows.
+    """For each window, a mask of the passage tokens that have their maximum context in it.
 
-    The context of a token is the lesser of what it has to its left and right, and a hundredth of
-    the window's length, which prefers longer windows (the original's `_check_is_max_context`).
+    The context of a token in a window is the smaller of the numbers of tokens to its left and
+    right, plus 0.01 times the window's length, which prefers longer windows (the original's
+    `_check_is_max_context`).
 
     Args:
-        windows: first passage token of each window, and how many it has.
+        windows: for each window, the index of its first passage token and its number of passage
+            tokens.
     """
     contexts = []
     for start, length in windows:
@@ -111,15 +114,16 @@ def candidates(
     max_answer_tokens: int,
     count: int,
 ) -> list[Candidate]:
-    """The best spans of a window's passage, with end ≥ start and a limited length.
+    """The best spans of a window's passage with end ≥ start and a limited length, best first.
 
-    All spans are looked at, where the original looks at the best 20 starts and ends.
+    All spans are compared; the original compares only those of the best 20 starts and ends.
 
     Args:
         start_logits, end_logits: `[tokens]`.
         offsets: `[tokens, 2]` characters of the passage.
-        may_start: `[tokens]` bool.
-        max_answer_tokens: the most tokens of an answer.
+        may_start: `[tokens]` bool: whether an answer may start at a token.
+        max_answer_tokens: maximum tokens of an answer.
+        count: maximum number of spans to return.
     """
     length = len(start_logits)
     width = min(max_answer_tokens, length)
@@ -144,16 +148,16 @@ def candidates(
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class AnsweringExample(LabelledExample):
-    """A question and its passage, which are its texts, as windows.
+    """A question and its passage as windows; `texts` are the two.
 
-    The target of each window is the first and the last token of the answer; (0, 0), which is
-    `[CLS]`, where the window has none.
+    A window's target is the first and the last token of the answer; (0, 0), which is `[CLS]`, if
+    the window does not contain the answer.
     """
 
     sequences: Sequence[Encoding]  # the windows
-    # the gold answers, none where there is no answer; None where they are not known
+    # the gold answers, empty if the question has none; None if they are unknown
     answers: tuple[str, ...] | None
-    found: Found  # what became of the first answer
+    found: Found  # how the first answer was located
 
     @property
     def question(self) -> str:
@@ -174,12 +178,12 @@ SCHEMA = Schema(
 
 
 def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], list[Any]]:
-    """A row's answers and where they are said to begin; both empty where there is none.
+    """A row's answers and their given starts (None if not given); both empty without an answer.
 
-    A text without a word is no answer.
+    Blank answers are ignored.
 
     Raises:
-        DataError: the column is missing, or does not hold answers as SQuAD writes them.
+        DataError: the column is missing, or holds neither a text nor answers in SQuAD's format.
     """
     value = unpacked(row.get(column), dict)
     if isinstance(value, str):

@@ -1,10 +1,11 @@
-"""Question answering: the span of a passage that answers a question, or that none does.
+"""Question answering: predict the span of a passage that answers a question, or "no answer".
 
     [CLS] question [SEP] window of the passage [SEP] ─► encoder ─► S·Tᵢ and E·Tᵢ for each token i
 
-The score of a span from i to j is S·Tᵢ + E·Tⱼ; that of no answer is the span of `[CLS]` alone
-(paper §4.2 and §4.3). A long passage is cut into windows that overlap, and of each token the window
-with the most context around it counts (the original `run_squad.py`).
+The score of a span from i to j is S·Tᵢ + E·Tⱼ; the score of "no answer" is that of the span of
+`[CLS]` alone (paper §4.2 and §4.3). A long passage is split into overlapping windows. An answer may
+start at a token only in the window where this token has the most context (`run_squad.py`, the
+original).
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ from .spans import (
     tokens_of,
 )
 
-_PUBLISHED_LENGTH = 384  # tokens of a window: what published models were trained with
+_PUBLISHED_LENGTH = 384  # tokens per window in the training of published models
 
 
 class _Shared(Settings):
-    """Windows and answers of question answering."""
+    """Settings of windows and answers."""
 
     max_seq_length: int = Field(384, ge=8, description="maximum tokens per window")
     stride: int = Field(128, ge=1, description="tokens between the starts of windows")
@@ -70,7 +71,7 @@ class _Shared(Settings):
 
 
 class AnsweringOptions(_Shared, TaskOptions):
-    """Columns of question answering."""
+    """Options of question answering."""
 
     question_column: str | None = Field(
         None, description="column name or number; detected if omitted"
@@ -82,7 +83,7 @@ class AnsweringOptions(_Shared, TaskOptions):
 
 
 class AnsweringSettings(_Shared, TaskSettings):
-    """What question answering is, beside its weights."""
+    """Settings that are saved with a question-answering model."""
 
     question: str = Field("question", description="the column of questions")
     context: str = Field("context", description="the column of passages")
@@ -95,7 +96,7 @@ class AnsweringSettings(_Shared, TaskSettings):
 
 
 class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
-    """`loss` a window, and the scores of `AnsweringScores`."""
+    """Computes `loss` per window and the scores of `AnsweringScores`."""
 
     def __init__(self, task: AnsweringTask) -> None:
         self._task, settings = task, task.settings
@@ -112,7 +113,7 @@ class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
             assert example.answers is not None, "answers are known where they are measured"
             answer = self._task.answer(example, spans, null)
             margin = None
-            if settings.unanswerable:  # without a span nothing is predicted, whatever the threshold
+            if settings.unanswerable:  # without a span, no threshold changes the empty prediction
                 margin = null - spans[0].score if spans else 0.0
             self._scores.add(
                 example,
@@ -127,7 +128,7 @@ class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
 
 
 class AnsweringTask(LabelledTask[AnsweringExample]):
-    """Which span of a passage answers a question."""
+    """Question answering: predict the span of a passage that answers a question."""
 
     name: ClassVar[str] = "answering"
     head = SPANS
@@ -172,7 +173,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[AnsweringExample]:
-        """Tokenise many rows at once; a passage that occurs in several, once."""
+        """Tokenise many rows at once; a passage shared by several rows is tokenised once."""
         settings = self.settings
         questions = texts_of(rows, settings.question, where)
         contexts = dict(zip(texts_of(rows, settings.context, where), where, strict=True))
@@ -206,7 +207,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         settings = self.settings
         question_seen = question[: settings.max_question_tokens]
         room = settings.max_seq_length - self.tokenizer.num_special_tokens(pair=True)
-        # Beside a long question a window may be narrower than the stride.
+        # With a long question, a window may have fewer passage tokens than the stride.
         stride = min(settings.stride, max(1, room - len(question_seen)))
         windows = segment_windows(
             self.tokenizer,
@@ -225,7 +226,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             if texts:
                 text = texts[0]
                 start, found = locate(row[settings.context], text, starts[0])
-                if found != "lost":  # blanks around the answer are no token's
+                if found != "lost":  # no token covers the spaces around the answer
                     end = start + len(text.rstrip())
                     start += len(text) - len(text.lstrip())
             answer = tokens_of(passage, start, end)
@@ -244,7 +245,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         )
 
     def training_examples(self, example: AnsweringExample) -> Sequence[AnsweringExample]:
-        """Each window by itself; a question whose answer is lost teaches nothing."""
+        """One example per window; none if the answer was not found in the passage."""
         if example.found == "lost":
             return []
         assert example.target is not None, "answers are known where they are learned"
@@ -258,9 +259,9 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def collate(self, examples: Sequence[AnsweringExample]) -> Batch:
         """Pack windows in order of length.
 
-        `targets["spans"]` is `[sequences, 2]` int64, first and last token of the answer in its
-        window; `["may_answer"]` `[tokens]` bool: the passage's tokens and `[CLS]`;
-        `counts["answering"]` the windows.
+        If the answers are known, `targets["spans"]` is `[sequences, 2]` int64, the first and last
+        token of the answer in the window; `targets["may_answer"]` is `[tokens]` bool, true for the
+        passage's tokens and `[CLS]`; `counts["answering"]` is the number of windows.
         """
         places = by_length(examples)
         packed = pack(examples, places)
@@ -275,10 +276,11 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         return Batch(packed, targets, {"answering": len(places)}, examples)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row its `answer` (empty if there is none), the `start` and `end` characters, its
+        """For each row the `answer` (empty if there is none), its `start` and `end` characters, its
         `probability`, and the `alternatives`, best first.
 
-        Probabilities are shared out among the `n_best` spans, and no answer if there may be none.
+        Probabilities are a softmax over the scores of the `n_best` spans, and of "no answer" if
+        `unanswerable` is set.
         """
         return {
             example.index: self.answer(example, spans, null)
@@ -291,7 +293,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def answer(
         self, example: AnsweringExample, spans: Sequence[Candidate], null: float
     ) -> Prediction:
-        """What is predicted for a row: see `decode`."""
+        """The prediction for a row; see `decode`."""
         every = [*spans, Candidate(null, 0, 0)] if self.settings.unanswerable else spans
         scores = np.array([span.score for span in every])
         shares = np.exp(scores - scores.max(initial=-np.inf))
@@ -315,7 +317,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def spans(
         self, outputs: Mapping[str, Tensor], batch: Batch
     ) -> Iterator[tuple[AnsweringExample, list[Candidate], float]]:
-        """Each row's example, its best spans of different texts, and the score of no answer."""
+        """Each row's example, its best spans with different texts, and the score of "no answer"."""
         logits = outputs["logits"].double().cpu().numpy()
         cu_seqlens = batch.packed.cu_seqlens.tolist()
         rows, numbers = batch.packed.sequence_row.tolist(), batch.packed.sequence_number.tolist()

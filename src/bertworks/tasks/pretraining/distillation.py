@@ -1,13 +1,14 @@
-"""Pre-training a small encoder with a large one's help: what the teacher would say, and how it
-represents each token.
+"""Pre-training of a small encoder that also learns a large one's predictions and hidden states.
 
-Three losses are added up, each a mean times its weight (Sanh et al. 2019, §3; the weights are those
-of the authors' training of DistilBERT):
+Three losses are added, each a mean times its weight (Sanh et al. 2019, §3; the default weights are
+those with which the authors trained DistilBERT):
 
-- `soft`: the cross-entropy between teacher and student at a temperature, less the teacher's own
+- `soft`: the cross-entropy between teacher and student at a temperature, minus the teacher's
   entropy, times the temperature squared (Hinton et al. 2015, §2);
 - `mlm`: the masked-language-model loss, as without a teacher;
-- `cosine`: one minus the cosine of the two last hidden states of each token.
+- `cosine`: one minus the cosine between teacher's and student's last hidden states of each token.
+
+A student with a next-sentence head also has its loss `nsp`, unweighted.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from ..task import Network
 from .settings import DistillationSettings
 from .task import PretrainingNetwork, PretrainingTask
 
-_ROWS = 256  # positions whose logits are held at a time
+_ROWS = 256  # positions whose logits are in memory at a time
 
 
 class DistillationNetwork(Network):
-    """A student and its teacher, who does not learn.
+    """A student and its frozen teacher.
 
     Args:
-        student: what is trained, and what is kept.
-        teacher: of as wide hidden states, if `cosine_weight` is not 0.
+        student: the network that is trained and saved.
+        teacher: must have the student's vocabulary, bidirectional attention and, if
+            `cosine_weight` is not 0, the student's hidden size.
 
     Raises:
-        SettingsError: the two do not fit together.
+        SettingsError: the teacher does not meet these conditions.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class DistillationNetwork(Network):
 
     @property
     def encoder(self) -> Encoder:  # type: ignore[override]
-        """The student's."""
+        """The student's encoder."""
         return self.student.encoder
 
     def train(self, mode: bool = True) -> Self:
@@ -75,7 +77,7 @@ class DistillationNetwork(Network):
         return self
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed losses, times their weights; `batch.counts` counts what each sums over."""
+        """Return the summed losses, times their weights; `batch.counts` has the number of terms."""
         settings, student, teacher = self.settings, self.student, self.teacher
         hidden = student.encoder(batch.packed)
         with torch.no_grad():
@@ -109,15 +111,15 @@ class DistillationNetwork(Network):
         return total * temperature**2
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """The student's answers."""
+        """Return the student's outputs."""
         return self.student.predict(batch)
 
 
 class DistillationTask(PretrainingTask):
-    """Pre-training whose batches also count what the teacher is asked.
+    """Pre-training whose batches also have the counts of the losses `soft` and `cosine`.
 
     Args:
-        settings: the network's, whose weights say which losses there are.
+        settings: those of the network; `cosine` is counted if its weight is not 0.
     """
 
     name: ClassVar[str] = "distillation"
@@ -137,15 +139,15 @@ class DistillationTask(PretrainingTask):
 
 
 def begin_like(student: PretrainingNetwork, teacher: PretrainingNetwork) -> tuple[int, ...]:
-    """Give a student its teacher's embeddings and heads, and some of its layers.
+    """Copy the teacher's embeddings, MLM head and some layers into the student.
 
     Source: Sanh et al. (2019), §3: "taking one layer out of two".
 
     Returns:
-        The teacher's layers that the student's began as.
+        For each layer of the student, the index of the teacher's layer that was copied.
 
     Raises:
-        SettingsError: their layers are of different sizes, or the student has more.
+        SettingsError: the student has more layers, or the sizes of the two networks differ.
     """
     layers, theirs = student.encoder.layers, teacher.encoder.layers
     if not 0 < len(layers) <= len(theirs):

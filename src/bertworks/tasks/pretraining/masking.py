@@ -1,8 +1,8 @@
-"""Which tokens are predicted, and what replaces them.
+"""Masking: choose the tokens to predict, and replace them.
 
-A whole batch of sequences, laid end to end, is masked in one go. Everything random is a pure
-function of (the sequence's key, the token's place in it): a sequence's masks depend neither on what
-it is batched with nor on the order of work.
+All sequences of a batch are masked at once. Random decisions are pure functions of the sequence's
+key and the token's position in it: the masks of a sequence depend neither on the rest of the batch
+nor on the order of computation.
 
 Source: paper §3.1, Task #1, and §A.1; the original data generator (whole words included); ALBERT
 §4.1 and SpanBERT §3.1 for spans; ERNIE (Sun et al. 2019) §3.2 for phrases and entities.
@@ -20,16 +20,17 @@ from ...settings import Settings
 from ...text.tokenizer import Tokenizer
 from . import hashing
 
-# Mixed into a token's bits, so that its replacement, its random piece and its span are drawn apart.
+# Mixed into a token's bits, so that the draws of its replacement, random piece and span are
+# independent.
 _ACTION, _PIECE, _SPAN = (np.uint64(n << 60) for n in (1, 2, 3))
 
 
 class MaskingSettings(Settings):
     """How tokens are masked.
 
-    `[CLS]` and `[SEP]` count towards a sequence's length, as in the original, and are never chosen.
-    The original's limits of 20 predictions at length 128 and 80 at 512 are the width of its files:
-    15 % are 19 and 77 tokens, so they never bind.
+    `[CLS]` and `[SEP]` count towards a sequence's length, as in the original, and are never masked.
+    The original's limits of 20 predictions at length 128 and 80 at 512 are the width of its files.
+    They have no effect, since 15 % of the tokens are 19 and 77.
     """
 
     mlm_probability: float = Field(
@@ -89,13 +90,13 @@ class MaskingSettings(Settings):
 
     @property
     def repeat_every(self) -> int | None:
-        """After how many epochs the same masks come again; never, if None."""
+        """The number of epochs after which masks repeat; None if they never do."""
         return self.dupe_factor if self.static else None
 
     def num_predictions(self, lengths: np.ndarray) -> np.ndarray:
-        """How many tokens are to be guessed in sequences of these lengths, specials included.
+        """The number of tokens to predict per sequence; `lengths` include special tokens.
 
-        At least one; halves are rounded to even, as Python's `round` does in the original.
+        At least one; halves are rounded to even, like Python's `round` in the original.
         """
         count = np.maximum(1, np.rint(lengths * self.mlm_probability).astype(np.int64))
         limit = self.max_predictions_per_sequence
@@ -105,16 +106,16 @@ class MaskingSettings(Settings):
 class Masked(NamedTuple):
     """Masked sequences."""
 
-    input_ids: np.ndarray  # `[tokens]` int64, as the network sees them
-    positions: np.ndarray  # `[masked]` int64, rising: which tokens are to be guessed
+    input_ids: np.ndarray  # `[tokens]` int64, the network's input
+    positions: np.ndarray  # `[masked]` int64, rising: indices of the tokens to predict
     labels: np.ndarray  # `[masked]` int64: the original ids
 
 
 class Masker:
-    """Masks batches of a tokenizer's sequences.
+    """Masks batches of sequences.
 
     Raises:
-        DataError: the tokenizer lacks a special piece that is needed.
+        DataError: the tokenizer has no mask, cls or sep token.
     """
 
     def __init__(self, settings: MaskingSettings, tokenizer: Tokenizer) -> None:
@@ -142,11 +143,12 @@ class Masker:
         """Choose tokens and replace them.
 
         Args:
-            input_ids: `[tokens]` int64, sequences end to end, none longer than 2²⁴; left as it is.
-            cu_seqlens: `[sequences + 1]` where each starts.
-            keys: `[sequences]` uint64.
-            goes_on: `[tokens]` bool, which tokens go on the unit of the token before, for the unit
-                `knowledge`; a unit that is cut off begins where the sequence does.
+            input_ids: `[tokens]` int64, sequences end to end, of at most 2²⁴ tokens; not modified.
+            cu_seqlens: `[sequences + 1]`, where each sequence starts, and the end of the last.
+            keys: `[sequences]` uint64, the keys that random decisions are drawn from.
+            goes_on: `[tokens]` bool, whether a token continues the unit of the token before;
+                required for the unit `knowledge`. If the start of a unit was truncated, the unit
+                begins with the first token of its segment.
         """
         lengths = np.diff(cu_seqlens).astype(np.int64)
         sequence = np.repeat(np.arange(len(lengths)), lengths)
@@ -171,10 +173,11 @@ class Masker:
     def _replace(
         self, input_ids: np.ndarray, positions: np.ndarray, bits: np.ndarray, decided: np.ndarray
     ) -> Masked:
-        """Put `[MASK]`, a random piece, or nothing new in place of each chosen token.
+        """Replace each chosen token by `[MASK]` or a random piece, or keep it.
 
-        Each token's own `bits` give its random piece; those of the token that its group is
-        `decided` by give what becomes of it.
+        `decided` are the bits of the first token of each token's word or span. Which of the three
+        happens is drawn from them if `replace` is "span", otherwise from the token's `bits`; the
+        random piece always from the token's `bits`.
         """
         labels = input_ids[positions]
         if self.settings.replace == "token":
@@ -198,11 +201,18 @@ class Masker:
         bits: np.ndarray,
         budget: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Choose words, or other units, or spans of them, in random order while the budget allows.
+        """Choose words, other units, or spans of words, in random order within the budget.
 
-        A word that would overflow the budget is passed over; a span is shortened to fit, and passed
-        over where a word of it is chosen already. Words do not reach across a `[SEP]` (in the
-        original, a `##` piece that truncation left at the start of B joins A's last word).
+        A word that exceeds the remaining budget is skipped. A span is shortened to fit, and skipped
+        if one of its words is already chosen. Words do not cross a `[SEP]` (in the original, a `##`
+        piece that truncation left at the start of B joins A's last word).
+
+        Args:
+            free: `[tokens]` bool, false for `[CLS]` and `[SEP]`.
+            goes_on: `[tokens]` bool, whether a token continues the unit of the token before.
+            sequence: `[tokens]`, the index of each token's sequence.
+            bits: `[tokens]`, random bits.
+            budget: `[sequences]`, the maximum number of tokens to choose.
 
         Returns:
             The chosen positions, rising, and for each the first position of its word or span.
@@ -248,8 +258,8 @@ class Masker:
         return positions[rising], decided_by[rising]
 
     def _span_widths(self, starts: np.ndarray, sizes: np.ndarray, bits: np.ndarray) -> np.ndarray:
-        """How many words a span has that begins at each word."""
-        follows = np.zeros(len(starts) + 1, bool)  # whether a word is the next one's neighbour
+        """The number of words of the span that would start at each word."""
+        follows = np.zeros(len(starts) + 1, bool)  # whether word i is adjacent to word i - 1
         follows[1:-1] = starts[:-1] + sizes[:-1] == starts[1:]
         segment_end = np.flatnonzero(~follows[1:]) + 1
         number = np.arange(len(starts))
@@ -262,7 +272,7 @@ class Masker:
 
 
 def _shuffled(positions: np.ndarray, sequence: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    """The numbers of the positions, sequence by sequence, in random order within each."""
+    """The indices of the positions, sequence by sequence, in random order within each sequence."""
     rank = (sequence[positions].astype(np.uint64) << np.uint64(40)) | (
         bits[positions] >> np.uint64(24)
     )
@@ -273,7 +283,7 @@ def _shuffled(positions: np.ndarray, sequence: np.ndarray, bits: np.ndarray) -> 
 def _first_of_each(
     positions: np.ndarray, sequence: np.ndarray, bits: np.ndarray, budget: np.ndarray
 ) -> np.ndarray:
-    """`budget` random ones of each sequence's positions, or all if there are fewer; rising."""
+    """At most `budget` random positions of each sequence, rising."""
     shuffled = positions[_shuffled(positions, sequence, bits)]
     counts = np.bincount(sequence[positions], minlength=len(budget))
     rank = np.arange(len(shuffled)) - np.repeat(counts.cumsum() - counts, counts)

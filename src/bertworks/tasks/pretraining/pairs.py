@@ -1,11 +1,12 @@
-"""Which tokens make an instance: the five ways of cutting documents into training sequences.
+"""Instances: the five ways to split documents into training sequences.
 
-An instance is `[CLS] piece [SEP]` or `[CLS] piece [SEP] piece [SEP]`, and a piece is a run of
-tokens of one document. What is computed here are the pieces' borders alone, as plain integers: a
-few binary searches an instance in the documents' cumulative sentence lengths, no tokens moved.
+An instance is `[CLS] piece [SEP]` or `[CLS] piece [SEP] piece [SEP]`; in `full-sentences` it may
+have more pieces. A piece is a run of tokens of one document. This module computes only the pieces'
+borders, as integers: a few binary searches per instance in the documents' cumulative sentence
+lengths. No tokens are copied.
 
-Source: paper §3.1, Task #2, and §A.2; the original data generator, whose draws `segment-pair`
-makes with the same odds, sentence by sentence; ALBERT §3.1; RoBERTa §4.2.
+Source: paper §3.1, Task #2, and §A.2; the original data generator (`segment-pair` has the same
+probabilities); ALBERT §3.1; RoBERTa §4.2.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ Format = Literal[
 ]
 
 DRAWS = 10
-"""How often A's own document is drawn for a random B before it is taken after all.
+"""How often A's document may be drawn for a random B before it is accepted.
 
-A copy of it is drawn again too, but not counted: then copies do not make this likelier."""
+A copy of A's document is also rejected, but not counted, so that copies do not make this more
+likely."""
 
 
 class InstanceSettings(Settings):
-    """Cutting documents into training sequences."""
+    """How documents are split into training sequences."""
 
     format: Format = Field(
         "segment-pair",
@@ -70,7 +72,7 @@ class InstanceSettings(Settings):
 
 
 class Piece(NamedTuple):
-    """Tokens `start` to `end` of a document."""
+    """Tokens `start` to `end` (excluded) of a document."""
 
     document: int
     start: int
@@ -78,10 +80,10 @@ class Piece(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """The pieces of one sequence, a `[SEP]` after each.
+    """The pieces of one sequence, with a `[SEP]` after each.
 
-    `next_sentence_label` is 0 where B follows A, and 1 where it does not (a random B, or, in
-    sentence-order, the two swapped); None where nothing is asked.
+    `next_sentence_label` is 0 if B follows A, and 1 if not (a random B, or, in sentence-order,
+    swapped segments); None if the format has no pairs.
     """
 
     pieces: tuple[Piece, ...]
@@ -93,7 +95,7 @@ class Instance(NamedTuple):
 
 
 Bounds = Callable[[int], Sequence[int]]
-"""A document's cumulative sentence lengths: 0, then where each sentence ends, strictly rising."""
+"""Returns a document's cumulative sentence lengths: 0, then the end of each sentence, rising."""
 
 
 def make_instances(
@@ -105,15 +107,17 @@ def make_instances(
     *,
     framed: bool = True,
 ) -> Iterator[Instance]:
-    """Cut some documents into instances.
+    """Split some documents into instances.
 
     Args:
-        bounds: gives any document's cumulative sentence lengths; no document is empty.
-        originals: of each document that a random B may come from, the first of its copies; itself,
-            if it has none.
-        rng: every draw is made with `rng.random()` and `rng.getrandbits()`, whose streams Python
-            keeps from version to version.
-        framed: whether `[CLS]` comes before a sequence, and `[SEP]` after each of its pieces.
+        documents: the numbers of the documents to split.
+        bounds: returns the cumulative sentence lengths of any document; no document is empty.
+        originals: for each document that a random B may come from, the first of its copies; the
+            document itself if it has no copies.
+        rng: used only through `rng.random()` and `rng.getrandbits()`, whose streams are the same in
+            all Python versions.
+        framed: whether a sequence has `[CLS]` at the start and `[SEP]` after each piece. Pairs
+            always have them.
     """
     if settings.format == "full-sentences":
         yield from _full_sentences(documents, bounds, settings.max_seq_length, int(framed))
@@ -134,8 +138,9 @@ def _pairs(
 ) -> Iterator[Instance]:
     """The pairs of one document.
 
-    Sentences are gathered until the target length is reached; the chunk is split in two at random;
-    where B is not the second half but random, that half's sentences are put back.
+    Sentences are added to a chunk until it has the target length. The chunk is split at random into
+    A and B. If B is replaced by a random piece, the next chunk starts with the sentences of the
+    second part. In sentence-order, B is random only if a chunk is a single sentence.
     """
     random = rng.random
     max_num_tokens = settings.max_seq_length - 3
@@ -148,7 +153,7 @@ def _pairs(
 
     ends = bounds(document)
     num_sentences = len(ends) - 1
-    first = 0  # the chunk is sentences `first` up to `last`
+    first = 0  # the chunk is sentences `first` to `last` (excluded)
     while first < num_sentences:
         start = ends[first]
         last = first + 2 if single else bisect_left(ends, start + target, first + 1)
@@ -159,7 +164,7 @@ def _pairs(
 
         split_sentence = count == 1 and exact
         if split_sentence:
-            if end - start < 2:  # a lone token cannot be cut in two
+            if end - start < 2:  # a single token cannot be split
                 return
             middle, split = start + 1 + int(random() * (end - start - 1)), last
         else:
@@ -183,9 +188,10 @@ def _pairs(
 def _random_piece(
     other_than: int, length: int, bounds: Bounds, originals: Sequence[int], rng: Random
 ) -> Piece:
-    """Whole sentences of another document, from a random one on, `length` tokens or more.
+    """Whole sentences of another document, from a random one on, with at least `length` tokens.
 
-    Fewer where the document ends before, and one sentence at least. A copy is no other document.
+    It has fewer tokens if the document ends before, but at least one sentence. A copy of a document
+    does not count as another document.
     """
     own = 0
     while own < DRAWS:
@@ -200,10 +206,10 @@ def _random_piece(
 
 
 def _truncate(a: Piece, b: Piece, max_num_tokens: int, rng: Random) -> tuple[Piece, Piece]:
-    """Cut the longer piece (B, where they are equal) token by token, until both fit.
+    """Remove tokens from the longer piece (from B if they are equal) until both fit.
 
-    Each token goes from the front or the back with equal odds. How many go from which piece
-    follows from the lengths alone, and how many of these from the front is binomial.
+    Each token is removed from the front or the back with equal probability. The number removed from
+    each piece depends only on the lengths; the number of these from the front is binomial.
     """
     length_a, length_b = a.end - a.start, b.end - b.start
     excess = length_a + length_b - max_num_tokens
@@ -226,13 +232,13 @@ def _cut(piece: Piece, count: int, rng: Random) -> Piece:
 def _full_sentences(
     documents: Sequence[int], bounds: Bounds, max_seq_length: int, frame: int
 ) -> Iterator[Instance]:
-    """Fill each sequence with as many whole sentences as fit, one piece a document.
+    """Fill each sequence with as many whole sentences as fit, one piece per document.
 
-    A sentence too long for any sequence is cut where the sequence ends. `frame` tokens are put
-    before a sequence, and as many behind each piece.
+    A sentence that is too long for a sequence is split at the sequence's end. `frame` is the number
+    of tokens (0 or 1) before a sequence and after each piece.
     """
     pieces: list[Piece] = []
-    room = max_seq_length - frame  # of which a piece takes its tokens and a [SEP]
+    room = max_seq_length - frame  # each piece needs its tokens and a [SEP]
     for document in documents:
         ends = bounds(document)
         start = 0

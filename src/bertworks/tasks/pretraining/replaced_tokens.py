@@ -1,13 +1,15 @@
-"""Replaced-token detection: predict, of each token of a text, whether it was replaced.
+"""Replaced-token detection: predict for each token of a text whether it was replaced.
 
-    masked text ─► generator ─► a piece drawn for each masked place ─► discriminator ─► replaced?
+    masked text ─► generator ─► a piece drawn for each masked token ─► discriminator ─► replaced?
                       └ mlm                                                └ rtd, over all tokens
 
-ELECTRA's objective. Both networks learn at once, from the generator's masked-language-model loss
-and the discriminator's, weighted; the draw lets no gradient through. They share their embeddings.
-The discriminator is the model that is kept.
+This is ELECTRA's objective. Both networks are trained together, on the sum of the generator's
+masked-language-model loss and the discriminator's weighted loss. No gradient flows through the
+drawing of pieces. The networks share their embeddings. The discriminator is the model that is
+saved.
 
-Source: Clark et al. (2020, arXiv 2003.10555), §2 and §3.2; the original code for what is shared.
+Source: Clark et al. (2020, arXiv 2003.10555), §2 and §3.2; the original code for which embeddings
+are shared.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ from .source import PretrainingExample
 from .task import PretrainingEvaluator, PretrainingNetwork, PretrainingTask, typed
 
 DRAW_BITS = 31
-"""How many random bits a replacement is drawn from."""
+"""The number of random bits that a replacement is drawn from."""
 
-_SAMPLE = np.uint64(4 << 60)  # mixed into a token's bits, as masking.py mixes 1 to 3 into them
+_SAMPLE = np.uint64(4 << 60)  # mixed into a token's bits; masking.py uses 1 to 3
 
 
 class DiscriminatorNetwork(Network):
@@ -56,28 +58,28 @@ class DiscriminatorNetwork(Network):
         self.rtd_head = ReplacedTokenHead(config)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed loss `rtd` over all tokens; `targets["is_replaced"]` is `[tokens]` bool."""
+        """Return `rtd`, the summed loss of tokens; `targets["is_replaced"]` is `[tokens]` bool."""
         logits = self.rtd_head(self.encoder(batch.packed))
         return {"rtd": binary_cross_entropy_sum(logits, batch.targets["is_replaced"])}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`rtd_logits` `[tokens]`."""
+        """Return `rtd_logits` `[tokens]`."""
         return {"rtd_logits": self.rtd_head(self.encoder(batch.packed))}
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`logits` `[rows, length]`."""
+        """Return `logits` `[rows, length]`."""
         return {"logits": by_row(self.rtd_head(self.encoder(padded)), padded)}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TypedText(PretrainingExample):
-    """A text whose tokens are classified, and their places in it."""
+    """A text whose tokens are classified; `encoding` has their offsets."""
 
     encoding: Encoding | None = None
 
 
 class _Description(Settings):
-    """What `ReplacedTokensTask.to_dict` gives."""
+    """The output of `ReplacedTokensTask.to_dict`."""
 
     instances: InstanceSettings
     masking: MaskingSettings
@@ -86,19 +88,22 @@ class _Description(Settings):
 
 
 class ReplacedTokensTask(Task[PretrainingExample]):
-    """Which tokens of a text are not the original ones.
+    """Replaced-token detection: predict which tokens of a text are not the original ones.
 
-    Examples come from a `PretrainingSource`, to be masked, filled and learned from, or from rows
-    with a `text` (and a `pair`) whose tokens are to be classified.
+    Examples for training come from a `PretrainingSource`. Examples for prediction come from rows
+    with a `text` and possibly a `pair`.
 
     Args:
-        instances: the format of the instances; nothing is asked of pairs.
-        masking: which tokens the generator fills.
-        settings: the two networks' part in the loss.
-        max_length: the most tokens a typed row may have.
+        instances: the format of the instances; it must not have pairs.
+        masking: which tokens the generator predicts.
+        settings: those of generator and discriminator.
+        max_length: maximum tokens of a row.
 
     Attributes:
         masked_lm: the generator's task.
+
+    Raises:
+        SettingsError: the format has pairs.
     """
 
     name: ClassVar[str] = "replaced-tokens"
@@ -147,10 +152,10 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         return cls(of.tokenizer, max_length=of.config.max_seqlen)
 
     def network(self, config: EncoderConfig) -> DiscriminatorNetwork:
-        """A fresh discriminator; `with_generator` has it trained.
+        """A new discriminator; `with_generator` prepares it for training.
 
         Raises:
-            SettingsError: its tokens only see what is behind them.
+            SettingsError: its attention is not bidirectional.
         """
         if config.attention != "bidirectional":
             raise SettingsError(
@@ -161,18 +166,18 @@ class ReplacedTokensTask(Task[PretrainingExample]):
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
     ) -> TypedText:
-        """A text, or a pair, as it was typed; nothing is masked."""
-        del labelled  # the original is not known
+        """The example of a text or a pair, to classify its tokens; nothing is masked."""
+        del labelled  # the original text is unknown
         found, first = typed(self.tokenizer, row, where, self.max_length, typed_mask=False)
         return TypedText(found.input_ids, first, row=index, encoding=found)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Pack examples in order of length, and mask those that have a key.
 
-        For those, `targets` are `masked_positions` and `masked_labels` `[masked]`, and `draws`
-        `[masked]`, what each replacement is drawn from: whole numbers below 2 to the `DRAW_BITS`,
-        a pure function of the sequence's key and the token's place. `counts` are `mlm` and
-        `weighted_rtd`.
+        For those, `targets` are `masked_positions`, `masked_labels` and `draws`, each `[masked]`.
+        `draws` are the random integers that replacements are drawn from: below 2 ** `DRAW_BITS`,
+        and a pure function of the sequence's key and the token's position in it. `counts` are
+        `mlm` and `weighted_rtd`.
         """
         batch = self.masked_lm.collate(examples)
         packed, positions = batch.packed, batch.targets["masked_positions"]
@@ -186,10 +191,10 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         return Batch(packed, targets, {**batch.counts, "weighted_rtd": packed.num_tokens})
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row `tokens`, and `pair_tokens` for pairs: how likely each was replaced.
+        """For each row `tokens`, and `pair_tokens` for pairs: the probabilities of replacement.
 
         Each is a list of entries `token`, `start`, `end` (characters of its text) and
-        `probability`, without the special tokens around the texts.
+        `probability`, without special tokens.
         """
         chances = torch.sigmoid(outputs["rtd_logits"].float()).cpu()
         parts = itertools.pairwise(batch.packed.cu_seqlens.tolist())
@@ -221,16 +226,22 @@ class ReplacedTokensTask(Task[PretrainingExample]):
 
 
 class ReplacedTokensEvaluator(Evaluator):
-    """Held-out measures of both networks, over masked places and over all tokens.
+    """Held-out metrics of both networks.
 
-    `mlm_loss`, `mlm_perplexity` and `mlm_accuracy` are the generator's. The discriminator has
-    `rtd_loss`, `rtd_accuracy` beside `rtd_majority` (what calling every token original would
-    reach), `rtd_precision` and `rtd_recall` of the tokens called replaced, `rtd_auc` (how often a
-    replaced token is held more suspect than an original one), and `replaced_share`, how many were.
-    `loss` is that of training: the MLM loss and the weighted other one.
+    Of the generator, over masked tokens: `mlm_loss`, `mlm_perplexity` and `mlm_accuracy`.
 
-    The generator's replacements are drawn as in training, but always the same for the same
-    instance: two evaluations of the same networks give the same.
+    Of the discriminator, over all tokens:
+
+    - `rtd_loss` and `rtd_accuracy`; `rtd_majority`, the accuracy of predicting that no token was
+      replaced;
+    - `rtd_precision` and `rtd_recall` of the class "replaced";
+    - `rtd_auc`, the probability that a replaced token scores higher than an original one;
+    - `replaced_share`, the share of replaced tokens.
+
+    `loss` is the training loss: the MLM loss plus the weighted discriminator's loss.
+
+    Replacements are drawn as in training and are a pure function of the instance, so that two
+    evaluations of the same networks give the same metrics.
     """
 
     gathered = ("_masked", "_loss", "_logits", "_replaced")
@@ -243,10 +254,10 @@ class ReplacedTokensEvaluator(Evaluator):
         self._replaced: list[np.ndarray] = []
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        """Take note of a batch of instances.
+        """Add a batch of instances.
 
         Raises:
-            DataError: the batch is of typed rows, which do not say what was replaced.
+            DataError: the batch has rows of texts, for which replaced tokens are unknown.
         """
         if "is_replaced" not in outputs:
             raise DataError(
@@ -280,28 +291,28 @@ class ReplacedTokensEvaluator(Evaluator):
 
 
 def binary_cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum of the tokens' cross-entropies, in float32 at least."""
+    """The sum of the tokens' binary cross-entropies, in float32 at least."""
     logits = wide(logits)
     return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
 
 
 def area_under_curve(scores: np.ndarray, is_positive: np.ndarray) -> float:
-    """How often a positive one scores higher than a negative one; a tie counts a half."""
+    """The share of pairs in which the positive scores higher than the negative; ties count half."""
     positive, negative = scores[is_positive], np.sort(scores[~is_positive])
     below = np.searchsorted(negative, positive) + np.searchsorted(negative, positive, "right")
     return float(below.mean() / (2 * len(negative)))
 
 
-_ROWS = 256  # masked places whose logits are held at a time
+_ROWS = 256  # masked tokens whose logits are in memory at a time
 _SHARED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")
 
 
 class ReplacedTokensNetwork(Network):
-    """A discriminator and the generator that it learns from.
+    """A discriminator and the generator that it is trained with.
 
     Args:
-        discriminator: what is kept.
-        generator: of embeddings as wide; they are replaced by the discriminator's.
+        discriminator: the network that is saved.
+        generator: its embeddings must be as wide as the discriminator's, which replace them.
         weight: of the discriminator's loss.
     """
 
@@ -322,11 +333,11 @@ class ReplacedTokensNetwork(Network):
 
     @property
     def encoder(self) -> Encoder:  # type: ignore[override]
-        """The discriminator's."""
+        """The discriminator's encoder."""
         return self.discriminator.encoder
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed losses: `mlm` over the masked places, `weighted_rtd` over all tokens."""
+        """Return the summed losses: `mlm` over masked tokens, `weighted_rtd` over all tokens."""
         hidden = self.generator.encoder(batch.packed)
         masked = hidden.index_select(0, batch.targets["masked_positions"])
         head = self.generator.mlm_head
@@ -339,9 +350,10 @@ class ReplacedTokensNetwork(Network):
         }
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """What both say of instances, and what is right for the second of them.
+        """Return the outputs of both networks, and the discriminator's labels.
 
-        `mlm_logits` `[masked, vocab_size]`, `rtd_logits` and `is_replaced` `[tokens]`.
+        These are `mlm_logits` `[masked, vocab_size]`, and `rtd_logits` and `is_replaced`
+        `[tokens]`.
         """
         outputs = self.generator.predict(batch)
         filled = _filled(batch, _sample(outputs["mlm_logits"], batch.targets["draws"]))
@@ -352,17 +364,17 @@ class ReplacedTokensNetwork(Network):
 def with_generator(
     discriminator: DiscriminatorNetwork, settings: ReplacedTokensSettings
 ) -> ReplacedTokensNetwork:
-    """A discriminator beside a fresh generator."""
+    """Combine a discriminator with a new generator."""
     config = generator_config(discriminator.encoder.config, settings)
     generator = PretrainingNetwork(config, next_sentence=False)
     return ReplacedTokensNetwork(discriminator, generator, settings.weight)
 
 
 def generator_config(config: EncoderConfig, settings: ReplacedTokensSettings) -> EncoderConfig:
-    """The geometry of a discriminator's generator: narrower, its embeddings as wide.
+    """The configuration of a generator: smaller, with embeddings as wide as the discriminator's.
 
-    Source: Clark et al. (2020), table 6: the multiplier is for hidden size, feed-forward size and
-    number of heads.
+    Source: Clark et al. (2020), table 6: the multiplier applies to hidden size, feed-forward size
+    and number of heads.
     """
     width = max(1, round(config.hidden_size * settings.generator_share))
     heads = max(1, round(config.num_attention_heads * settings.generator_share))
@@ -379,15 +391,15 @@ def generator_config(config: EncoderConfig, settings: ReplacedTokensSettings) ->
 
 
 def sample_pieces(logits: Tensor, draws: Tensor) -> Tensor:
-    """Pieces drawn with the probabilities of a softmax over the logits: `[rows]`.
+    """Draw a piece for each row from the softmax of its logits: `[rows]`.
 
-    The probabilities of a row are laid end to end, and a piece is where the draw falls. They are
-    counted in whole numbers, whose sums are exact in any order and on any device, and by which no
-    piece is drawn of a probability below 2 to the minus `DRAW_BITS`.
+    The method is inverse transform sampling with probabilities that are rounded down to integers.
+    Sums of integers are exact in any order and on any device. Pieces with a probability below
+    2 ** -`DRAW_BITS` are never drawn.
 
     Args:
         logits: `[rows, vocab_size]`.
-        draws: `[rows]` whole numbers below 2 to the `DRAW_BITS`, all equally likely.
+        draws: `[rows]` integers below 2 ** `DRAW_BITS`, uniformly distributed.
     """
     chances = torch.softmax(wide(logits), -1) * 2**DRAW_BITS
     ends = chances.long().cumsum(-1)
@@ -396,7 +408,7 @@ def sample_pieces(logits: Tensor, draws: Tensor) -> Tensor:
 
 
 def _sample(rows: Tensor, draws: Tensor, head: MLMHead | None = None) -> Tensor:
-    """A piece for each row, which holds logits, or what a head makes them of; some at a time."""
+    """Draw a piece per row, in chunks. Rows are logits, or hidden states if there is a head."""
     parts = []
     for start in range(0, max(1, len(rows)), _ROWS):
         part = rows[start : start + _ROWS]
@@ -406,9 +418,9 @@ def _sample(rows: Tensor, draws: Tensor, head: MLMHead | None = None) -> Tensor:
 
 
 def _filled(batch: Batch, drawn: Tensor) -> Batch:
-    """The discriminator's batch: what was drawn is in the masked places.
+    """The discriminator's batch: masked tokens are replaced by the drawn pieces.
 
-    A drawn piece that equals the original does not count as replaced (§2).
+    A drawn piece that equals the original is not labelled as replaced (§2).
     """
     positions, packed = batch.targets["masked_positions"], batch.packed
     original = torch.zeros_like(packed.input_ids, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""The settings of objectives of pre-training that have some beside those of all."""
+"""Settings of particular pre-training objectives, in addition to the common ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DistillationSettings(Settings):
 
 
 class SkipGramSettings(Settings):
-    """How static vectors are learned from neighbours; the defaults are word2vec's."""
+    """How static vectors are trained to predict neighbours; the defaults are word2vec's."""
 
     window: int = Field(
         5, ge=1, description="maximum distance between two tokens of a pair; drawn for each token"

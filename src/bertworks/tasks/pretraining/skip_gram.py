@@ -1,17 +1,18 @@
-"""Skip-gram with negative sampling: static vectors, learned from what is near each word.
+"""Skip-gram with negative sampling: static vectors that predict the neighbours of a token.
 
-Of each token, and of each other one in a window around it, the token's vector has to distinguish
-the other from drawn pieces:
+A pair is a token (the centre) and another token in a window around it. The centre's vector v has to
+distinguish the other token's vector u from the vectors u' of randomly drawn pieces (negatives):
 
-    loss = softplus(-v·u) + Σ softplus(v·u')      v of the encoder's table, u of one for contexts
+    loss = softplus(-v·u) + Σ softplus(v·u')    v: encoder's embeddings, u: context embeddings
 
-The encoder has neither layers nor positions, so that a token's vector is that of its piece.
-Frequent pieces are left out at random, before windows are measured; the window of each token is
-drawn, so that near ones are pairs more often; the pieces drawn are as frequent as in the corpus to
-the power of 3/4. All draws are pure functions of a sequence's key and of places in it.
+The encoder has no layers and no positions, so that a token's vector is its piece's embedding.
+Frequent pieces are dropped at random before windows are formed. The window size of each token is
+drawn, so that nearer tokens form pairs more often. Negatives are drawn in proportion to their count
+in the corpus to the power of 3/4. All draws are pure functions of a sequence's key and of positions
+in the sequence.
 
 Source: Mikolov et al. (2013), "Distributed representations of words and phrases and their
-compositionality", §2.2 and §2.3; where it leaves something open, their code.
+compositionality", §2.2 and §2.3; their code for details that the paper omits.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from .settings import SkipGramSettings
 from .source import PretrainingExample
 from .task import PretrainingEvaluator, PretrainingTask
 
-_REACH = np.uint64(1 << 60)  # mixed into a token's bits, so that its window is drawn apart
+_REACH = np.uint64(1 << 60)  # mixed into a token's bits: its window is an independent draw
 
 
 class SkipGramNetwork(Network):
-    """An encoder without layers, and the vectors of contexts, which begin as zeros."""
+    """An encoder without layers, and context embeddings, which are initialised to zero."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -50,14 +51,14 @@ class SkipGramNetwork(Network):
         nn.init.zeros_(self.contexts.weight)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed loss of all pairs: `skip_gram`. A drawn piece that is right does not count."""
+        """Return `skip_gram`, the summed loss of pairs; ignore negatives equal to the label."""
         candidates, scores = batch.targets["candidates"], self._scores(batch)
         is_wrong = candidates[:, :-1] != candidates[:, -1:]
         drawn = (F.softplus(scores[:, :-1]) * is_wrong).sum()
         return {"skip_gram": F.softplus(-scores[:, -1]).sum() + drawn}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`mlm_logits` `[pairs, negatives + 1]`: the candidates' scores; the last is right."""
+        """Return `mlm_logits` `[pairs, negatives + 1]`: candidates' scores, the label's last."""
         return {"mlm_logits": self._scores(batch)}
 
     def _scores(self, batch: Batch) -> Float[Tensor, "pairs candidates"]:
@@ -68,8 +69,11 @@ class SkipGramNetwork(Network):
 
 
 class SkipGramTask(PretrainingTask):
-    """The pairs in instances that are cut as for language models. The pieces of `corpus`, which
-    `prepare` made, are counted when the first batch is made."""
+    """Skip-gram pairs from instances like those of causal language models.
+
+    Args:
+        corpus: directory of the prepared corpus, whose pieces are counted for the first batch.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class SkipGramTask(PretrainingTask):
 
     @cached_property
     def counts(self) -> Float64[np.ndarray, " pieces"]:
-        """How often each piece is in the corpus; special ones count as none."""
+        """The count of each piece in the corpus; 0 for special pieces."""
         corpus, size = Corpus.open(self.corpus), self.tokenizer.vocab_size
         found = np.zeros(size)
         for number in range(corpus.num_documents):
@@ -93,15 +97,18 @@ class SkipGramTask(PretrainingTask):
 
     @cached_property
     def _chances(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of each piece, how likely a token is kept; and up to which number below 1 it is drawn."""
+        """Per piece, the probability of keeping a token, and the cumulative one of drawing it."""
         ratio = self.settings.subsample * self.counts.sum() / np.maximum(1, self.counts)
         drawn = np.cumsum(self.counts**0.75)
         return np.where(self.counts, np.sqrt(ratio) + ratio, 0.0), drawn / drawn[-1]
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
-        """`targets` are `centres` `[pairs]`, places in the pack; `candidates` `[pairs,
-        negatives + 1]`, the pieces drawn and then the other token of each pair; and `masked_labels`
-        `[pairs]`: which candidate is right, always the last."""
+        """Pack examples and form pairs.
+
+        `targets` are `centres` `[pairs]`, indices of tokens in the pack; `candidates` `[pairs,
+        negatives + 1]`, the negatives and then the other token of each pair; and `masked_labels`
+        `[pairs]`, the index of the correct candidate, always the last.
+        """
         packed, settings = super().collate(examples).packed, self.settings
         keeping, drawing = self._chances
         keys = np.array([examples[row].key for row in packed.sequence_row], np.uint64)
@@ -127,5 +134,5 @@ class SkipGramTask(PretrainingTask):
         return Batch(packed, targets, {"skip_gram": len(centres)})
 
     def evaluator(self) -> PretrainingEvaluator:
-        """Of `skip_gram_…`: how well the other token is distinguished from the pieces drawn."""
+        """Metrics `skip_gram_…`: how well the other token is distinguished from the negatives."""
         return PretrainingEvaluator("skip_gram")

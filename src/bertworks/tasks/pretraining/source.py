@@ -1,13 +1,13 @@
-"""Where training instances come from: made on the fly from a prepared corpus, each epoch afresh.
+"""The source of training instances: made on the fly from a prepared corpus, anew in each epoch.
 
-Stages, all of them pure functions of (seed, epoch, block):
+The steps, each a pure function of (seed, epoch, block):
 
-1. the documents are put in a random order of the epoch;
-2. the order is cut into blocks of about `block_tokens` tokens;
-3. a block's documents are cut into instances (`pairs`);
-4. the instances are shuffled, and each is given the key that its masking is drawn from (`masking`).
+1. shuffle the documents for the epoch;
+2. split their sequence into blocks of about `block_tokens` tokens;
+3. split the documents of a block into instances (`pairs`);
+4. shuffle the instances, and give each the key that its masking is drawn from (`masking`).
 
-Nothing but the documents lies on disk, and a stream of instances is resumed from three integers.
+Only the documents are on disk. Three integers suffice to resume a stream of instances.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from . import hashing
 from .pairs import InstanceSettings, make_instances
 
 BLOCK_TOKENS = 512 * 1024
-_ORDER, _PAIRS, _SHUFFLE, _KEYS, _HELD_OUT = range(5)  # so that no two uses share their draws
+_ORDER, _PAIRS, _SHUFFLE, _KEYS, _HELD_OUT = range(5)  # keys of independent draws
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,14 +35,14 @@ class PretrainingExample:
 
     # `[num_tokens]`, of any integer type: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`
     input_ids: np.ndarray
-    first_segment: int  # how many of them are of token type 0
-    next_sentence_label: int | None = None  # 0 if B follows A, 1 if not; None if that is not asked
-    # what the masking is drawn from, as a pure function; None if nothing is to be masked, since the
-    # text holds the `[MASK]`s that are to be filled
+    first_segment: int  # number of tokens of token type 0
+    next_sentence_label: int | None = None  # 0 if B follows A, 1 if not; None without pairs
+    # what the masking is drawn from, as a pure function; None if nothing is to be masked, because
+    # the text already contains the `[MASK]`s to predict
     key: int | None = None
-    row: int | None = None  # the row of data it comes from, where it comes from one
-    # `[num_tokens]` bool, which tokens are masked together with the token before; None unless the
-    # source was asked for it
+    row: int | None = None  # the row of data it comes from, if any
+    # `[num_tokens]` bool, whether a token is masked together with the token before; None unless
+    # the source has `units=True`
     goes_on: np.ndarray | None = None
 
     @property
@@ -51,7 +51,7 @@ class PretrainingExample:
 
     @property
     def truncated_tokens(self) -> int:
-        """None: whatever is too long becomes several sequences, or is an error."""
+        """Always 0: a text that is too long becomes several sequences, or is an error."""
         return 0
 
 
@@ -59,17 +59,18 @@ class PretrainingExample:
 class InstanceBlock(Sequence[PretrainingExample]):
     """The instances of a block: a sequence of examples that are views of a few arrays.
 
-    It is small to send from one process to another.
+    It can be sent between processes at little cost.
     """
 
-    tokens: np.ndarray  # the block's tokens, sequence after sequence, in the order they were made
-    # `[instances]` where each instance starts in them, in the order of use; likewise:
+    tokens: np.ndarray  # the tokens of all sequences, end to end, in the order of creation
+    # `[instances]`, where each instance starts in `tokens`. This and the next four arrays are in
+    # the order in which instances are used.
     starts: np.ndarray
-    lengths: np.ndarray  # how many tokens it has
-    first_segments: np.ndarray  # how many of these are of token type 0
-    next_sentence_labels: np.ndarray | None  # int8; None if that is not asked
+    lengths: np.ndarray  # number of tokens
+    first_segments: np.ndarray  # number of tokens of token type 0
+    next_sentence_labels: np.ndarray | None  # int8; None without pairs
     keys: np.ndarray  # uint64
-    # `[tokens]` bool, which continue a unit; None unless that is asked
+    # `[tokens]` bool, whether a token continues a unit; None unless the source has `units=True`
     goes_on: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -104,18 +105,19 @@ class PretrainingSource:
     """Instances of some documents of a corpus.
 
     Args:
-        documents: the numbers of those to use; a random B comes from these too, but from no copy
-            of A's document.
-        tokenizer: whose `[CLS]` and `[SEP]` frame the sequences. One that lacks either has nothing
-            put around them, and each document ends with its end token, if it has one.
-        seed: what everything is drawn from, together with the epoch.
-        repeat_every: after so many epochs the same instances come again, with the same masks, in
-            another order (`MaskingSettings.repeat_every`); never, if None.
-        block_tokens: about how many tokens a block has.
+        documents: the numbers of the documents to use. A random B comes from these too, but not
+            from a copy of A's document.
+        tokenizer: its `[CLS]` and `[SEP]` frame the sequences. If it lacks one of them, nothing is
+            put around sequences, and each document ends with its end token, if it has one.
+        seed: all random decisions are drawn from it and the epoch.
+        repeat_every: the number of epochs after which the same instances repeat, with the same
+            masks but in another order (`MaskingSettings.repeat_every`); None for never.
+        units: whether examples have `goes_on`, for `masking.unit=knowledge`.
+        block_tokens: approximate number of tokens of a block.
 
     Raises:
-        DataError: the documents hold no tokens, or too few documents do; the tokenizer cannot frame
-            pairs; or the corpus lacks the units that are asked for.
+        DataError: there are no documents with tokens, or too few for a random B; the tokenizer
+            cannot frame pairs; or `units` is set and the corpus has none.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class PretrainingSource:
         return len(self._plan(epoch)[1]) - 1
 
     def block(self, epoch: int, block: int) -> InstanceBlock:
-        """The instances of a block, shuffled. A block of few tokens may hold none."""
+        """The shuffled instances of a block; a block with few tokens may have none."""
         order, edges = self._plan(epoch)
         chosen = order[edges[block] : edges[block + 1]].tolist()
         content = self._content(epoch)
@@ -191,10 +193,10 @@ class PretrainingSource:
         )
 
     def examples(self, epoch: int = 0, limit: int | None = None) -> Iterator[PretrainingExample]:
-        """The first `limit` examples of an epoch: the same ones each time, to measure by.
+        """The first `limit` examples of an epoch, for evaluation: the same in each call.
 
         Raises:
-            DataError: there is none.
+            DataError: there are no examples.
         """
         left, found = limit, False
         for block in range(self.num_blocks(epoch)):
@@ -212,11 +214,11 @@ class PretrainingSource:
             )
 
     def _content(self, epoch: int) -> int:
-        """The epoch whose draws an epoch uses."""
+        """The epoch whose instances and masks an epoch uses; less than `repeat_every`."""
         return epoch if self.repeat_every is None else epoch % self.repeat_every
 
     def _plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The order of the documents, and where in it each block starts."""
+        """The order of the documents, and the edges of the blocks in it."""
         content = self._content(epoch)
         if self._planned is not None and self._planned[0] == content:
             return self._planned[1:]
@@ -231,10 +233,10 @@ class PretrainingSource:
         return order, edges
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planned": None}  # it is made again faster than it is sent
+        return {**self.__dict__, "_planned": None}  # faster to compute again than to send
 
     def _cut(self, chosen: list[int], rng: Random) -> InstanceBlock:
-        """The instances of some documents, in the order they are made; keys are left empty."""
+        """The instances of some documents, in the order of creation; `keys` stays empty."""
         cache: dict[int, _Document] = {}
 
         def read(number: int) -> _Document:
@@ -254,7 +256,7 @@ class PretrainingSource:
         )
 
         def laid(column: Literal["ids", "goes_on"], *frame: int) -> np.ndarray:
-            """The pieces of all instances end to end, in their frames."""
+            """A column of all instances' pieces end to end, with `frame` values around them."""
             dtype = getattr(read(chosen[0]), column).dtype
             before, behind = [np.array([x], dtype) for x in frame] or (np.empty(0, dtype),) * 2
             parts = [before[:0]]
@@ -287,7 +289,7 @@ class PretrainingSource:
         )
 
     def _read(self, number: int) -> _Document:
-        """A document of the corpus, with its end token if it needs one."""
+        """A document of the corpus, plus the end token if sequences are not framed."""
         ids, offsets = self.corpus.document(number)
         bounds = offsets.tolist()
         goes_on = self.corpus.goes_on(number) if self.units else None
@@ -301,18 +303,19 @@ class PretrainingSource:
 def split_held_out(
     corpus: Corpus, held_out: float | int = 0.01, *, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Set documents aside that are never trained on.
+    """Split the documents into training and held-out documents.
 
     Args:
-        held_out: how many documents, or which share of them if it is a fraction below 1.
-        seed: which ones, together with the number of documents.
+        held_out: the number of documents to hold out (int), or their share (float). Copies of a
+            document count once.
+        seed: determines, with the number of documents, which ones are held out.
 
     Returns:
-        The numbers of the documents to train on, and of those held out, two at least; rising. No
-        document is trained on of which a copy is held out.
+        The numbers of the training documents, and of the held-out documents (at least two); both
+        rising. A document is not in the training part if a copy of it is held out.
 
     Raises:
-        DataError: the corpus has too few documents for that.
+        DataError: the corpus has too few documents.
     """
     originals = np.asarray(corpus.originals)
     different = np.unique(originals)
@@ -329,12 +332,12 @@ def split_held_out(
 
 
 def describe(source: PretrainingSource) -> dict[str, float]:
-    """What instances a source gives, from its first block.
+    """Statistics of a source's instances, computed from its first block.
 
     Returns:
-        An epoch's `documents`, `tokens` and `blocks`; `instances_per_epoch`, estimated if there are
-        more blocks than one; `mean_length` and `full_length_share` of the sequences; and, where it
-        is asked, `not_next_share`.
+        An epoch's `documents`, `tokens` and `blocks`; `instances_per_epoch`, an estimate if there
+        is more than one block; `mean_length` and `full_length_share` of the sequences; and, for
+        formats with pairs, `not_next_share`.
     """
     blocks, first = source.num_blocks(0), source.block(0, 0)
     lengths = first.lengths

@@ -1,8 +1,8 @@
-"""Pre-training as a task: guess the masked pieces, and whether B follows A.
+"""Pre-training as a task: predict the masked tokens, and whether B follows A.
 
-The loss is the sum of the two mean losses (paper §3.1 and §A.2): the mean over all masked pieces,
-and the mean over all sequences. An encoder whose tokens only see what is behind them
-(`attention: causal`) guesses each next piece instead, and nothing is masked: the paper's
+The loss is the sum of two mean losses (paper §3.1 and §A.2): the mean over all masked tokens, and
+the mean over all sequences. An encoder whose tokens attend only to earlier tokens
+(`attention: causal`) predicts each next token instead, and nothing is masked: the paper's
 "left-to-right" baseline (§5.1), and GPT.
 """
 
@@ -33,8 +33,8 @@ from .masking import Masked, Masker, MaskingSettings
 from .pairs import Format, InstanceSettings
 from .source import PretrainingExample
 
-_ROWS = 1024  # masked positions whose logits are widened to float32 at a time
-# What an error advises where nothing can be predicted, by the name of the measures.
+_ROWS = 1024  # masked tokens whose logits are converted to float32 at a time
+# Advice of the error that there is nothing to predict, by the metrics' prefix.
 _MORE_TO_PREDICT = {
     "mlm": "Mask single tokens (masking.unit=token) or a larger share (masking.mlm_probability), "
     "or give longer texts.",
@@ -45,11 +45,12 @@ _MORE_TO_PREDICT = {
 
 
 class PretrainingNetwork(Network):
-    """An encoder with the masked-language-model head and, if it is asked, the next-sentence head.
+    """An encoder with a masked-language-model head and optionally a next-sentence head.
 
     Args:
-        next_sentence: whether there is a next-sentence head, and a pooler under it.
-        causal: whether each next token is predicted; as attention is, if left out.
+        next_sentence: whether there is a next-sentence head, with a pooler.
+        causal: whether each next token is predicted; if None, true unless attention is
+            bidirectional.
     """
 
     def __init__(
@@ -65,15 +66,16 @@ class PretrainingNetwork(Network):
         self.loss_name = "lm" if is_causal else "mlm"
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed losses: `mlm` (or `lm`) over the positions asked, `nsp` over the sequences.
+        """Return the summed losses: `mlm` (or `lm`) over predicted tokens, `nsp` over sequences.
 
-        Of a two-way encoder `lm` is the sum of both directions' (Peters et al. 2018, §3.1).
+        For a two-way encoder, `lm` is the sum of both directions' losses (Peters et al. 2018,
+        §3.1).
         """
         hidden = self.encoder(batch.packed)
         places, labels = (batch.targets[f"masked_{name}"] for name in ("positions", "labels"))
         masked = hidden.index_select(0, places)
         if self.encoder.config.attention == "two-way":
-            before = hidden.index_select(0, places + 1)  # its halves predict what precedes
+            before = hidden.index_select(0, places + 1)  # its second half predicts backwards
             halves = masked.chunk(2, -1)[0], before.chunk(2, -1)[1]
             masked, labels = torch.cat(halves), torch.cat([labels, batch.packed.input_ids[places]])
         losses = {self.loss_name: self.mlm_head.loss_sum(masked, labels)}
@@ -83,7 +85,8 @@ class PretrainingNetwork(Network):
         return losses
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`mlm_logits` `[masked, vocab_size]`, and `nsp_logits` `[sequences, 2]` if it is asked."""
+        """Return `mlm_logits` `[masked, vocab_size]`, and with a next-sentence head `nsp_logits`
+        `[sequences, 2]`."""
         hidden = self.encoder(batch.packed)
         masked = hidden.index_select(0, batch.targets["masked_positions"])
         outputs = {"mlm_logits": self.mlm_head(masked)}
@@ -92,8 +95,8 @@ class PretrainingNetwork(Network):
         return outputs
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`logits` `[rows, length, vocab_size]`; with a next-sentence head these are
-        `prediction_logits`, and there are `seq_relationship_logits` `[rows, 2]`."""
+        """Return `logits` `[rows, length, vocab_size]`; with a next-sentence head, these are named
+        `prediction_logits`, and there are also `seq_relationship_logits` `[rows, 2]`."""
         hidden = self.encoder(padded)
         logits = by_row(self.mlm_head(hidden), padded)
         if self.nsp_head is None:
@@ -103,11 +106,14 @@ class PretrainingNetwork(Network):
 
 
 class PretrainingEvaluator(Evaluator):
-    """Held-out measures of pre-training.
+    """Held-out metrics of pre-training.
 
-    `mlm_loss`, `mlm_perplexity` and `mlm_accuracy` over the masked pieces (`lm_…` over the next
-    ones); `nsp_loss` and `nsp_accuracy` over the sequences, beside `nsp_majority`, that of
-    always giving the commoner answer; and `loss`, the sum of the two.
+    `mlm_loss`, `mlm_perplexity` and `mlm_accuracy` are over masked tokens (`lm_…` over all next
+    tokens). `nsp_loss` and `nsp_accuracy` are over sequences; `nsp_majority` is the accuracy of
+    always predicting the more frequent label. `loss` is the sum of the two losses.
+
+    Args:
+        name: prefix of the metrics of tokens: `mlm`, `lm` or `skip_gram`.
     """
 
     gathered: ClassVar[tuple[str, ...]] = ("_sums", "_masked", "_sequences")
@@ -120,10 +126,10 @@ class PretrainingEvaluator(Evaluator):
         self._masked = self._sequences = 0
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        """Take note of a batch of instances.
+        """Add a batch of instances.
 
         Raises:
-            DataError: the batch is of typed rows, which do not say what is right.
+            DataError: the batch has rows of texts, whose `[MASK]`s have no labels.
         """
         if "masked_labels" not in batch.targets:
             raise DataError(
@@ -146,10 +152,10 @@ class PretrainingEvaluator(Evaluator):
         self._sums[f"{name}_right"] += (logits.argmax(-1) == labels).sum().item()
 
     def result(self) -> dict[str, float]:
-        """The measures of what was noted.
+        """The metrics over all batches.
 
         Raises:
-            DataError: no sequence has anything to predict.
+            DataError: no sequence has a token to predict.
         """
         if not self._masked:
             raise DataError(
@@ -175,10 +181,13 @@ class PretrainingEvaluator(Evaluator):
 def typed(
     tokenizer: Tokenizer, row: Row, where: str | None, max_length: int, *, typed_mask: bool
 ) -> tuple[Encoding, int]:
-    """The text of a row that was typed, or its pair; and how many tokens are of token type 0.
+    """Encode the `text` (and `pair`) of a row; also return the number of tokens of token type 0.
+
+    Args:
+        typed_mask: whether `[MASK]` in the text becomes the mask token.
 
     Raises:
-        DataError: it has no text, or too long a one.
+        DataError: the row has no text, or it is longer than `max_length`.
     """
     text, pair = row.get("text"), row.get("pair")
     if not isinstance(text, str) or not isinstance(pair, str | None):
@@ -194,7 +203,7 @@ def typed(
 
 
 class _Description(Settings):
-    """What `PretrainingTask.to_dict` gives."""
+    """The output of `PretrainingTask.to_dict`."""
 
     instances: InstanceSettings
     masking: MaskingSettings
@@ -205,14 +214,14 @@ class _Description(Settings):
 class PretrainingTask(Task[PretrainingExample]):
     """Masked-language modelling, and next-sentence prediction where the format has pairs.
 
-    Examples come from a `PretrainingSource` to be masked and learned from, or from rows with a
-    `text` (and a `pair`) in which each typed `[MASK]` is to be filled.
+    Examples for training come from a `PretrainingSource`. Examples for prediction come from rows
+    with a `text` and possibly a `pair`, in which each `[MASK]` is predicted.
 
     Args:
         instances: the format of the instances; decides whether there is a next-sentence head.
-        causal: whether each next piece is guessed rather than masked ones.
-        max_length: the most tokens a typed row may have.
-        top_k: how many pieces are given for each typed `[MASK]`.
+        causal: whether each next token is predicted, instead of masked tokens.
+        max_length: maximum tokens of a row.
+        top_k: number of pieces that are predicted for each `[MASK]` of a row.
     """
 
     name: ClassVar[str] = "pretraining"
@@ -258,7 +267,7 @@ class PretrainingTask(Task[PretrainingExample]):
     @classmethod
     def published(cls, of: Published) -> Self | None:
         config, family = of.config, of.family
-        # A head without a layer and a bias has no tensor of its own.
+        # A head without a layer and a bias has no tensors, so the class names have to decide.
         is_bare = not config.mlm_bias and (
             not of.architectures or family.classes.get(MLM.model_class) in of.architectures
         )
@@ -274,10 +283,10 @@ class PretrainingTask(Task[PretrainingExample]):
         )
 
     def network(self, config: EncoderConfig) -> PretrainingNetwork:
-        """A fresh network.
+        """A new network.
 
         Raises:
-            SettingsError: its tokens see one side alone, and masked ones are to be guessed.
+            SettingsError: attention is not bidirectional, but masked tokens are to be predicted.
         """
         if config.attention != "bidirectional" and not self.causal:
             raise SettingsError(f"attention={config.attention!r} does not fit the objective")
@@ -289,7 +298,7 @@ class PretrainingTask(Task[PretrainingExample]):
         """The same task.
 
         Raises:
-            DataError: it has to have targets, which no table has for this task.
+            DataError: `labelled` is true; tables have no targets for this task.
         """
         if labelled:
             raise DataError(
@@ -303,17 +312,19 @@ class PretrainingTask(Task[PretrainingExample]):
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
     ) -> PretrainingExample:
-        """A text, or a pair, whose typed `[MASK]`s are to be filled; nothing else is masked."""
-        del labelled  # the word behind a typed [MASK] is not known
+        """The example of a text or a pair, to predict its `[MASK]`s; nothing else is masked."""
+        del labelled  # the original word of a [MASK] is unknown
         found, first = typed(self.tokenizer, row, where, self.max_length, typed_mask=True)
         return PretrainingExample(found.input_ids, first, row=index)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Pack examples in order of length, and mask those that have a key.
 
-        `targets` are `masked_positions` `[masked]` (places in the pack) and, for instances,
-        `masked_labels` `[masked]` and `next_sentence_labels` `[sequences]`; `counts` are `mlm`
-        and `nsp`.
+        `targets` are `masked_positions` `[masked]` (indices in the pack) and, for instances,
+        `masked_labels` `[masked]` and, if the format has pairs, `next_sentence_labels`
+        `[sequences]`. `counts` are `mlm` (or `lm`) and `nsp`. If the task is causal, nothing is
+        masked: `masked_positions` are all tokens except the last of each sequence, and
+        `masked_labels` the tokens after them.
         """
         lengths = np.fromiter((len(x.input_ids) for x in examples), np.int64, len(examples))
         order = np.argsort(lengths, kind="stable").tolist()
@@ -325,7 +336,7 @@ class PretrainingTask(Task[PretrainingExample]):
             rows=[at if (row := examples[at].row) is None else row for at in order],
         )
         keys = [key for at in order if (key := examples[at].key) is not None]
-        if self._masker is None:  # every token but a sequence's last is asked for the next one
+        if self._masker is None:  # causal
             asked = np.ones(packed.num_tokens, np.bool_)
             asked[packed.last_tokens] = False
             positions = np.flatnonzero(asked)
@@ -352,10 +363,10 @@ class PretrainingTask(Task[PretrainingExample]):
         return Batch(replace(packed, input_ids=masked.input_ids), targets, counts)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row: the likeliest pieces for each `[MASK]`, and whether B follows A.
+        """For each row: the most likely pieces for each `[MASK]`, and whether B follows A.
 
-        `masks` holds a list for each masked position, of `top_k` entries `token`, `id` and
-        `probability`; `next_sentence_probability` is there for pairs.
+        `masks` has a list for each `[MASK]`, of `top_k` entries `token`, `id` and `probability`.
+        Pairs also have `next_sentence_probability`, if the network has a next-sentence head.
         """
         packed = batch.packed
         edges = np.asarray(packed.cu_seqlens.cpu())
@@ -363,7 +374,7 @@ class PretrainingTask(Task[PretrainingExample]):
         rows = packed.sequence_row.tolist()
         answers: dict[int, Prediction] = {row: {"masks": []} for row in rows}
         logits = outputs["mlm_logits"].float()
-        pieces = self.tokenizer.vocab_size  # the embeddings may have rows that no piece has
+        pieces = self.tokenizer.vocab_size  # the embeddings may have more rows
         top = torch.softmax(logits, -1)[:, :pieces].topk(min(self.top_k, pieces))
         owners = np.searchsorted(edges, positions, side="right") - 1
         for owner, probabilities, ids in zip(

@@ -1,1 +1,1 @@
-"""Retrieval: texts as vectors whose cosine says how alike they are."""
+"""Retrieval: texts as vectors whose cosine measures how similar they are."""

@@ -1,4 +1,4 @@
-"""Columns, settings and packs of retrieval: queries, their passages and negatives, scored pairs."""
+"""Columns, settings and packs of retrieval: queries with passages and negatives, scored pairs."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class RetrievalColumns(Settings):
     """The columns that rows are read from."""
 
     query: str  # the queries, or the first texts of scored pairs
-    passage: str  # what belongs to each, or the second texts
-    # what does not: of each column a text, or a list of them, or nothing
+    passage: str  # the passage that belongs to each query, or the second texts
+    # passages that do not belong to the query; a column holds a text, a list of texts, or nothing
     negatives: tuple[str, ...] = ()
-    score: str | None = None  # how alike the two texts of a pair are
+    score: str | None = None  # the similarity of the two texts of a pair
 
     def __str__(self) -> str:
         first, second = ("query", "positive") if self.score is None else ("text", "second text")
@@ -63,17 +63,17 @@ def find_retrieval_columns(
     labelled: bool = True,
     may_score: bool = True,
 ) -> RetrievalColumns:
-    """Settle which columns are what: those named, by name or by number; the others by guessing.
+    """Find the column of each role.
 
     Args:
-        query, passage, negatives, score: what is named; guessed if None.
-        labelled: whether negatives and scores are looked for.
-        may_score: whether a score is looked for; only where the second texts are not called
-            positives and there are no negatives.
+        query, passage, negatives, score: names or numbers of columns; guessed if None.
+        labelled: whether to find negatives and scores.
+        may_score: whether to guess a column of scores. It is guessed only if there are no negatives
+            and the passage's column is not called positive.
 
     Raises:
-        DataError: a named column is not there, or texts cannot be guessed; or there are labels that
-            may be scores or classes.
+        DataError: a named column does not exist, the columns of texts cannot be guessed, or there
+            is a column of labels that may be scores or classes.
     """
     columns = rows.columns
     by_name = {name.strip().lower(): name for name in columns}
@@ -115,7 +115,11 @@ def find_retrieval_columns(
 def _guess_score(
     rows: Rows, by_name: Callable[[str], str | None], texts: Sequence[str]
 ) -> str | None:
-    """The column of a score's name that holds numbers."""
+    """The column called score, or one called label if it holds 0 and 1, or fractions.
+
+    Raises:
+        DataError: a column called label holds something else.
+    """
     for name in filter(None, map(by_name, SCORE_NAMES)):
         if name not in texts:
             return name
@@ -135,10 +139,10 @@ def _guess_score(
 
 
 def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
-    """The negatives of a row, of all columns; where a column holds nothing, there is none.
+    """The negatives of a row, from all columns; an empty column has none.
 
     Raises:
-        DataError: a column is missing, or holds something else than a text or a list of texts.
+        DataError: a column is missing, or holds neither a text nor a list of texts.
     """
     found: list[str] = []
     for column in columns:
@@ -153,16 +157,16 @@ def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
 
 
 Loss = Literal["in-batch", "triplet", "cosine"]
-"""What vectors are trained by; see `losses`.
+"""The loss that vectors are trained with; see `network`.
 
-- `in-batch`: each query is to find its passage among those of the whole batch and all negatives;
-- `triplet`: each passage is to be nearer to its query than the row's negatives are;
-- `cosine`: the cosine of two texts is to be their score.
+- `in-batch`: find each query's passage among the passages and negatives of the whole batch;
+- `triplet`: bring each passage nearer to its query than the row's negatives;
+- `cosine`: make the cosine of two texts equal to their score.
 """
 
 
 class _Shared(Settings):
-    """Losses of retrieval."""
+    """Settings of losses and of truncation."""
 
     scale: float = Field(
         20.0, gt=0, description="scale of cosines in the in-batch loss; one over the temperature"
@@ -222,7 +226,7 @@ class RetrievalOptions(TaskOptions, _Shared):
 
 
 class RetrievalSettings(TaskSettings, _Shared):
-    """What retrieval is, beside its weights."""
+    """Settings that are saved with a retrieval model."""
 
     columns: RetrievalColumns = Field(description="the columns that rows are read from")
     loss: Loss = "in-batch"
@@ -230,16 +234,16 @@ class RetrievalSettings(TaskSettings, _Shared):
 
 
 def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, np.ndarray]]:
-    """All texts in order of length, and what is what.
+    """Pack all texts in order of length.
 
     Returns:
         The pack, and by name:
-        `query` `[rows]` int64: where in the pack the queries are;
-        `passage` `[rows + negatives]` int64: the like for their passages, and then all negatives;
-        `negative_row` `[negatives]` int64: whose each negative is;
-        `excluded` `[rows, rows + negatives]` bool: the passages that are no negatives of a query.
+        `query` `[rows]` int64: indices of the queries' sequences in the pack;
+        `passage` `[rows + negatives]` int64: the same for the rows' passages, then all negatives;
+        `negative_row` `[negatives]` int64: index of the row that each negative belongs to;
+        `excluded` `[rows, rows + negatives]` bool: passages that are not negatives of a query.
     """
-    # Queries, then their passages, then the negatives, each in the order of the rows.
+    # First queries, then their passages, then the negatives, each in the order of the rows.
     roles = sorted(places_of(examples), key=lambda role: min(role[1], 2))
     texts = [examples[at].sequences[number].input_ids for at, number in roles]
     order = sorted(range(len(texts)), key=lambda role: len(texts[role]))
@@ -258,10 +262,11 @@ def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, n
 def _no_negatives(
     queries: Sequence[np.ndarray], passages: Sequence[np.ndarray]
 ) -> NDArray[np.bool_]:
-    """Which passages are no negatives of a query, given as token ids: `[queries, passages]`.
+    """Which passages must not be used as negatives of a query: `[queries, passages]`.
 
-    Those that belong to the same query in another row, and those that are the query's own text. The
-    first passages are the queries' own, in order; they are what is to be found.
+    These are passages that belong to the same query in another row, and passages that equal the
+    query. The first passages are the positives, in the order of the queries; they are not excluded.
+    Texts are compared by their token ids.
     """
     numbers: dict[bytes, int] = {}
     query_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in queries])

@@ -1,15 +1,15 @@
-"""Distillation of sentence vectors: a text's vector is to be the one that a teacher gives it.
+"""Distillation of sentence vectors: a student learns to compute its teacher's vector of a text.
 
     text ─► encoder ─► pooling ─► length 1 ─────────────────────────────────────┐
     text ─► teacher, once, before training ─► principal axes ─► length 1 ─► squared distance
 
-The teacher's vectors are seen along their principal axes, as many as the student is wide, which
-keep most of their products; so nothing has to be learned beside the student. Of a student that is
-wider than its teacher the other numbers are to be 0.
+The teacher's vectors are projected onto their first principal axes, as many as the student's width.
+This keeps most of their inner products, so that no projection has to be trained. If the student is
+wider than its teacher, the target is padded with zeros.
 
 Source: Reimers and Gurevych (2020), "Making Monolingual Sentence Embeddings Multilingual using
-Knowledge Distillation", §2, equation 1, with one language; the axes are sentence-transformers' way
-(its "model distillation") with a teacher that is wider.
+Knowledge Distillation", §2, equation 1, with one language; sentence-transformers' "model
+distillation" also uses principal axes if the teacher is wider.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from .task import RetrievalTask
 
 
 class StudentNetwork(RetrievalNetwork):
-    """A bi-encoder that learns from single texts with their teacher's vectors.
+    """A bi-encoder that learns the teacher's vectors of single texts.
 
     Args:
-        axes: of the teacher's vectors, `[other_width, other_width]`; see `principal_axes`.
+        axes: `[other_width, other_width]`, the principal axes of the teacher's vectors; see
+            `principal_axes`.
     """
 
     axes: Tensor
@@ -50,16 +51,16 @@ class StudentNetwork(RetrievalNetwork):
         self.register_buffer("axes", torch.from_numpy(axes), persistent=False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed losses of the rows: `retrieval`."""
+        """Return `retrieval`: the sum of the rows' losses."""
         vectors = self._vectors(batch.packed)
         return {"retrieval": vector_loss_sum(vectors, batch.targets["labels"], self.axes)}
 
 
 def principal_axes(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The directions in which vectors `[rows, width]` have most of their length: `[width, width]`,
-    one a column, the first first.
+    """The principal axes of vectors `[rows, width]`: `[width, width]`, one per column, in
+    descending order of the vectors' length along them.
 
-    They are not centred, since it is products of the vectors themselves that are to be kept.
+    The vectors are not centred, because their own inner products are to be preserved.
     """
     _, axes = np.linalg.eigh((vectors.T @ vectors).astype(np.float64))
     return np.ascontiguousarray(axes[:, ::-1], np.float32)
@@ -70,11 +71,11 @@ def vector_loss_sum(
     teacher: Float[Tensor, "rows other_width"],
     axes: Float[Tensor, "other_width other_width"],
 ) -> Float[Tensor, ""]:
-    """The sum over rows of the squared distance of the two vectors, both of length 1.
+    """The sum over rows of the squared distance between the student's vector and its target.
 
     Args:
-        student: of length 1.
-        teacher: seen along its first axes, as many as there are numbers of the student's.
+        student: vectors of length 1.
+        teacher: projected onto the first `width` axes and normalised to length 1, it is the target.
     """
     width = student.shape[1]
     wanted = teacher.to(student.dtype) @ axes[:, :width].to(student.dtype)
@@ -83,13 +84,13 @@ def vector_loss_sum(
 
 
 class StudentTask(RetrievalTask):
-    """Retrieval whose training rows are texts, with a teacher's vectors for labels.
+    """Retrieval whose training rows are single texts, labelled with a teacher's vectors.
 
-    It is saved, used and measured as the retrieval that it is.
+    It is saved, loaded and evaluated as a `RetrievalTask`.
 
     Args:
-        text_column: of training rows; None of a task that reads pairs, as dev's.
-        axes: of the teacher's vectors; of a task that is not trained, left out.
+        text_column: the column of training texts; None if rows are pairs, as in dev.
+        axes: the principal axes of the teacher's vectors; None for a task that is not trained.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class StudentTask(RetrievalTask):
         axes: NDArray[np.float32] | None = None,
     ) -> None:
         super().__init__(tokenizer, settings)
-        self.additive = True  # no row is compared with another
+        self.additive = True  # rows are not compared with each other
         self.text_column, self._axes = text_column, axes
 
     def network(self, config: EncoderConfig) -> RetrievalNetwork:
@@ -118,15 +119,18 @@ class StudentTask(RetrievalTask):
     def placed_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        """Texts, or pairs where there is no column of texts."""
+        """Examples of single texts, or of pairs if `text_column` is None."""
         if self.text_column is None:
             return super().placed_examples(rows, first_index, where, labelled=labelled)
         texts = [[text] for text in texts_of(rows, self.text_column, where)]
         return self.of_texts(texts, first_index, where, [None] * len(texts))
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
-        """Pack texts in order of length; `targets["labels"]` are the teacher's vectors, `[rows,
-        other_width]` float32, and `counts["retrieval"]` the rows. Pairs as `RetrievalTask` does."""
+        """Pack texts in order of length; pairs are collated by `RetrievalTask`.
+
+        `targets["labels"]` are the teacher's vectors, `[rows, other_width]` float32;
+        `counts["retrieval"]` is the number of rows.
+        """
         if len(examples[0].sequences) > 1:
             return super().collate(examples)
         return labelled_batch(examples, np.float32, "retrieval")

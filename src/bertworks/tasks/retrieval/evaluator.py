@@ -1,4 +1,4 @@
-"""How well queries find their passages among all those of a table: exact search, measured."""
+"""Evaluation of retrieval by exact search: each query searches all passages of a table."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ DEPTH = 10
 
 
 class RankingEvaluator(Evaluator):
-    """Each distinct query searches all distinct passages, negatives among them.
+    """Ranks all distinct passages, including negatives, for each distinct query.
 
-    - `accuracy@1`: the share of queries whose nearest passage belongs to them;
-    - `mrr@10`: the mean of one over the rank of the first that does, 0 beyond 10;
-    - `recall@10`: the mean share of a query's passages that are among the nearest 10.
+    A relevant passage of a query is one that belongs to it in some row.
 
-    A passage that is the query's own text, and not what belongs to it, is passed over.
+    - `accuracy@1`: the share of queries whose nearest passage is relevant;
+    - `mrr@10`: the mean of 1 / rank of the first relevant passage, 0 for ranks above 10;
+    - `recall@10`: the mean share of a query's relevant passages among the nearest 10.
+
+    A passage that equals the query and is not relevant is ignored.
     """
 
     gathered = ("_queries", "_passages", "_relevant", "_rows", "_texts")
     metrics: ClassVar[tuple[str, ...]] = ("accuracy@1", f"mrr@{DEPTH}", f"recall@{DEPTH}")
 
     def __init__(self) -> None:
-        # A text is known by its token ids. The vectors of each one:
+        # Texts are identified by their token ids. The vector of each one:
         self._queries: dict[bytes, np.ndarray] = {}
         self._passages: dict[bytes, np.ndarray] = {}
         self._relevant: dict[bytes, set[bytes]] = defaultdict(set)  # the passages of each query
-        # Of queries, the row that each comes from first, and its text; of passages, the text; cut.
+        # For each query its first row and an excerpt of its text; for each passage an excerpt.
         self._rows: dict[bytes, tuple[Place, str]] = {}
         self._texts: dict[bytes, str] = {}
 
@@ -68,12 +70,12 @@ class RankingEvaluator(Evaluator):
 
     @cached_property
     def _vectors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Those of all queries and of all passages; asked for when the last row is there."""
+        """The vectors of all queries and passages. Cached: access it only after the last row."""
         return np.stack([*self._queries.values()]), np.stack([*self._passages.values()])
 
     @cached_property
     def _nearest(self) -> list[list[bytes]]:
-        """The nearest passages of each query, without its own text."""
+        """The nearest passages of each query, without passages that are ignored."""
         assert self._queries, "nothing was evaluated"
         _, found = top_k(*self._vectors, DEPTH + 1)
         passages = list(self._passages)
@@ -96,7 +98,7 @@ class RankingEvaluator(Evaluator):
         return dict(zip(self.metrics, values, strict=True))
 
     def breakdown(self) -> Breakdown:
-        """The queries with a wrong passage nearest, those first where it is nearer by most."""
+        """The queries whose nearest passage is not relevant, the largest margin first."""
         worst = Worst()
         numbers = {passage: number for number, passage in enumerate(self._passages)}
         queries, passages = self._vectors
@@ -121,23 +123,23 @@ class RankingEvaluator(Evaluator):
 
 Vectors = NDArray[np.floating]
 
-_QUERIES = 1024  # that are compared at a time
+_QUERIES = 1024  # queries compared at a time
 
 
 def top_k(
     queries: Vectors, passages: Vectors, k: int, *, block: int = 16384
 ) -> tuple[Vectors, NDArray[np.int64]]:
-    """The passages of the largest inner products with each query.
+    """The `k` passages with the largest inner products with each query.
 
     Args:
         queries: `[queries, width]`.
-        passages: `[passages, width]`; may lie in a mapped file, of which a block is read at a time.
-        k: how many of each query; all, if there are fewer.
-        block: the passages that are compared at a time, each with 1,024 queries at most.
+        passages: `[passages, width]`; may be a memory-mapped file, which is read block by block.
+        k: number of passages per query; all passages if there are fewer.
+        block: number of passages compared at a time, with at most 1,024 queries.
 
     Returns:
-        The products `[queries, k]`, the largest first, and the passages' numbers `[queries, k]`; of
-        equal ones the first comes first.
+        The products `[queries, k]`, the largest first, and the passages' indices `[queries, k]`;
+        of equal products, the lower index comes first.
     """
     parts = [
         _of_some(queries[start : start + _QUERIES], passages, k, block)
@@ -154,7 +156,7 @@ def _of_some(
     for start in range(0, len(passages), block):
         scores = queries @ passages[start : start + block].T
         places = np.broadcast_to(np.arange(start, start + scores.shape[1]), scores.shape)
-        # What is best so far comes first, since its numbers are smaller.
+        # The best so far come first: their indices are lower, which decides between equal scores.
         scores, places = np.hstack([best, scores]), np.hstack([numbers, places])
         order = _largest(scores, k)
         best, numbers = np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1)
@@ -162,7 +164,7 @@ def _of_some(
 
 
 def _largest(scores: Vectors, k: int) -> NDArray[np.int64]:
-    """The places `[rows, k]` of each row's largest values, in order; of equal ones the first."""
+    """The indices `[rows, k]` of each row's largest values, in order; of equal ones the first."""
     rows, count = scores.shape
     if k < count:
         least = np.partition(scores, count - k, axis=1)[:, count - k, None]

@@ -1,6 +1,6 @@
-"""The network of retrieval: one encoder for all texts, and the losses that it is trained by.
+"""The network of retrieval, with one encoder for all texts, and its losses.
 
-All vectors have length 1, so that products are cosines.
+All vectors have length 1, so that inner products are cosines.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .columns import RetrievalSettings
 class RetrievalNetwork(Network):
     """An encoder and a pooling.
 
-    With `chunk_tokens` a batch is encoded part by part, and what the encoder computed on the way is
-    forgotten and computed again, with the same dropout, when the part's gradients are taken: the
-    loss still sees all rows, while memory holds one part at a time and the vectors. Source: Gao et
-    al. (2021), "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", §3.2.
+    With `chunk_tokens` a batch is encoded in parts. The activations of a part are not kept: they
+    are computed again, with the same dropout, in the backward pass. So the loss sees all rows,
+    while memory holds the activations of one part and all vectors. Source: Gao et al. (2021),
+    "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", §3.2.
     """
 
     def __init__(self, config: EncoderConfig, settings: RetrievalSettings) -> None:
@@ -34,12 +34,12 @@ class RetrievalNetwork(Network):
         self._settings = settings
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The summed losses of the rows: `retrieval`."""
+        """Return `retrieval`: the sum of the losses of rows; of negatives in the triplet loss."""
         settings, targets = self._settings, batch.targets
         outputs = self.predict(batch)
         queries, passages = outputs["queries"], outputs["passages"]
         if settings.loss == "cosine":
-            # Reimers and Gurevych (2019), "Sentence-BERT", §3, the regression objective.
+            # Regression objective of Reimers and Gurevych (2019), "Sentence-BERT", §3.
             cosines = outputs["values"]
             loss = (cosines - targets["labels"].to(cosines.dtype)).square().sum()
         elif settings.loss == "triplet":
@@ -58,8 +58,9 @@ class RetrievalNetwork(Network):
         return {"retrieval": loss}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`queries` `[rows, hidden_size]`; `passages`, the rows' own and then all negatives; and
-        `values` `[rows]`, the cosine of each row's query and passage."""
+        """Return `queries` `[rows, hidden_size]`; `passages` `[rows + negatives, hidden_size]`, the
+        rows' passages, then all negatives; and `values` `[rows]`, the cosine of each row's query
+        and passage."""
         vectors = self._vectors(batch.packed)
         queries, passages = vectors[batch.targets["query"]], vectors[batch.targets["passage"]]
         values = (queries * passages[: len(queries)]).sum(-1)
@@ -81,16 +82,16 @@ def in_batch_loss_sum(
     scale: float,
     symmetric: bool = False,
 ) -> Float[Tensor, ""]:
-    """The sum over queries of the cross-entropy of finding their own passage among all.
+    """The sum over queries of the cross-entropy of selecting their passage among all passages.
 
     Source: van den Oord et al. (2018), "CPC", equation 4 (InfoNCE); Henderson et al. (2017),
-    §4.4, for the other rows' passages as negatives.
+    §4.4, for using other rows' passages as negatives.
 
     Args:
-        passages: those of the rows, in their order, and any number of other negatives.
-        excluded: passages that are no negatives of a query, since they belong to it too.
-        scale: what cosines are multiplied with; one over the temperature.
-        symmetric: the mean of this loss and of that of each passage finding its query.
+        passages: the passages of the rows, in their order, then any number of negatives.
+        excluded: passages that are not negatives of a query: they also belong to it, or equal it.
+        scale: factor of the cosines; one over the temperature.
+        symmetric: return the mean of this loss and the loss of selecting each passage's query.
     """
     positives = torch.arange(len(queries), device=queries.device)
     scores = (scale * queries @ passages.T).masked_fill(excluded, -torch.inf)
@@ -108,16 +109,16 @@ def triplet_loss_sum(
     *,
     margin: float,
 ) -> Float[Tensor, ""]:
-    """The sum over negatives of how much they come too near: `max(0, cos⁻ - cos⁺ + margin)`.
+    """The sum of the triplet losses of the negatives: `max(0, cos⁻ - cos⁺ + margin)`.
 
     Source: Schroff et al. (2015), "FaceNet", §3.1; the squared distance of two vectors of
     length 1 is 2 - 2 cos, so that the margin in cosines is half of that in distances.
 
     Args:
-        passages: the rows' own.
-        negatives: of all rows together.
-        negative_row: whose each of them is.
-        margin: by how much the cosine of a row's own passage is to be larger.
+        passages: the passage of each row.
+        negatives: the negatives of all rows.
+        negative_row: index of the row that each negative belongs to.
+        margin: minimum difference between the cosines of a row's passage and of its negatives.
     """
     near = (queries * passages).sum(-1)[negative_row]
     far = (queries[negative_row] * negatives).sum(-1)

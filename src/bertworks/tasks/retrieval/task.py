@@ -1,9 +1,9 @@
-"""Retrieval: texts as vectors, near where one belongs to the other (a bi-encoder).
+"""Retrieval: a bi-encoder, whose vectors of a query and its passage are near each other.
 
     [CLS] query [SEP]   ─► encoder ─► pooling ─► length 1 ─┐
     [CLS] passage [SEP] ─►   the same encoder    ─►        ┴─► cosine
 
-Rows are queries with what belongs to them, perhaps with negatives; or pairs with a score.
+Rows are queries with their passages and possibly negatives, or pairs of texts with a score.
 
 Source: Reimers and Gurevych (2019), "Sentence-BERT"; Karpukhin et al. (2020), "Dense Passage
 Retrieval", §3.2.
@@ -42,7 +42,7 @@ from .network import RetrievalNetwork
 
 
 class RetrievalTask(LabelledTask[LabelledExample]):
-    """Vectors of texts whose cosine says what belongs together."""
+    """Retrieval: vectors of texts whose cosine measures how well they match."""
 
     name: ClassVar[str] = "retrieval"
     schema = SCHEMA
@@ -184,7 +184,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         """Tokenise the texts of many rows at once.
 
         Raises:
-            DataError: one has no tokens, or is too long where `truncation` is "error".
+            DataError: a text has no tokens, or is too long and `truncation` is "error".
         """
         places = [place for parts, place in zip(texts, where, strict=True) for _ in parts]
         encodings = self.tokenizer.encode_batch(
@@ -210,10 +210,10 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         ]
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
-        """Pack all texts in order of length; see `pack_texts` for what the targets are.
+        """Pack all texts in order of length; `pack_texts` describes the targets.
 
-        `targets["labels"]`, if scores are known, are `[rows]` float32. `counts["retrieval"]` are
-        the rows, or, in the triplet loss, the negatives.
+        If scores are known, `targets["labels"]` is `[rows]` float32. `counts["retrieval"]` is the
+        number of rows, or, in the triplet loss, of negatives.
         """
         packed, targets = pack_texts(examples)
         scores = [example.target for example in examples]
@@ -224,7 +224,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return Batch(packed, targets, {"retrieval": count}, examples)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row the `similarity` of its two texts: their cosine."""
+        """For each row the `similarity`: the cosine of its two texts."""
         values = outputs["values"].double().tolist()
         return {
             example.index: {"similarity": value}
@@ -236,7 +236,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What the evaluator measures."""
+        """The metrics that the evaluator computes."""
         scored = self.settings.columns.score is not None
         return RegressionEvaluator.metrics if scored else RankingEvaluator.metrics
 
@@ -246,9 +246,9 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
 
 def range_of(scores: Sequence[float]) -> tuple[float, float]:
-    """The scores that mean cosines of 0 and 1: the lowest and the highest that there are.
+    """The scores that mean cosines of 0 and 1: the lowest and the highest of `scores`.
 
-    Scores that are all from -1 to 1 are taken for cosines, as they are.
+    If all scores are between -1 and 1, they are used as cosines: the range is (0, 1).
     """
     low, high = min(scores), max(scores)
     if low >= -1 and high <= 1:

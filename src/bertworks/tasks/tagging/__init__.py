@@ -1,1 +1,1 @@
-"""Tagging: what each word of a text is, such as a part of speech or a piece of a name."""
+"""Tagging: predict a tag for each word, such as its part of speech or its part of a name."""

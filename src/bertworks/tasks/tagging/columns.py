@@ -1,4 +1,4 @@
-"""Columns of words, tags and documents: named by the user, or guessed; and a row's document."""
+"""Columns of words, tags and documents, named or guessed; and the context from a row's document."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TAG_NAMES = ("tags", "ner_tags", "labels", "label", "upos", "pos_tags", "pos", "
 
 
 class WordColumns(Settings):
-    """The columns that tagging reads; each row's hold a list."""
+    """The columns that tagging reads; those of words and tags hold a list in each row."""
 
     word: str  # the words
-    tag: str | None = None  # their tags; none where they are unknown
-    # the same in all rows of a document, which follow one another; none where rows are read without
-    # their document
+    tag: str | None = None  # their tags; None if unknown
+    # its value is equal in all rows of a document, which must be consecutive; None if rows are read
+    # without context
     document: str | None = None
 
     def __str__(self) -> str:
@@ -33,13 +33,13 @@ class WordColumns(Settings):
 
 
 def numbered(rows: Rows) -> list[str]:
-    """The columns of a table without names (CoNLL): numbers; none of another table."""
+    """The numbered columns of a table without column names (CoNLL); empty for other tables."""
     names = [column for column in rows.columns if column != DOCUMENT]
     return names if names == [str(at + 1) for at in range(len(names))] else []
 
 
 SCHEMA = Schema(
-    # A table without names has the words in its first column and the tags in its last.
+    # In a table without column names, words are in the first column and tags in the last.
     Role("word", WORD_NAMES, "words", guess=lambda rows, _: next(iter(numbered(rows)), None)),
     Role(
         "tag",
@@ -53,13 +53,14 @@ SCHEMA = Schema(
 
 
 def find_document_column(rows: Rows, named: str | None, *, required: bool) -> str | None:
-    """Settle which column names the documents.
+    """Find the column that identifies the documents.
 
     Args:
-        required: whether a table without one is an error.
+        named: the column's name or number; guessed if None.
+        required: whether a table without such a column is an error; otherwise None is returned.
 
     Raises:
-        DataError: the column is not there.
+        DataError: the column does not exist.
     """
     if named is not None:
         return rows.column(named)
@@ -74,10 +75,10 @@ def find_document_column(rows: Rows, named: str | None, *, required: bool) -> st
 
 
 def strings_of(row: Row, column: str, where: str | None) -> list[str]:
-    """A row's list of texts in a column.
+    """The list of strings in a column of a row.
 
     Raises:
-        DataError: there is no such column, or something else in it.
+        DataError: the column does not exist, or holds something else.
     """
     value: Any = unpacked(value_of(row, column, where), list)
     if not isinstance(value, (list, tuple)):
@@ -96,29 +97,29 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
 
 
 BEFORE, BEHIND = "context_before", "context_behind"
-"""The columns of a row that hold the words around its own."""
+"""The columns of a row that hold the document's words before and after the row's words."""
 
 
 def in_context(
     rows: Iterable[PlacedRow], columns: WordColumns, limit: int
 ) -> Iterator[tuple[PlacedRow, Row]]:
-    """Each row, and the same with the words of its document around it.
+    """Yield each row together with its values plus the words around it in its document.
 
-    The document is seen and not tagged. Source: paper §5.3: "we include the maximal document
-    context provided by the data".
+    These words are context only: they get no tags. Source: paper §5.3: "we include the maximal
+    document context provided by the data".
 
-    Rows are read as far ahead as `limit` words go, no further than the document does. A row that
-    names no document, has no words, or brings its context along, is left as it is.
+    Rows are read ahead by about `limit` words, at most to the end of the document. A row without a
+    document or a column of words is not changed; context that a row already has is kept.
 
     Args:
-        limit: the most words on either side.
+        limit: maximum words on each side.
 
     Raises:
         DataError: a row of a document has no list of words.
     """
 
     def document(row: PlacedRow) -> object:
-        if columns.document is None or columns.word not in row.values:  # it may be a plain text
+        if columns.document is None or columns.word not in row.values:  # or a plain text
             return None
         return row.values.get(columns.document)
 
@@ -134,7 +135,7 @@ def _of_document(
 ) -> Iterator[tuple[PlacedRow, Row]]:
     before: deque[str] = deque(maxlen=limit)
     waiting: deque[tuple[PlacedRow, list[str]]] = deque()
-    behind = 0  # how many words wait behind the first row's
+    behind = 0  # number of waiting words after those of the first waiting row
 
     def first() -> tuple[PlacedRow, Row]:
         nonlocal behind

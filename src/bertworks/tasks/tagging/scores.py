@@ -1,4 +1,4 @@
-"""Scores of predicted tags and of the spans that they mark, whatever system they are from."""
+"""Scores of the tags that any system predicted, and of the spans that they mark."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .tags import Span, parts_of, spans_of
 
 
 class TaggingScores(OneOfSeveralScores):
-    """`majority` and `accuracy` of words; and of spans `precision`, `recall` and `f1`, or else the
-    tags' `macro_f1`.
+    """`majority` and `accuracy` of words; and `precision`, `recall` and `f1` of spans, or, if tags
+    do not mark spans, `macro_f1` of tags.
 
     Args:
         names: every tag that may occur.
-        spans: whether they mark spans.
+        spans: whether tags mark spans.
     """
 
     counted = "words"
@@ -37,11 +37,12 @@ class TaggingScores(OneOfSeveralScores):
         predicted: np.ndarray,
         confidence: np.ndarray | None = None,
     ) -> None:
-        """Count a sentence, and keep its most confident mistake.
+        """Add a sentence, and record its most confident mistake.
 
         Args:
-            gold: `[words]` the numbers of the right tags.
-            confidence: `[words]` the probabilities of the predicted tags, if known.
+            gold: `[words]`, the indices of the gold tags in `names`.
+            predicted: `[words]`, the indices of the predicted tags.
+            confidence: `[words]`, the probabilities of the predicted tags, if known.
         """
         self.add(gold, predicted, confidence)
         is_right = gold == predicted
@@ -61,7 +62,7 @@ class TaggingScores(OneOfSeveralScores):
 
     @cached_property
     def _rates(self) -> Mapping[str, Rates]:
-        """Those of spans by type, or of tags, of all rows; asked for when the last one is there."""
+        """The rates of spans by type, or of tags. Cached: access it only after the last row."""
         gold, predicted = (
             [[self.names[number] for number in numbers] for numbers in rows]
             for rows in (self._gold, self._predicted)
@@ -70,7 +71,7 @@ class TaggingScores(OneOfSeveralScores):
 
     @property
     def _rates_by_type(self) -> Mapping[str, Rates]:
-        """Without those of all spans together."""
+        """`_rates` without the total of all spans."""
         total = {""} if self._spans else set()
         return {kind: rates for kind, rates in self._rates.items() if kind not in total}
 
@@ -90,7 +91,7 @@ class TaggingScores(OneOfSeveralScores):
         return {**result, "precision": precision, "recall": recall, "f1": f1}
 
     def remarks(self) -> list[str]:
-        """One line for each type of span, or that nothing has been learned."""
+        """One line per type of span; only the base class's remark if nothing has been learned."""
         by_type = self._rates_by_type if self._spans else {}
         return super().remarks() or [
             f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {count:,} spans"
@@ -98,7 +99,7 @@ class TaggingScores(OneOfSeveralScores):
         ]
 
     def breakdown(self) -> Breakdown:
-        """Scores by type of span, and which type is predicted for which; or the like of tags."""
+        """Scores and confusions by type of span; by tag if tags do not mark spans."""
         by = ("type", "spans") if self._spans else ("tag", "words")
         kinds = [(parts_of(tag)[1] or "O") if self._spans else tag for tag in self.names]
         names = list(dict.fromkeys(kinds))
@@ -115,13 +116,13 @@ Tags = Iterable[Sequence[str]]
 """The tags of sentences, one for each word."""
 
 Rates = tuple[float, float, float, int]
-"""Precision, recall, F1, and how many there are; what is undefined is 0."""
+"""Precision, recall, F1 and the number of gold spans or words; undefined rates are 0."""
 
 
 def span_scores(gold: Tags, predicted: Tags) -> dict[str, Rates]:
-    """The rates of spans by type; of all together under "".
+    """The rates of spans by type; the key "" holds those of all types together.
 
-    A span is right if its type and both of its ends are, as `conlleval` counts.
+    A span is correct if its type and both ends are correct, as in `conlleval`.
     """
     right, found, expected = _counts(map(spans_of, gold), map(spans_of, predicted))
     total = _rates(right.total(), found.total(), expected.total())
@@ -129,7 +130,7 @@ def span_scores(gold: Tags, predicted: Tags) -> dict[str, Rates]:
 
 
 def tag_scores(gold: Tags, predicted: Tags) -> dict[str, Rates]:
-    """The rates of each tag that occurs or is predicted, over words."""
+    """The rates, over words, of each tag that is gold or predicted."""
     return _rates_of_each(*_counts(map(_words, gold), map(_words, predicted)))
 
 
@@ -141,7 +142,7 @@ def _words(tags: Sequence[str]) -> list[Span]:
 def _counts(
     gold: Iterable[list[Span]], predicted: Iterable[list[Span]]
 ) -> tuple[Counter[str], Counter[str], Counter[str]]:
-    """How many spans of each type are predicted rightly, are predicted, and are gold."""
+    """The numbers of correctly predicted, predicted and gold spans of each type."""
     right, found, expected = Counter[str](), Counter[str](), Counter[str]()
     for ours, others in zip(gold, predicted, strict=True):
         expected.update(span.type for span in ours)

@@ -1,14 +1,14 @@
-"""Tags that mark spans: the schemes people write them in, and spans out of tags and back.
+"""Tags that mark spans: their schemes, and conversion between tags and spans.
 
 | scheme | first word of a span | further words | last word | span of one word |
 |---|---|---|---|---|
 | bio (IOB2) | B-X | I-X | I-X | B-X |
-| iob1 | I-X; B-X behind a span of the same type | I-X | I-X | I-X |
+| iob1 | I-X; B-X after a span of the same type | I-X | I-X | I-X |
 | bioes (BILOU) | B-X | I-X | E-X (L-X) | S-X (U-X) |
 
-Words outside any span are O. Whatever does not follow its scheme is read as `conlleval` does, the
-scorer of the CoNLL shared tasks: a span begins where one must. These rules read every scheme, so
-nobody has to say in which one a table is written.
+Words outside any span are O. Tags are read by the rules of `conlleval`, the scorer of the CoNLL
+shared tasks: a tag that continues no span starts one. These rules read every scheme, so the scheme
+of a table need not be given.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SAME = {"L": "E", "U": "S"}
 
 
 class Span(NamedTuple):
-    """Words `start` up to `end` (not included), and what they are."""
+    """Words `start` to `end` (excluded) and their type."""
 
     type: str
     start: int
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def parts_of(tag: str) -> tuple[str, str]:
-    """A tag's letter (B, I, E, S or O) and its type; of no span's tag, `O` and nothing."""
+    """A tag's letter (B, I, E, S or O) and type; `O` and "" if the tag marks no span."""
     found = _TAG.fullmatch(tag)
     if found is None:
         return "O", ""
@@ -44,13 +44,13 @@ def parts_of(tag: str) -> tuple[str, str]:
 
 
 def mark_spans(tags: Iterable[str]) -> bool:
-    """Whether tags mark spans; others are plain ones, such as parts of speech."""
+    """Whether tags mark spans; otherwise they are plain tags, such as parts of speech."""
     kinds = set(tags) - {"O"}
     return bool(kinds) and all(_TAG.fullmatch(tag) for tag in kinds)
 
 
 def spans_of(tags: Sequence[str]) -> list[Span]:
-    """The spans of any scheme's tags, by `conlleval`'s rules."""
+    """The spans that tags of any scheme mark, by the rules of `conlleval`."""
     spans: list[Span] = []
     start: int | None = None
     before, kind_before = "O", ""
@@ -68,7 +68,7 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
 
 
 def write_spans(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
-    """The tags of spans, in order and without overlap, over so many words."""
+    """The tags of `length` words that mark spans; the spans must not overlap."""
     tags = ["O"] * length
     for span in spans:
         size = span.end - span.start
@@ -83,21 +83,21 @@ def write_spans(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]
 
 
 def converted(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """Tags of any scheme in another."""
+    """Convert tags of any scheme to `scheme`."""
     return write_spans(spans_of(tags), len(tags), scheme)
 
 
 def labels_of(types: Iterable[str], scheme: Scheme) -> tuple[str, ...]:
-    """Every tag that spans of these types can need."""
+    """All tags of a scheme for spans of these types."""
     letters = "BI" if scheme == "bio" else "BIES"
     return ("O", *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in letters))
 
 
 def legal(labels: Sequence[str]) -> np.ndarray:
-    """Which tag may follow which: bool `[labels + 1, labels + 1]`.
+    """Which tag may follow which: bool `[labels + 1, labels + 1]`, from row to column.
 
-    The last row is the beginning of a text, the last column its end. In the bio scheme `I-X`
-    follows `B-X` or `I-X`; in bioes, what is begun is ended too.
+    The last row stands for the start of a text, the last column for its end. In the bio scheme,
+    `I-X` must follow `B-X` or `I-X`; in bioes, a span that is started must also be ended.
     """
     parts = [*map(parts_of, labels), ("O", "")]
     has_ends = any(letter in "ES" for letter, _ in parts)
@@ -118,7 +118,7 @@ def best_path(scores: np.ndarray, allowed: np.ndarray) -> list[int]:
 
     Args:
         scores: `[words, labels]`, such as logarithms of probabilities.
-        allowed: as `legal` gives it. From every tag there has to be a legal way to the end.
+        allowed: as returned by `legal`. From every tag, the end must be reachable.
     """
     if not len(scores):
         return []

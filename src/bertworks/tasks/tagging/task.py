@@ -1,10 +1,11 @@
 """Tagging of words: named entities, parts of speech.
 
-    words ─► pieces ─► encoder ─► dropout ─► W on the first piece of each word ─► a tag for it
+    words ─► pieces ─► encoder ─► dropout ─► W on the first piece of each word ─► its tag
 
-The first piece of a word carries its tag (paper §5.3); `labelled_piece` chooses others. Tags that
-mark spans are brought into one scheme, and predicted so that they are legal in it. With
-`document_context`, a sentence is seen among those around it in its document.
+A word's tag is predicted from its first piece (paper §5.3); `labelled_piece` chooses others. Tags
+that mark spans are converted to one scheme, and predicted as a sequence that is legal in it (unless
+`decoding` is "free"). With `document_context`, the encoder also reads the surrounding words of the
+document.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class TaggingOptions(TaskOptions):
 
 
 class TaggingSettings(TaskSettings):
-    """What a tagger is, beside its weights."""
+    """Settings that are saved with a tagging model."""
 
     labels: tuple[str, ...] = Field(min_length=1, description="the tags, in order")
     spans: bool = Field(description="whether tags mark spans")
@@ -111,7 +112,7 @@ class TaggingSettings(TaskSettings):
 
 
 class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
-    """`loss` a piece, and the scores of `TaggingScores`."""
+    """Computes `loss` per labelled piece and the scores of `TaggingScores`."""
 
     def __init__(self, task: TaggingTask) -> None:
         super().__init__(TaggingScores(task.settings.labels, spans=task.settings.spans))
@@ -131,7 +132,7 @@ class TaggingNetwork(ClassifyingNetwork):
     """An encoder with a layer that predicts the tags of tokens.
 
     Args:
-        dropout: before the output layer; `config.tagging_dropout`, if left out.
+        dropout: before the output layer; `config.tagging_dropout` if None.
     """
 
     loss_name = "tagging"
@@ -145,23 +146,23 @@ class TaggingNetwork(ClassifyingNetwork):
         self.tag_head = TokenHead(config, num_labels, dropout)
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """`logits` `[rows, length, num_labels]`."""
+        """Return `logits` `[rows, length, num_labels]`."""
         return {"logits": by_row(self.tag_head(self.encoder(padded)), padded)}
 
     def logits(self, batch: Batch) -> Float[Tensor, "pieces num_labels"]:
-        """Of the labelled pieces."""
+        """The logits of the labelled pieces."""
         hidden = self.encoder(batch.packed)
         logits: Tensor = self.tag_head(hidden[batch.targets["positions"]])
         return logits
 
 
 class TaggingTask(LabelledTask[TaggingExample]):
-    """Which tag belongs to each word of a text."""
+    """Tagging: predict a tag for each word of a text."""
 
     name: ClassVar[str] = "tagging"
     head = TAGS
     schema = SCHEMA
-    best_metric = "accuracy"  # of spans, their F1
+    best_metric = "accuracy"  # "f1" if tags mark spans
     options: ClassVar[type[TaskOptions]] = TaggingOptions
     settings_class: ClassVar[type[TaskSettings]] = TaggingSettings
     settings: TaggingSettings
@@ -203,7 +204,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
                 "columns": WordColumns(word="words", tag="tags"),
                 "max_seq_length": of.max_length,
                 "dropout": of.dropout(cls.head),
-                # Published taggers are not all of one scheme, and may lack tags that it has.
+                # Published models use different schemes, and may lack some of a scheme's tags.
                 "decoding": "free",
             }
         )
@@ -262,9 +263,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
     ) -> list[TaggingExample]:
         """Tokenise many rows at once.
 
-        A row is a list of words, with a list of tags beside it; without labels it may be a plain
-        `text`, whose words are then found. With `document_context` it may have `context_before` and
-        `context_behind`, the words of its document around it, which `in_context` finds.
+        A row is a list of words and, if labelled, a list of tags. An unlabelled row may instead be
+        a plain `text`, which is split into words. With `document_context` a row may have
+        `context_before` and `context_behind`, the context words that `in_context` adds.
         """
         settings = self.settings
         words: list[Sequence[str]] = []
@@ -306,7 +307,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         ]
 
     def _around(self, row: Row, where: str) -> Around:
-        """The words of a row's document around its own; none if it is to be seen alone."""
+        """The context words before and after a row; none without `document_context`."""
         before, behind = (
             strings_of(row, column, where)
             if self.settings.document_context and column in row
@@ -334,7 +335,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return np.array([self.numbers[label] for label in labels], np.int64)
 
     def training_examples(self, example: TaggingExample) -> Sequence[TaggingExample]:
-        """Each window that labels a word, by itself."""
+        """One example for each window that labels a word."""
         return [
             replace(example, sequences=[window], texts=(), offsets=None, truncated_tokens=0)
             for window in example.sequences
@@ -344,8 +345,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
     def collate(self, examples: Sequence[TaggingExample]) -> Batch:
         """Pack windows in order of length.
 
-        `targets["positions"]` is `[pieces]` int64, the labelled tokens; `["labels"]`, if
-        tags are known, the like; `counts["tagging"]` how many there are.
+        `targets["positions"]` is `[pieces]` int64, the indices of the labelled tokens in the pack.
+        If tags are known, `targets["labels"]` is `[pieces]` int64, the indices of their tags, and
+        `counts["tagging"]` is the number of pieces.
         """
         places = by_length(examples)
         packed = pack(examples, places)
@@ -361,9 +363,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return Batch(packed, {**targets, "labels": labels}, {"tagging": len(labels)}, examples)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
-        """For each row its `words` and `tags`, the `probabilities` of these, and, where tags mark
-        spans, `entities`: `type`, `text`, `start` and `end` (characters of a plain text, else
-        numbers of words), and `probability`, the mean of its words'."""
+        """For each row its `words`, their `tags` and the tags' `probabilities`. If tags mark spans,
+        also `entities`, each with `type`, `text`, `start` and `end` (in characters of a plain text,
+        otherwise in words), and `probability`, the mean over its words."""
         labels = self.settings.labels
         found: dict[int, Prediction] = {}
         for example, path, chances in self.paths(outputs, batch):
@@ -389,9 +391,10 @@ class TaggingTask(LabelledTask[TaggingExample]):
     def paths(
         self, outputs: Mapping[str, Tensor], batch: Batch
     ) -> Iterator[tuple[TaggingExample, list[int], np.ndarray]]:
-        """Each row's example, the numbers of its words' tags, and `[words, labels]` probabilities.
+        """Each row's example, the indices of its predicted tags, and the `[words, labels]`
+        probabilities.
 
-        Of a word with several labelled pieces the mean of their logits counts.
+        For a word with several labelled pieces, the mean of their logits is used.
         """
         logits = outputs["logits"].double().cpu().numpy()
         examples = {example.index: example for example in batch.examples}

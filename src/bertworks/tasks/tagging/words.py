@@ -1,8 +1,8 @@
-"""Words to windows of tokens: every word has a token, and every word is tagged in one window.
+"""Words to windows of tokens: each word has at least one token, and is tagged in one window.
 
-words ─► pieces of each ─► windows of whole words, each behind the other by a stride
-                        ├► the window that tags a word: the one that sees most around it
-                        └► words of the document around them, where a window has room left
+words ─► pieces of each ─► windows of whole words, a stride apart
+                        ├► for each word, the window that tags it: where it has most context
+                        └► context words of the document, where a window has room left
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ...text.windows import most_context
 from ..example import LabelledExample
 
 Around = tuple[Sequence[str], Sequence[str]]
-"""The words before and after those of a row, which are seen and not tagged."""
+"""The context words before and after those of a row, which are not tagged."""
 
 LabelledPiece = Literal["first", "last", "all"]
 
-# A run of letters and digits, with an apostrophe or a hyphen inside; or a single other character.
+# Letters and digits, with apostrophes, periods or hyphens inside; or a single other character.
 _WORD = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
 
 
@@ -35,21 +35,21 @@ class Window:
 
     input_ids: np.ndarray  # `[tokens]` int32
     token_type_ids: np.ndarray  # `[tokens]` int8
-    positions: np.ndarray  # `[m]` int64: the tokens that label a word
-    # `[m]` int64: which word of the row each of them labels. A word is labelled in one window
+    positions: np.ndarray  # `[m]` int64: indices of the labelled tokens
+    # `[m]` int64: index in the row of each one's word; a word is labelled in one window only
     words: np.ndarray
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """The words of a plain text, as characters `[start, end)`.
+    """Split a plain text into words, given as characters `[start, end)`.
 
-    Accents, vowel signs and joiners belong to the letter that they follow.
+    Accents, vowel signs and joiners belong to the letter before them.
     """
     return [found.span() for found in _WORD.finditer(_marks_as_letters(text))]
 
 
 def _marks_as_letters(text: str) -> str:
-    r"""The text with a letter for each mark and joiner within a word, which are no `\w`."""
+    r"""Replace each mark and joiner inside a word by a letter, since `\w` does not match them."""
     if text.isascii():
         return text
     found = []
@@ -73,17 +73,18 @@ def windows_of(
     labelled_piece: LabelledPiece,
     where: Sequence[str],
 ) -> list[tuple[list[Window], int]]:
-    """Each row's windows, and how many tokens of words longer than a window were cut off.
+    """Each row's windows, and its number of truncated tokens (words longer than a window).
 
     Args:
-        around: the words of each row's document around it, taken as far as there is room: half
-            of it on each side, or what the other side leaves.
-        max_seq_length: the most tokens of a window, special ones included.
-        stride: how many tokens further each window begins; half a window, if left out.
+        around: the context words of each row. They fill a window's free tokens: half on each side,
+            more if the other side has fewer.
+        max_seq_length: maximum tokens of a window, including special tokens.
+        stride: tokens between the starts of windows; half a window if None.
         labelled_piece: which pieces of a word are labelled.
 
     Raises:
-        DataError: a row is no list of words, or has a lone surrogate.
+        DataError: `stride` does not fit the window, or a row is not a list of words or contains a
+            lone surrogate.
     """
     room = max_seq_length - tokenizer.num_special_tokens(pair=False)
     step = room // 2 if stride is None else stride
@@ -107,7 +108,7 @@ def windows_of(
 
 
 def _pieces(segment: Segment, num_words: int, unknown: int) -> list[np.ndarray]:
-    """The ids of each word; of a word without any (control characters alone), the unknown one."""
+    """The ids of each word; a word without pieces (only control characters) gets `unknown`."""
     counts = np.bincount(segment.word_ids, minlength=num_words)
     ids = np.split(segment.input_ids, np.cumsum(counts)[:-1]) if num_words else []
     return [row if len(row) else np.array([unknown], np.int32) for row in ids]
@@ -161,7 +162,7 @@ def _windows(
 def _context(
     before: list[np.ndarray], behind: list[np.ndarray], room: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The nearest words on either side that have room: each side has half, and what is left."""
+    """The nearest words on each side that fit: half of the room, or more if a side leaves some."""
     ends_before = np.cumsum([len(ids) for ids in reversed(before)], dtype=np.int64)
     ends_behind = np.cumsum([len(ids) for ids in behind], dtype=np.int64)
 
@@ -191,20 +192,20 @@ def _borders(starts: np.ndarray, ends: np.ndarray, room: int, step: int) -> list
 def _labelled_by(
     borders: list[tuple[int, int]], starts: np.ndarray, ends: np.ndarray
 ) -> np.ndarray:
-    """Which window labels each word: the one that sees most on the side where it sees less."""
+    """The window that labels each word: its smaller context (left or right) is largest there."""
     contexts = [
         (first, np.minimum(starts[first:past] - starts[first], ends[past - 1] - ends[first:past]))
         for first, past in borders
-        if first < past  # else the row has no words, and one window
+        if first < past  # otherwise the row has no words
     ]
     return most_context(contexts, len(starts))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class TaggingExample(LabelledExample):
-    """A row as windows; its target is int64 `[words]`."""
+    """A row as windows; its target is int64 `[words]`, the indices of the tags."""
 
     sequences: Sequence[Window]  # the windows; each word is tagged in one of them
-    words: Sequence[str]  # what is tagged
-    # characters `[start, end)` of each word of a plain text; None if words were given
+    words: Sequence[str]  # the words to tag
+    # characters `[start, end)` of each word of a plain text; None if the row is a list of words
     offsets: Sequence[tuple[int, int]] | None = None
