@@ -175,7 +175,7 @@ def _vectors(
         file, texts, normalize=True, precision=settings.precision, progress=_counter(progress)
     )
     if written.cut:
-        what = f"teacher={settings.teacher}: {written.cut:,} texts were too long for it, and were truncated"
+        what = f"teacher={settings.teacher}: {written.cut:,} texts were truncated to its length"
         warnings.warn(what, BertworksWarning, stacklevel=2)
     return np.asarray(np.load(file, mmap_mode="r"))
 

@@ -104,7 +104,7 @@ def find_retrieval_columns(
         found_negatives = [rows.column(name) for name in negatives]
     else:
         found_negatives = [name for name in columns if _NEGATIVE.fullmatch(name.strip().lower())]
-    may_score = may_score and not found_negatives and texts[1].lower() not in POSITIVE_NAMES
+    may_score = may_score and not found_negatives and texts[1].strip().lower() not in POSITIVE_NAMES
     if the_score is None and may_score:
         the_score = _guess_score(rows, by_name.get, texts)
     return RetrievalColumns(
@@ -120,10 +120,13 @@ def _guess_score(
     Raises:
         DataError: a column called label holds something else.
     """
-    for name in filter(None, map(by_name, SCORE_NAMES)):
-        if name not in texts:
-            return name
-    for name in filter(None, map(by_name, LABEL_NAMES)):
+    scores, labels = (
+        [found for name in names if (found := by_name(name)) is not None and found not in texts]
+        for names in (SCORE_NAMES, LABEL_NAMES)
+    )
+    if scores:
+        return scores[0]
+    for name in labels:
         try:
             numbers = {finite_number(row, name, None) for row in rows.sample}
         except DataError:
