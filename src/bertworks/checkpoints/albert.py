@@ -24,7 +24,7 @@ _DEFAULTS = {
 
 
 def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
-    """Every ALBERT has narrow embeddings, and layers that share."""
+    """Replace null by the default: every ALBERT has narrow embeddings and shared layers."""
     needed = ("embedding_size", "num_hidden_groups")
     return {**raw, **{name: raw[name] or _DEFAULTS[name] for name in needed}}
 

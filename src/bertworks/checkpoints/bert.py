@@ -1,4 +1,4 @@
-"""BERT, and ERNIE, which is BERT with one more embedding: names of settings and tensors."""
+"""BERT and ERNIE (BERT with one more embedding): the names of their settings and tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HEAD = "cls.predictions"
 
 
 def bert_keys(name: str) -> dict[str, str | tuple[str, ...]]:
-    """The names of BERT's tensors, by ours."""
+    """The names of BERT's tensors, by our names."""
     return {
         **embedding_keys(f"{name}.embeddings"),
         **layer_keys(f"{name}.encoder.layer.{{}}"),
@@ -27,7 +27,7 @@ def bert_keys(name: str) -> dict[str, str | tuple[str, ...]]:
 
 
 def bert_classes(name: str) -> dict[str, str]:
-    """The classes that open its models."""
+    """The Hugging Face classes that load its models."""
     return {
         "encoder": f"{name}Model",
         "masked-lm": f"{name}ForMaskedLM",
@@ -37,7 +37,7 @@ def bert_classes(name: str) -> dict[str, str]:
 
 
 def bert_dropped(name: str) -> tuple[tuple[str, str], ...]:
-    """Tensors that may stay unused, and why."""
+    """Patterns of tensors that may stay unused, each with the reason."""
     return (
         *constants(f"{name}."),
         (r"cls\..*", "a head of pre-training, which this task does not have"),
@@ -47,7 +47,7 @@ def bert_dropped(name: str) -> tuple[tuple[str, str], ...]:
 
 
 def _bert_spelled(raw: dict[str, Any]) -> dict[str, Any]:
-    """A decoder without cross-attention is an encoder whose tokens only see what is behind them."""
+    """A decoder without cross-attention is an encoder whose tokens only see earlier tokens."""
     return {**raw, "is_decoder": "causal" if raw.get("is_decoder") else "bidirectional"}
 
 
@@ -69,7 +69,7 @@ BERT = Family(
 
 
 def _ernie_spelled(raw: dict[str, Any]) -> dict[str, Any]:
-    """Without `use_task_id` there are no embeddings of tasks, whatever number is written."""
+    """Without `use_task_id` there are no task embeddings, whatever `task_type_vocab_size` is."""
     return raw if raw.get("use_task_id") else {**raw, "task_type_vocab_size": 0}
 
 

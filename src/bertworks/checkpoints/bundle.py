@@ -1,11 +1,11 @@
-"""TensorFlow's files of tensors ("bundles"), read and written without TensorFlow.
+"""Read and write TensorFlow's files of tensors ("bundles") without TensorFlow.
 
-    bert_model.ckpt.index                  a sorted table: name → type, shape, place, checksum
+    bert_model.ckpt.index                  a sorted table: name → type, shape, offset, checksum
     bert_model.ckpt.data-00000-of-00001    the tensors' bytes, end to end
 
-The table has LevelDB's format: blocks of entries whose keys leave out what they share with the one
-before, an index block, and a footer. Formats: LevelDB's `table_format.md`, TensorFlow's
-`tensor_bundle.proto`. Checksums are CRC-32C, masked as LevelDB masks them.
+The table has LevelDB's format: blocks of entries, an index block, and a footer. The key of an entry
+omits the prefix that it shares with the previous key. Formats: LevelDB's `table_format.md`,
+TensorFlow's `tensor_bundle.proto`. Checksums are CRC-32C, masked as LevelDB masks them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
 _TRAILER = 5  # a block's compression and checksum
 _LONGEST_NAME = 4096
-_RESTART = 16  # entries between two whole keys
+_RESTART = 16  # every 16th key is complete (without a shared prefix)
 
 _TYPES = {
     1: torch.float32,
@@ -46,7 +46,7 @@ _NUMBERS = {dtype: number for number, dtype in _TYPES.items()}
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor lies, and what it is."""
+    """The type, shape and position of a tensor."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -57,9 +57,9 @@ class Entry:
 
 
 def read_bundle(prefix: Path) -> dict[str, Tensor]:
-    """All tensors of a bundle, by name; those of types that hold no numbers are left out.
+    """Return all tensors of a bundle, by name, except those of non-numeric types.
 
-    They are views of the mapped files.
+    They are views of the memory-mapped files.
 
     Args:
         prefix: the path without `.index`.
@@ -88,7 +88,7 @@ def read_bundle(prefix: Path) -> dict[str, Tensor]:
 
 
 def read_text(prefix: Path, name: str) -> bytes | None:
-    """The one string that a tensor of strings holds; None if there is no such tensor.
+    """Return the value of a scalar string tensor; None if there is no such tensor.
 
     Raises:
         CheckpointError: a file is missing or damaged.
@@ -110,7 +110,7 @@ def read_text(prefix: Path, name: str) -> bytes | None:
 
 
 def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors as a bundle of one data file.
+    """Write tensors as a bundle with one data file.
 
     Raises:
         BertworksError: the package that computes the checksums is not installed.
@@ -143,7 +143,7 @@ def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def masked_checksum(content: bytes) -> int:
-    """CRC-32C, turned and moved so that a checksum of checksums is none of its own."""
+    """CRC-32C, rotated and offset as in LevelDB: a CRC of data that contains CRCs is weak."""
     crc32c = need("google_crc32c", "tensorflow", "TensorFlow's format")
     value: int = crc32c.value(content)
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
@@ -152,7 +152,7 @@ def masked_checksum(content: bytes) -> int:
 def _mapped(file: Path) -> mmap.mmap | bytearray:
     try:
         with file.open("rb") as opened:
-            # Written to only in memory, which tensors may be.
+            # Copy on write: tensors may be changed in memory, never in the file.
             return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
     except FileNotFoundError:
         raise CheckpointError("no such file", where=str(file)) from None
@@ -163,7 +163,7 @@ def _mapped(file: Path) -> mmap.mmap | bytearray:
 def _opened(
     prefix: Path,
 ) -> tuple[dict[str, Entry], dict[int, Path], dict[int, mmap.mmap | bytearray]]:
-    """What a bundle holds, and by their numbers the files of data that it lies in, mapped."""
+    """A bundle's entries by name; its data files, and their mappings, by shard number."""
     index = Path(f"{prefix}.index")
     try:
         entries, shards = _read_index(index.read_bytes())
@@ -180,7 +180,7 @@ def _read_index(table: bytes) -> tuple[dict[str, Entry], int]:
     if len(table) < _FOOTER or struct.unpack("<Q", table[-8:])[0] != _MAGIC:
         raise ValueError("it is not a TensorFlow index")
     at = len(table) - _FOOTER
-    for _ in range(2):  # of the meta-index, which says nothing
+    for _ in range(2):  # skip the handle of the meta-index, which is not needed
         _, at = read_varint(table, at)
     rows: dict[bytes, bytes] = {}
     for _, handle in _entries(_block(table, at)):
@@ -210,7 +210,7 @@ def _entry(value: bytes) -> Entry:
 
 
 def _number(message: Mapping[int, Any], field: int, default: int = 0) -> int:
-    """A field of a message that holds a number."""
+    """A message's field, which must be a number."""
     value = message.get(field, default)
     if not isinstance(value, int):
         raise ValueError(f"field {field} is not a number")
@@ -218,7 +218,10 @@ def _number(message: Mapping[int, Any], field: int, default: int = 0) -> int:
 
 
 def _block(handle: bytes, at: int, table: bytes | None = None) -> bytes:
-    """The content of the block that a handle, `at` in some bytes, points to."""
+    """The content of the block to which the handle at position `at` of `handle` points.
+
+    Without `table`, the handle is in the table itself.
+    """
     table = handle if table is None else table
     offset, at = read_varint(handle, at)
     size, _ = read_varint(handle, at)
@@ -246,7 +249,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _table(rows: list[tuple[bytes, bytes]]) -> bytes:
-    """A table of one data block."""
+    """A table with one data block."""
     table = bytearray()
 
     def add(entries: list[tuple[bytes, bytes]]) -> bytes:

@@ -9,7 +9,7 @@ from .heads import task_classes, task_tensors
 
 
 def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
-    """Embeddings as wide as the layers are not mapped to their width."""
+    """Embeddings as wide as the layers have no projection."""
     same = raw.get("embedding_size") == raw.get("hidden_size")
     return {**raw, "embedding_size": None} if same else raw
 

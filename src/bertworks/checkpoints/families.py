@@ -1,4 +1,4 @@
-"""All the families."""
+"""All families of models."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FAMILIES = {
         GPT,
     )
 }
-"""The published ones."""
+"""The published families."""
 
 _LAYER = "encoder.layers.{}"
 
 
 def _layer_keys() -> dict[str, str | tuple[str, ...]]:
-    """The names of LSTMs, and of the two sides of two-way layers."""
+    """The tensor names of LSTMs, and of the two directions of two-way layers."""
     lstm = [f"recurrence.{kind}_l0" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     found: dict[str, str | tuple[str, ...]] = {}
     for side in ("", ".forwards", ".backwards"):
@@ -63,19 +63,19 @@ _UNPUBLISHED = Family(
     classes=bert_classes("Bertworks"),
     dropped=bert_dropped("bert"),
 )
-"""Whatever an encoder can be, for this package alone: what no published family has, such as
-sinusoidal positions or LSTMs. Settings keep our names, tensors have BERT's; other tools cannot open
-it."""
+"""A family for this package alone, with every setting that an encoder can have, also those that no
+published family has, such as sinusoidal positions or LSTMs. Settings have our names, tensors have
+BERT's; other tools cannot load it."""
 
 KNOWN = {**FAMILIES, _UNPUBLISHED.name: _UNPUBLISHED}
-"""All of them."""
+"""All families, by name."""
 
 
 def family_named(name: str, *, where: str | None = None) -> Family:
-    """The family whose `model_type` is this.
+    """Return the family with this `model_type`.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: no family has it.
     """
     if not isinstance(name, str) or name not in KNOWN:
         fix = nearest(str(name), KNOWN) + "."
@@ -84,9 +84,9 @@ def family_named(name: str, *, where: str | None = None) -> Family:
 
 
 def family_of(config: EncoderConfig) -> Family:
-    """The family of a geometry.
+    """Return the family of an encoder's configuration.
 
     Raises:
-        CheckpointError: there is none of that name.
+        CheckpointError: no family has that name.
     """
     return family_named(config.family)

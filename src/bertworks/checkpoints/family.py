@@ -1,7 +1,7 @@
-"""What a family of encoders is on disk: names of settings, names of tensors, and nothing else.
+"""`Family`: how a family of encoders is stored on disk: the names of its settings and tensors.
 
-A family is one `Family`, in a small file of its own; `FAMILIES` (`families.py`) lists them. Reading
-and writing (`store.py`) is the same for all.
+Each family is a `Family` in a separate small file; `FAMILIES` (`families.py`) lists them. Reading
+(`store.py`) and writing (`saving.py`) are the same for all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMON_SETTINGS = (
     "layer_norm_eps",
     "tie_word_embeddings",
 )
-"""The settings whose names are the same with us, BERT, and most of its family."""
+"""The settings whose names are the same here, in BERT, and in most families derived from it."""
 
 ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_new",
@@ -42,10 +42,10 @@ ACTIVATIONS = {
     "gelu_python": "gelu",
     "swish": "silu",
 }
-"""Other names of the activations. The fast forms of tanh-GELU are the same function."""
+"""Other names of activations, and our names. The fast forms of tanh-GELU are the same function."""
 
 POOLING = "classifier_pooling"
-"""A setting that Hugging Face's ModernBERT has, and any family's `config.json` may have with us."""
+"""A setting of Hugging Face's ModernBERT; here the `config.json` of any family may have it."""
 
 NO_DECODER = {"is_decoder": False, "add_cross_attention": False}
 _DECODER = "mlm_head.decoder"
@@ -53,26 +53,28 @@ _DECODER = "mlm_head.decoder"
 
 @dataclass(frozen=True)
 class Family:
-    """How a family's checkpoints are laid out.
+    """The layout of a family's checkpoints.
+
+    "Our" names are those of this package; "their" names are those of the published checkpoints.
 
     Attributes:
         name: its `model_type` in `config.json`.
-        settings: their names of the settings that its `config.json` has, by ours.
-        keys: between our tensors' names and theirs.
-        prefix: what the names of the encoder's tensors begin with in a checkpoint with a head; a
-            bare encoder's lack it.
-        bare: what those names begin with without the prefix.
-        classes: the Hugging Face class that opens each task's model.
+        settings: their names of the settings that its `config.json` has, by our names.
+        keys: maps our tensors' names to theirs.
+        prefix: the beginning of the encoder's tensor names in a checkpoint with a head; a bare
+            encoder's names lack it.
+        bare: the possible beginnings of those names without the prefix.
+        classes: the Hugging Face class that loads each task's model.
         implied: our settings that are the same in all of its models.
-        defaults: settings that a `config.json` may leave out, in its own names.
-        must_be: what a `config.json` may say, but only with this value.
-        spelled: brings a `config.json` in today's spelling.
-        settled: brings settings of ours, each chosen by itself, to what its models can have.
+        defaults: settings that a `config.json` may omit, under their names.
+        must_be: settings that a `config.json` may have, but only with this value.
+        spelled: converts a `config.json` to the current names and values.
+        settled: adjusts our settings, chosen independently, to values that its models can have.
         token_ids: keys of `config.json` that hold the ids of special pieces, and their roles.
-        extra: what else `config.json` must say, from our settings.
-        dropouts: the key of `config.json` from which the head of a task, a key of `classes`, reads
-            its dropout; none for a head whose dropout is that of the layers.
-        dropped: patterns of their tensors that may stay unused, and why.
+        extra: computes the other entries that `config.json` needs from our settings.
+        dropouts: for each task (a key of `classes`) the key of `config.json` with the dropout of
+            its head; no entry for a head that uses the dropout of the layers.
+        dropped: patterns of their tensors that may stay unused, each with the reason.
     """
 
     name: str
@@ -96,10 +98,10 @@ class Family:
     dropped: tuple[tuple[str, str], ...] = ()
 
     def read_config(self, raw: Raw, *, where: str) -> EncoderConfig:
-        """The geometry that a `config.json` describes.
+        """Return the encoder's configuration that a `config.json` describes.
 
         Raises:
-            CheckpointError: it is not one that an encoder of ours can have.
+            CheckpointError: an encoder of this package cannot have it.
         """
         values = self.spelled({**self.defaults, **raw})
         for key, value in self.must_be.items():
@@ -116,17 +118,17 @@ class Family:
             raise CheckpointError(error.what, where=where) from None
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
-        """What `config.json` says of a geometry.
+        """Return the entries of `config.json` for an encoder's configuration.
 
         Raises:
-            CheckpointError: the family has no words for it.
+            CheckpointError: the family cannot express a setting.
         """
         values = config.model_dump(mode="json")
         for name in HEAD_DROPOUTS & self.settings.keys():
             values[name] = config.head_dropout(name)
         raw = {theirs: values[ours] for ours, theirs in self.settings.items()}
         raw |= {"model_type": self.name, **self.extra(config)}
-        if not self.pools_as_published(config):  # no default that need not be said
+        if not self.pools_as_published(config):  # no entry for the default
             raw[POOLING] = config.classifier_pooling
         again = self.read_config(raw, where=self.name).model_dump(mode="json")
         for name, value in values.items():
@@ -139,20 +141,20 @@ class Family:
         return raw
 
     def pools_as_published(self, config: EncoderConfig) -> bool:
-        """Whether Hugging Face's classifier of the family uses the same vector."""
+        """Whether Hugging Face's classifier of this family pools the same vector."""
         usual = self.defaults.get(POOLING, "cls")
         known = {"cls", "mean"} if POOLING in self.settings else {usual}
         return config.classifier_pooling in known
 
     def normalize_name(self, name: str) -> str:
-        """A tensor's name in today's spelling: with its prefix, without gamma and beta."""
+        """Return a tensor's current name: with the prefix, without gamma and beta."""
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         return self.prefix + name if name.startswith(self.bare) else name
 
     @property
     def decoder_bias(self) -> tuple[str, str] | None:
-        """Their names of the masked-language-model head's bias and of its decoder's, if a file may
-        have both; the logits are made with the second."""
+        """Their names of the masked-LM head's bias and of its decoder's bias, if a file may have
+        both; the logits use the second."""
         try:
             (bias,), (decoder,) = self.keys.theirs("mlm_head.bias"), self.keys.theirs(_DECODER)
         except KeyError:
@@ -161,7 +163,7 @@ class Family:
         return None if bias == second else (bias, second)
 
     def has(self, name: str, tensors: Container[str]) -> bool:
-        """Whether our tensor `name` is among tensors of theirs."""
+        """Whether `tensors`, under their names, contain our tensor `name`."""
         try:
             theirs = self.keys.theirs(name)
         except KeyError:
@@ -169,7 +171,7 @@ class Family:
         return all(part in tensors for part in theirs)
 
     def why_dropped(self, name: str) -> str | None:
-        """Why a tensor of theirs may stay unused; None if it may not."""
+        """The reason why one of their tensors may stay unused; None if it may not."""
         for pattern, reason in self.dropped:
             if re.fullmatch(pattern, name):
                 return reason
@@ -177,18 +179,18 @@ class Family:
 
 
 def same_names(*more: str) -> dict[str, str]:
-    """The common settings, and some more, under their own names."""
+    """The common settings, and more, each mapped to the same name."""
     return {name: name for name in (*COMMON_SETTINGS, *more)}
 
 
 def key_map(
     table: Mapping[str, str | tuple[str, ...]], *, transposed: Iterable[str] = ()
 ) -> KeyMap:
-    """A key map from names of ours to theirs; more than one of theirs are laid below each other.
+    """Return a key map from our names to theirs; several of theirs are concatenated by rows.
 
     Args:
-        table: the names.
-        transposed: names of ours whose matrices they have with rows and columns exchanged.
+        table: their names, by our names.
+        transposed: our names of the matrices that they store transposed.
     """
     turned = set(transposed)
     return KeyMap(
@@ -198,10 +200,10 @@ def key_map(
 
 
 def layer_keys(layer: str) -> dict[str, str | tuple[str, ...]]:
-    """The names of BERT's layers, which most of its family took over.
+    """The tensor names of BERT's layers, which most derived families use too.
 
     Args:
-        layer: what a layer's names begin with, `{}` in place of its number.
+        layer: the beginning of a layer's names, with `{}` in place of its number.
     """
     attention = f"{layer}.attention"
     return {
@@ -217,7 +219,7 @@ def layer_keys(layer: str) -> dict[str, str | tuple[str, ...]]:
 
 
 def embedding_keys(embeddings: str) -> dict[str, str | tuple[str, ...]]:
-    """The names of BERT's embeddings, which most of its family took over."""
+    """The tensor names of BERT's embeddings, which most derived families use too."""
     parts = ("word_embeddings", "position_embeddings", "token_type_embeddings")
     return {
         **{f"encoder.embeddings.{part}": f"{embeddings}.{part}" for part in parts},
@@ -226,6 +228,6 @@ def embedding_keys(embeddings: str) -> dict[str, str | tuple[str, ...]]:
 
 
 def constants(prefix: str) -> tuple[tuple[str, str], ...]:
-    """The buffers that older releases saved."""
+    """Patterns of the buffers that older releases saved, each with the reason to drop it."""
     names = r"embeddings\.(position_ids|token_type_ids)"
     return ((re.escape(prefix) + names, "a constant that older releases saved"),)

@@ -1,4 +1,4 @@
-"""The first GPT (Radford et al. 2018): BERT's layers, with each token blind to later ones."""
+"""The first GPT (Radford et al. 2018): BERT's layers with causal attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LAYER = "transformer.h.{}"
 
 
 def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
-    """What is four times as wide is not written down, and "gelu" is the tanh form."""
+    """Add the intermediate size, always four times the width; "gelu" means the tanh form."""
     width = raw["n_embd"]
     values = {**raw, "intermediate_size": 4 * width if isinstance(width, int) else width}
     if values["afn"] == "gelu":

@@ -1,8 +1,8 @@
-"""The heads: what maps an encoder's vectors to outputs, each declared here or by a user's task.
+"""The heads, which map an encoder's vectors to outputs; a user's task may declare more.
 
 A head is an attribute of a task's network. Loading, saving, the families' layouts, inspection and
-the command line read what is said of it here. Where a family gives a head other names, its file
-says so. `Published` says which of them another tool's checkpoint has.
+the command line use these declarations. A family's file has the names of heads that differ there.
+`Published` describes a checkpoint of another tool, and tells which heads it has.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ class Head:
     Attributes:
         name: the network's attribute; the names of its tensors begin with it.
         title: what it predicts, for messages.
-        model_class: the class of other tools for a model with this head: a key of
-            `Family.classes`.
-        suffix: what the name of that class ends with in nearly all families; None where each
-            family has its own.
+        model_class: a key of `Family.classes`: other tools' class of a model with this head.
+        suffix: the end of that class's name in nearly all families; None where it differs by
+            family.
         tensors: the published names of its parts that nearly all families share.
-        of_task: whether it is made anew where a checkpoint's has another shape. Heads of
-            pre-training are not: their shapes are those of the encoder.
+        of_task: whether it is newly initialised where a checkpoint's head has another shape.
+            Pre-training heads are not: their shapes depend on the encoder.
     """
 
     name: str
@@ -55,32 +54,32 @@ SPANS = Head("span_head", "spans", "answering", "ForQuestionAnswering", {"linear
 CHOICES = Head("choice_head", "choices", "choice", "ForMultipleChoice", {"linear": "classifier"})
 
 HEADS = (POOLER, MLM, NSP, RTD, CLASSIFIER, TAGS, SPANS, CHOICES)
-"""Those with published names. Any other head is saved under its own name."""
+"""The heads with published names. Any other head is saved under its attribute's name."""
 
 
 def is_published(tensor: str) -> bool:
-    """Whether a network's tensor is the encoder's, or a head's with published names."""
+    """Whether a tensor belongs to the encoder, or to a head with published names."""
     return tensor.startswith(("encoder.", *(f"{head.name}." for head in HEADS)))
 
 
 def may_be_new(tensor: str) -> bool:
-    """Whether a network's tensor is initialised where a checkpoint has none: any head's."""
+    """Whether a tensor that a checkpoint lacks is newly initialised: any head's, the pooler's."""
     return not tensor.startswith("encoder.") or tensor.startswith(f"{POOLER.name}.")
 
 
 def may_differ(tensor: str) -> bool:
-    """Whether a network's tensor is initialised where a checkpoint's has another shape."""
+    """Whether a tensor is newly initialised where the checkpoint's has another shape."""
     fixed = (f"{head.name}." for head in HEADS if not head.of_task)
     return not tensor.startswith(("encoder.", *fixed))
 
 
 def task_classes(name: str) -> dict[str, str]:
-    """The classes of a family that open the tasks which nearly every family has."""
+    """A family's class names for the tasks that nearly every family has."""
     return {head.model_class: f"{name}{head.suffix}" for head in HEADS if head.suffix is not None}
 
 
 def task_tensors() -> dict[str, str]:
-    """The published names of the tasks' output layers that nearly every family shares, by ours."""
+    """The published names of output layers that nearly every family shares, by our names."""
     return {
         f"{head.name}.{part}": theirs for head in HEADS for part, theirs in head.tensors.items()
     }
@@ -91,23 +90,23 @@ class Published:
     """A checkpoint of another tool."""
 
     raw: Mapping[str, Any]  # its `config.json`
-    config: EncoderConfig  # the geometry
-    family: Family  # how it is laid out
+    config: EncoderConfig
+    family: Family
     tensors: Mapping[str, Tensor]  # under the family's names
-    tokenizer: Tokenizer  # the model's
-    max_length: int  # the most tokens of a text
-    takes_pairs: bool = False  # whether a classifier of it is one of pairs of texts
+    tokenizer: Tokenizer
+    max_length: int  # the maximum number of tokens of a text
+    takes_pairs: bool = False  # whether its classifier classifies pairs of texts
 
     @property
     def architectures(self) -> list[str]:
-        """The classes that the checkpoint says it is of; empty if it does not say."""
+        """The class names in the checkpoint's `config.json`; empty if it has none."""
         return list(self.raw.get("architectures") or [])
 
     def has_head(self, head: Head) -> bool:
-        """Whether there is a head of a task.
+        """Whether the checkpoint has a head.
 
-        Heads of tagging and of multiple choice have the names of a classifier's: what the
-        checkpoint calls itself then decides, and one that says nothing is a classifier.
+        The tensors of tagging and multiple-choice heads have the same names as a classifier's:
+        `architectures` then decides, and a checkpoint without it is a classifier.
         """
         named = self.architectures
         if named and self.family.classes.get(head.model_class) not in named:
@@ -121,7 +120,7 @@ class Published:
         """The names of a head's outputs.
 
         Raises:
-            CheckpointError: `config.json` names others than the head has.
+            CheckpointError: the outputs in `config.json` are not those of the head.
         """
         (weight,) = self.family.keys.theirs(_output(head))
         outputs = range(len(self.tensors[weight]))
@@ -136,16 +135,16 @@ class Published:
         return tuple(found[number] for number in outputs)
 
     def dropout(self, head: Head) -> float | None:
-        """A head's dropout, where it is not the encoder's usual."""
+        """A head's dropout in `config.json`; None where it is the encoder's."""
         key = self.family.dropouts.get(head.model_class)
-        if key is None or key in self.family.settings.values():  # then the geometry has it
+        if key is None or key in self.family.settings.values():  # then `config` has it
             return None
         found: float | None = self.raw.get(key)
         return found
 
 
 def _output(head: Head) -> str:
-    """The weights of a head's output layer."""
+    """The name of the weight of a head's output layer."""
     return f"{head.name}.linear.weight"
 
 

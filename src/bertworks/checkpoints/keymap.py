@@ -1,8 +1,8 @@
-"""Between our parameters' names and those of a published layout: an ordered, reversible table.
+"""An ordered, reversible table of our parameters' names and those of a published layout.
 
-A rule says which name belongs to which. `{}` in it is a layer's number. One of our tensors may be
-several of theirs laid one below the other, or theirs with rows and columns exchanged; nothing else
-is ever changed, so a round trip keeps every bit.
+A rule maps a name of ours to theirs. `{}` in it is a layer's number. One of our tensors may be
+several of theirs concatenated by rows, or theirs transposed; nothing else ever changes, so a round
+trip keeps every bit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rule:
-    """Our tensors whose name begins with `ours` are theirs that begin with each of `theirs`.
+    """Maps our tensors of the name `ours` to their tensors of the names `theirs`.
 
-    The names are of modules (then `.weight` or `.bias` follows on both sides) or of whole tensors.
-    If it is `transposed`, their matrices are ours with rows and columns exchanged.
+    The names are of modules (then `.weight` or `.bias` follows on both sides) or of tensors. If
+    `transposed`, they store the transposes of our matrices.
     """
 
     ours: str
@@ -34,14 +34,14 @@ class Rule:
 
     @cached_property
     def repacked(self) -> re.Pattern[str]:
-        """The names of those of theirs that ours is a copy of, since it cannot be them."""
+        """Matches their names of tensors that must be copied into ours: several, or transposed."""
         names = "|".join(re.escape(part).replace(r"\{\}", r"\d+") for part in self.theirs)
         if len(self.theirs) > 1:
             return re.compile(rf"({names})(\.weight|\.bias)?")
         return re.compile(rf"({names})(\.weight)?" if self.transposed else r"(?!)")
 
     def siblings(self, theirs: str) -> tuple[str, ...]:
-        """All of theirs that are in one tensor of ours with this one, of which the rule is."""
+        """All of their tensors that form one of ours together with the tensor `theirs`."""
         for part in self.theirs:
             pattern = re.escape(part).replace(r"\{\}", r"(\d+)") + r"(\.weight|\.bias)?"
             if found := re.fullmatch(pattern, theirs):
@@ -50,7 +50,7 @@ class Rule:
         raise KeyError(theirs)
 
     def match(self, name: str) -> tuple[str, ...] | None:
-        """Their names of our tensor `name`, if the rule is about it."""
+        """Their names of our tensor `name`, if the rule covers it."""
         found = self.pattern.fullmatch(name)
         if found is None:
             return None
@@ -65,15 +65,15 @@ class KeyMap:
         self.rules = tuple(rules)
 
     def theirs(self, name: str) -> tuple[str, ...]:
-        """Their names of our tensor `name`: more than one where ours holds several of theirs.
+        """Their names of our tensor `name`: more than one where ours combines several of theirs.
 
         Raises:
-            KeyError: no rule is about the tensor: it is not part of the published layout.
+            KeyError: no rule covers the tensor: it is not part of the published layout.
         """
         return self._find(name)[0]
 
     def parts(self, name: str, shape: Sequence[int]) -> dict[str, tuple[int, ...]]:
-        """Their tensors that make up our tensor `name` of a shape, and the shape of each.
+        """The names and shapes of their tensors that form our tensor `name` with this shape.
 
         Raises:
             KeyError: as `theirs` does.
@@ -85,7 +85,7 @@ class KeyMap:
         return dict.fromkeys(names, part[::-1] if transposed else part)
 
     def export(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our tensors under their names."""
+        """Convert our tensors to theirs, under their names."""
         exported: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             names, transposed = self._find(name)
@@ -96,19 +96,19 @@ class KeyMap:
         return exported
 
     def fetch(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Our tensor `name` out of theirs, which are all there and of the shapes of `parts`."""
+        """Return our tensor `name`; theirs must be present, with the shapes of `parts`."""
         names, transposed = self._find(name)
         parts = [tensors[part] for part in names]
         if len({part.dtype for part in parts}) > 1:
-            parts = [part.double() for part in parts]  # which holds every number of any type
+            parts = [part.double() for part in parts]  # float64 represents every value exactly
         if transposed:
             parts = [_transposed(part) for part in parts]
         return parts[0] if len(parts) == 1 else _below_each_other(parts)
 
     def stack(self, theirs: str) -> tuple[str, ...]:
-        """All of theirs that ours holds, with `theirs`, one below the other, untransposed.
+        """All of their tensors that ours concatenates with `theirs`, untransposed.
 
-        Nothing where ours holds it alone.
+        Empty if ours consists of this tensor alone.
         """
         for rule in self.rules:
             if len(rule.theirs) > 1 and not rule.transposed and rule.repacked.fullmatch(theirs):
@@ -116,7 +116,7 @@ class KeyMap:
         return ()
 
     def repacks(self, theirs: str) -> bool:
-        """Whether their tensor `theirs` is copied when it is fetched, not taken as it is."""
+        """Whether `fetch` may copy their tensor `theirs` rather than use it directly."""
         return any(rule.repacked.fullmatch(theirs) for rule in self.rules)
 
     def _find(self, name: str) -> tuple[tuple[str, ...], bool]:
@@ -128,7 +128,7 @@ class KeyMap:
 
 
 def _below_each_other(parts: Sequence[Tensor]) -> Tensor:
-    """Tensors one below the other; without a copy if they lie so in memory."""
+    """Concatenate tensors by rows, without a copy if they are adjacent in memory."""
     first, end = parts[0], parts[0].data_ptr()
     for part in parts:
         same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
@@ -140,5 +140,5 @@ def _below_each_other(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _transposed(tensor: Tensor) -> Tensor:
-    """A matrix with rows and columns exchanged; a vector as it is."""
+    """The transpose of a matrix; a vector unchanged."""
     return tensor.t() if tensor.ndim == 2 else tensor

@@ -1,4 +1,4 @@
-"""Where a model's files are: in the package, in a directory, in a run, or on the hub."""
+"""Find a model's files: in the package, in a directory, in a run directory, or on the hub."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from ..errors import BertworksWarning, CheckpointError, check_name
 from ..remote import fetched, is_remote
 
 INSIDE = {"mini": "mini", "mini-sentences": "mini_sentences"}
-"""The models that the package carries (`docs/mini.md`, `docs/mini-sentences.md`), by name, and the
-folder of each."""
+"""The bundled models (`docs/mini.md`, `docs/mini-sentences.md`): the folder of each, by name."""
 
 _HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def local_directory(name: str | Path) -> Path | None:
-    """The directory of a model that is here: the package's, a run's, or one by itself.
+    """Return the directory of a local model: a bundled one, a run's, or a saved one.
 
     Args:
-        name: a path, or one of `INSIDE`, such as "mini"; a directory of that name is `./mini`, or
-            a `Path`.
+        name: a path, or a key of `INSIDE`, such as "mini". To name a local directory `mini`,
+            give "./mini" or a `Path`.
 
     Returns:
         None if there is none.
@@ -37,15 +36,15 @@ def local_directory(name: str | Path) -> Path | None:
 
 
 def locate(name: str | Path, *, weights: bool = True) -> Path:
-    """The directory of a model: in the package, here, in a run, or fetched from the hub.
+    """Return the directory of a model: bundled, local, a run's, or downloaded from the hub.
 
     Args:
-        name: as `local_directory` takes it, or a name on the Hugging Face hub; or a directory on
+        name: as for `local_directory`, or a name on the Hugging Face hub; or a directory on
             another file system, `s3://…`, which is copied to a cache.
-        weights: fetch the weights as well.
+        weights: whether to download the weights too.
 
     Raises:
-        CheckpointError: there is none of that name.
+        CheckpointError: there is no model with that name.
         DataError: the name is not UTF-8, or another file system cannot be reached.
     """
     check_name(name)

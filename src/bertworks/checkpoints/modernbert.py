@@ -1,4 +1,5 @@
-"""ModernBERT (Warner et al. 2024): pre-norm, rotated, gated, mostly local, without biases."""
+"""ModernBERT (Warner et al. 2024): pre-norm, rotary positions, gated feed-forward layers, mostly
+local attention, no biases."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _LAYER = "model.layers.{}"
 
 
 def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
-    """As version 4 of Hugging Face transformers wrote it: numbers rather than lists and tables."""
+    """The form of Hugging Face transformers 4: numbers rather than lists and tables."""
     values = dict(raw)
     if isinstance(tables := values.get("rope_parameters") or {}, dict):
         values.pop("rope_parameters", None)
@@ -37,7 +38,7 @@ def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _extra(config: EncoderConfig) -> dict[str, Any]:
-    """The same in the words of version 5, which reads no others."""
+    """The same settings in the form of version 5, which reads no other form."""
     kinds = [_LOCAL if config.is_local(n) else _FULL for n in range(config.num_hidden_layers)]
     thetas = {_FULL: config.rope_theta, _LOCAL: config.local_rope_theta}
     return {

@@ -1,4 +1,4 @@
-"""RoBERTa, and XLM-RoBERTa and CamemBERT, which are RoBERTa with other vocabularies."""
+"""RoBERTa, and XLM-RoBERTa and CamemBERT, which differ from it in their vocabularies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _family(name: str, classes: str) -> Family:
             **task_classes(classes),
         },
         dropouts=dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
-        # A sequence's first position is the one after that of the padding, which is number 1.
+        # Padding has position 1, so that a sequence begins at position 2.
         implied={"position_offset": 2, "classifier": "tanh", "mlm_act": "gelu"},
         defaults={
             "pad_token_id": 1,
@@ -40,7 +40,7 @@ def _family(name: str, classes: str) -> Family:
             "type_vocab_size": 1,
             "layer_norm_eps": 1e-5,
         },
-        # Other tools count positions from the padding's number, whatever the tokenizer pads with.
+        # Other tools derive the first position from pad_token_id, whatever the tokenizer pads with.
         extra=lambda config: {"pad_token_id": config.position_offset - 1},
         token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
         must_be={"position_embedding_type": "absolute", "pad_token_id": 1, **NO_DECODER},

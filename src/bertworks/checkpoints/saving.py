@@ -1,4 +1,4 @@
-"""Models written in the Hugging Face layout (`store.py` reads them); nothing else is lost."""
+"""Save models in the Hugging Face layout (`store.py` loads them) without losing other files."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ _FILES = {
     *tokenizer_files.FILES,
     *sentence_files.FILES,
 }
-"""All that a saved model may consist of."""
+"""All files that a saved model may have."""
 
 
 def is_other(name: str) -> bool:
-    """Whether the file of that path in a saved model's directory is no part of the model."""
+    """Whether the file `name` in a saved model's directory is not part of the model."""
     return name not in _FILES and name != LOCK
 
 
 def check_target(directory: str | Path, *, keep_others: bool = False) -> None:
-    """See that nothing but a saved model is lost when one is saved.
+    """Check that saving to a directory would replace nothing but a saved model.
 
     Args:
-        keep_others: what else the directory holds is kept, and is no obstacle.
+        keep_others: allow other files in the directory, which saving then keeps.
 
     Raises:
-        CheckpointError: the directory holds something else, or cannot be read.
+        CheckpointError: the directory holds something else, cannot be read, or is the working
+            directory.
     """
     target = Path(directory).resolve()
     where = str(directory)
@@ -61,7 +62,8 @@ def check_target(directory: str | Path, *, keep_others: bool = False) -> None:
         is_here = target.samefile(os.curdir)
     except OSError as error:
         raise CheckpointError(f"cannot be read ({error})", where=where) from None
-    others = list(filter(is_other, found)) if "config.json" in found else found  # a vocabulary, say
+    # Without config.json, even a vocab.txt is not part of a saved model.
+    others = list(filter(is_other, found)) if "config.json" in found else found
     if others and not keep_others:
         raise CheckpointError(
             f"the directory holds {others[0]!r}, which is not part of a saved model and would "
@@ -69,7 +71,7 @@ def check_target(directory: str | Path, *, keep_others: bool = False) -> None:
             where=where,
             fix="Name a directory that is new or empty.",
         )
-    if found and is_here:  # who works there would be left in a directory that is no more
+    if found and is_here:  # the working directory of this process would no longer exist
         raise CheckpointError(
             "the working directory cannot be replaced", where=where, fix="Save from another."
         )
@@ -90,20 +92,20 @@ def save_model(
     dtype: torch.dtype = torch.float32,
     keep_others: bool = False,
 ) -> Path:
-    """Write a model, as `Model.save` does; one that is there is replaced once the new one is whole.
+    """Save a model, as `Model.save` does. An existing one is replaced once the new one is complete.
 
     Args:
-        directory: see `files.new_directory` for where the former model is if the program is killed
-            while it is replaced.
-        model_class: which class of the family's opens the model: a key of `Family.classes`.
-        config_entries: what the task adds to `config.json` (`id2label`).
-        head_dropout: before the task's output layer, where it is not the family's usual.
-        dtype: of the weights in the file; int8 is that of the layers' linear maps (see
-            `weights.CODES`), with bfloat16 for the rest.
+        directory: see `files.new_directory` for where the previous model is if the program is
+            killed during the replacement.
+        model_class: the key in `Family.classes` of the class that loads the model.
+        config_entries: the task's additions to `config.json` (`id2label`).
+        head_dropout: before the task's output layer, where it is not the family's default.
+        dtype: of the weights in the file; with int8, the layers' linear maps are int8 (see
+            `weights.CODES`) and the rest is bfloat16.
 
     Raises:
-        CheckpointError: the directory holds something else, the family has no place for the model,
-            or a weight is not finite.
+        CheckpointError: the directory holds something else, the family's layout cannot store the
+            model, or a weight is not finite.
         OutputError: the directory cannot be written, or is being written by another process.
     """
     directory = Path(directory)
@@ -130,7 +132,7 @@ def save_model(
     exported = keys_of(network, family).export(own_tensors(network))
     if family.has("mlm_head.decoder", exported) and family.decoder_bias is not None:
         bias, second = family.decoder_bias
-        exported[second] = exported[bias].clone()  # what other tools add where nothing is tied
+        exported[second] = exported[bias].clone()  # other tools add this one to untied logits
     non_finite = {
         name: int((~tensor.isfinite()).sum())
         for name, tensor in exported.items()
@@ -150,7 +152,7 @@ def save_model(
             if task is not None:
                 files.write_json(new / "bertworks.json", described)
             write_weights(new / SAFETENSORS, contiguous, format="pt")
-            (new / SAFETENSORS).chmod(0o644)  # safetensors leaves it to its owner alone
+            (new / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
             tokenizer_files.write_definition(
                 tokenizer.definition, new, model_max_length=config.max_seqlen
             )
@@ -162,7 +164,7 @@ def save_model(
 def _in_eight_bits(
     network: nn.Module, exported: Mapping[str, Tensor], family: Family
 ) -> dict[str, Tensor]:
-    """Exported tensors, the matrices of the layers in 8-bit numbers and all others in bfloat16."""
+    """Exported tensors: the layers' matrices in int8, all others in bfloat16."""
     keys = keys_of(network, family)
     if any(rule.transposed for rule in keys.rules):
         raise CheckpointError(
@@ -170,7 +172,7 @@ def _in_eight_bits(
             "8-bit weights do not support",
             fix='Save it in bfloat16; precision="int8" can still compute with it.',
         )
-    matrices: dict[str, tuple[InputCodes | None, Tensor]] = {}  # and the shift of its outputs
+    matrices: dict[str, tuple[InputCodes | None, Tensor]] = {}  # with the shift of the outputs
     for outer, layer in network.named_modules():
         for inner, part in layer.named_modules() if isinstance(layer, Layer) else ():
             if isinstance(part, Linear):
@@ -197,13 +199,13 @@ def _in_eight_bits(
 
 
 def check_layout(network: nn.Module, config: EncoderConfig, model_class: str) -> None:
-    """See that a network can be saved as one of its family, before it is trained.
+    """Check, before training, that a network can be saved in its family's layout.
 
     Args:
         model_class: a key of `Family.classes`.
 
     Raises:
-        CheckpointError: the family has no words for a setting, or no place for a tensor.
+        CheckpointError: the layout has no place for a setting, a tensor, or the model class.
     """
     family = family_of(config)
     family.write_config(config)
@@ -228,9 +230,9 @@ def check_layout(network: nn.Module, config: EncoderConfig, model_class: str) ->
 
 
 def _class_of(family: Family, config: EncoderConfig, model_class: str) -> str:
-    """The class that opens a model; a causal one may have another.
+    """The name of the class that loads a model; causal models may have a different one.
 
-    Of a classifier on another vector than the family's class uses, it opens the encoder.
+    For a classifier that pools another vector than the family's class, it is the encoder's class.
     """
     if model_class in ("classification", "choice") and not family.pools_as_published(config):
         model_class = "encoder"

@@ -1,9 +1,9 @@
-"""Sentence encoders as sentence-transformers lays them out: `modules.json` and what it names.
+"""Sentence encoders in the layout of sentence-transformers: `modules.json` and its parts' files.
 
 modules.json                          the parts: a transformer, a pooling, perhaps a normalisation
-sentence_bert_config.json             the most tokens of a text
-1_Pooling/config.json                 how token vectors become one
-config_sentence_transformers.json     prompts by name, and which one is put before texts
+sentence_bert_config.json             the maximum number of tokens of a text
+1_Pooling/config.json                 how token vectors are pooled
+config_sentence_transformers.json     prompts by name, and the name of the default prompt
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..settings import Settings
 from .weights import read_json
 
 SentencePooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"]
-"""The poolings that this layout has a name for; see `model.heads`."""
+"""The poolings for which this layout has a name; see `model.heads`."""
 
 _MODES: Mapping[str, SentencePooling] = {
     "pooling_mode_mean_tokens": "mean",
@@ -31,7 +31,7 @@ _MODES: Mapping[str, SentencePooling] = {
     "pooling_mode_weightedmean_tokens": "weighted-mean",
     "pooling_mode_lasttoken": "sep",
 }
-# What version 5 calls them.
+# Their names in version 5.
 _NAMES: Mapping[str, SentencePooling] = {
     "mean": "mean",
     "cls": "cls",
@@ -43,7 +43,7 @@ _NAMES: Mapping[str, SentencePooling] = {
 _MODULES = "sentence_transformers.models"
 _POOLING, _MORE = "1_Pooling/config.json", "config_sentence_transformers.json"
 FILES = frozenset({"modules.json", "sentence_bert_config.json", "1_Pooling", _POOLING, _MORE})
-"""What `write_sentence_settings` writes."""
+"""The files and directories that `write_sentence_settings` writes."""
 
 PromptRole = Literal["text", "query", "document"]
 _ROLES: Mapping[PromptRole, tuple[str, ...]] = {
@@ -54,7 +54,7 @@ _ROLES: Mapping[PromptRole, tuple[str, ...]] = {
 
 
 class SentenceSettings(Settings):
-    """How a sentence encoder makes a vector of a text."""
+    """How a sentence encoder computes the vector of a text."""
 
     pooling: SentencePooling = "mean"
     normalize: bool = Field(False, description="whether vectors have length 1")
@@ -62,11 +62,11 @@ class SentenceSettings(Settings):
     more: dict[str, Any] = Field({}, description=f"what {_MORE} says")
 
     def prompt(self, role: PromptRole = "text") -> str:
-        """What is put before each text, as sentence-transformers chooses it.
+        """Return the prefix of each text, chosen as sentence-transformers does.
 
         Args:
-            role: a query and what it searches may have prompts of their own; others have the
-                default one, if there is one.
+            role: queries and documents may have separate prompts; otherwise the default prompt
+                is used, if there is one.
         """
         prompts: Mapping[str, str] = self.more.get("prompts") or {}
         found = [prompts[name] for name in _ROLES[role] if name in prompts]
@@ -75,10 +75,10 @@ class SentenceSettings(Settings):
 
 
 def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSettings | None:
-    """What a directory says of sentences; None if it is no sentence encoder's.
+    """Read a directory's sentence settings; None if it does not hold a sentence encoder.
 
     Args:
-        lowercase: whether its tokenizer folds texts to lower case.
+        lowercase: whether its tokenizer converts texts to lower case.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a part is not supported.
@@ -93,7 +93,7 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
         raise CheckpointError(f"is not a list of modules ({error})", where=str(file)) from None
     if any(path.is_absolute() or ".." in path.parts for _, path in parts):
         raise CheckpointError("names a path outside its directory", where=str(file))
-    if [kind for kind, _ in parts] == ["Transformer"]:  # with a head of its own: a cross-encoder
+    if [kind for kind, _ in parts] == ["Transformer"]:  # its head is in it: a cross-encoder
         return None
     values: dict[str, Any] = {}
     for kind, path in parts:
@@ -126,7 +126,7 @@ def is_cross_encoder(directory: Path, config: Mapping[str, Any]) -> bool:
     """Whether sentence-transformers saved a model as a classifier of pairs of texts.
 
     Args:
-        config: its `config.json`, in which older versions leave what comes after the classifier.
+        config: its `config.json`, where older versions store the activation after the classifier.
     """
     if config.keys() & {"sentence_transformers", "sbert_ce_default_activation_function"}:
         return True
@@ -135,7 +135,7 @@ def is_cross_encoder(directory: Path, config: Mapping[str, Any]) -> bool:
 
 
 def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_size: int) -> None:
-    """Write what `read_sentence_settings` reads."""
+    """Write the files that `read_sentence_settings` reads."""
     parts = [("Transformer", ""), ("Pooling", "1_Pooling")]
     if settings.normalize:
         parts.append(("Normalize", "2_Normalize"))
@@ -157,7 +157,7 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
 
 
 def _more(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
-    """What the file says, if its prompts can be followed with the poolings of these files."""
+    """The file's content, after a check that its prompts are valid and fit these poolings."""
     found = dict(read_json(file))
     prompts, default = found.get("prompts") or {}, found.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):

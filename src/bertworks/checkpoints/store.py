@@ -1,13 +1,13 @@
-"""Models on disk, in the Hugging Face layout, read strictly (`saving.py` writes them).
+"""Load models in the Hugging Face layout, with strict checks (`saving.py` saves them).
 
-    config.json          geometry, class names
-    model.safetensors    weights (or shards of it with model.safetensors.index.json; read as well:
+    config.json          the encoder's settings, class names
+    model.safetensors    weights (or shards of it with model.safetensors.index.json; also read:
                          pytorch_model.bin)
-    tokenizer.json, tokenizer_config.json, vocab.txt or what the family has
-    bertworks.json       what that layout has no place for: the task and its settings
+    tokenizer.json, tokenizer_config.json, vocab.txt or the family's other files
+    bertworks.json       the task and its settings, for which that layout has no place
 
-Every tensor of a checkpoint is used, dropped with a reason, or an error; what is newly initialised
-is listed.
+Every tensor of a checkpoint is used, dropped with a reason, or an error; newly initialised tensors
+are listed.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of each tensor when a checkpoint was loaded."""
+    """The result for each tensor when a checkpoint was loaded."""
 
-    used: tuple[str, ...]  # the network's tensors that were filled
+    used: tuple[str, ...]  # the network's tensors that were loaded
     # the checkpoint's tensors that were not used, and why
     dropped: Mapping[str, str] = field(default_factory=dict)
-    # the network's tensors that the checkpoint has not, newly initialised
+    # the network's tensors that were newly initialised: the checkpoint has none, or another shape
     initialized: tuple[str, ...] = ()
-    # the checkpoint's tensors with NaN or infinity, and how many such numbers each has; empty,
+    # the checkpoint's tensors with NaN or infinity, and how many such numbers each has; empty
     # unless they were allowed
     non_finite: Mapping[str, int] = field(default_factory=dict)
 
 
 class PublishedSettings(Settings):
-    """What a `config.json` says of a model beside its geometry, as far as it is read here."""
+    """The settings in a `config.json` that are read in addition to the encoder's."""
 
     architectures: tuple[str, ...] | None = None
     id2label: dict[int, str] | None = None
@@ -61,7 +61,7 @@ class PublishedSettings(Settings):
 
 
 class TaskFile(Settings):
-    """What `bertworks.json` holds."""
+    """The content of `bertworks.json`."""
 
     format_version: int
     task: str
@@ -70,13 +70,13 @@ class TaskFile(Settings):
 
 
 def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
-    """The geometry in a directory's `config.json`, and all of the file.
+    """Read a directory's `config.json`; return the encoder's configuration and the whole content.
 
-    The original release's `bert_config.json` is read where there is no other.
+    Without that file, the original release's `bert_config.json` is read.
 
     Raises:
-        CheckpointError: the file is missing, no JSON, describes another architecture, or holds
-            something of another type than expected.
+        CheckpointError: the file is missing or not JSON, describes another architecture, or a
+            value has an unexpected type.
     """
     file = directory / "config.json"
     if not file.is_file() and (directory / tensorflow.CONFIG).is_file():
@@ -92,9 +92,10 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
 
 
 def read_limit(directory: Path, config: EncoderConfig) -> int:
-    """The most tokens of a text: of its positions, and of what its tokenizer's files allow.
+    """The maximum number of tokens of a text: the positions, or the tokenizer's smaller limit.
 
-    Other tools cut texts there, and sentence-transformers 6 writes its limit nowhere else.
+    Other tools truncate texts at the tokenizer's limit, and sentence-transformers 6 writes its
+    limit only there.
     """
     file = directory / "tokenizer_config.json"
     said = read_json(file).get("model_max_length") if file.is_file() else None
@@ -104,7 +105,7 @@ def read_limit(directory: Path, config: EncoderConfig) -> int:
 
 
 def read_task(directory: Path) -> TaskFile | None:
-    """The task of a directory's model, or None where another tool wrote it.
+    """Read the task of a directory's model; None if another tool saved the model.
 
     Raises:
         CheckpointError: `bertworks.json` is damaged or from a later version.
@@ -126,10 +127,10 @@ def read_task(directory: Path) -> TaskFile | None:
 
 
 def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors of a directory, under today's names of their family.
+    """Read all tensors of a directory, under the current names of their family.
 
     Returns:
-        the tensors, and what was left out, and why.
+        the tensors; and the names of dropped tensors, with the reasons.
 
     Raises:
         CheckpointError: there are no weights, or a file is damaged, or holds more than weights.
@@ -144,7 +145,7 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
     else:
         tensors, dropped = tensorflow.read_checkpoint(prefix)
     found = {_today(name, family): tensor for name, tensor in tensors.items()}
-    # Of two names of one tensor, some classes save the decoder's.
+    # Some classes save the tied tensor only under the decoder's name.
     (embeddings,) = family.keys.theirs("encoder.embeddings.word_embeddings.weight")
     (decoder,) = family.keys.theirs("mlm_head.decoder")
     if embeddings not in found and decoder in found:
@@ -155,8 +156,11 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
 
 
 def _with_one_bias(tensors: dict[str, Tensor], bias: str, decoders: str) -> dict[str, str]:
-    """Leave one of the two biases of a decoder, under the name of the first; what was left out, and
-    why. Models whose decoder is not tied to the embeddings have two that differ."""
+    """Keep one of a decoder's two biases, the one named `decoders`, under the name `bias`.
+
+    Models whose decoder is not tied to the embeddings have two that differ. Returns the name of
+    the dropped bias, with the reason.
+    """
     if decoders not in tensors:
         return {}
     wanted = tensors.pop(decoders)
@@ -170,33 +174,33 @@ def _with_one_bias(tensors: dict[str, Tensor], bias: str, decoders: str) -> dict
 
 
 def _today(name: str, family: Family) -> str:
-    """A tensor's name in today's spelling, with what follows it where it was calibrated."""
+    """A tensor's current name; a suffix of calibration (`INPUTS`, `SHIFT`) is kept."""
     whole = name.removesuffix(INPUTS).removesuffix(SHIFT)
     return family.normalize_name(whole) + name[len(whole) :]
 
 
 def _stacks(names: Iterable[str], family: Family) -> Iterator[list[str]]:
-    """A file's names of tensors that become one of ours, in its order."""
+    """Groups of a file's tensor names, each of which forms one tensor of ours, in its order."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for name in names:
         today = family.normalize_name(name)
         if stack := family.keys.stack(today):
             found.setdefault(stack, {})[today] = name
     for stack, given in found.items():
-        if len(given) == len(stack):  # else others are in another file, or missing
+        if len(given) == len(stack):  # else some are in another file, or missing
             yield [given[today] for today in stack]
 
 
 def check_geometry(
     config: EncoderConfig, tensors: Mapping[str, Tensor], family: Family, where: str
 ) -> None:
-    """See that a checkpoint's encoder has the geometry that its `config.json` describes.
+    """Check that the sizes of a checkpoint's encoder are those in its `config.json`.
 
-    It looks at shapes alone, so that nothing is allocated for a geometry that is not there. What
-    this leaves to be found is found by `load_weights`, which looks at every tensor.
+    It only compares shapes, so that no memory is allocated for sizes that the file does not have.
+    `load_weights` later checks every tensor.
 
     Raises:
-        CheckpointError: a tensor is missing or of another shape.
+        CheckpointError: a tensor is missing or has another shape.
     """
     for name, shape in _outline(config):
         for theirs, expected in family.keys.parts(name, shape).items():
@@ -213,7 +217,7 @@ def check_geometry(
 
 
 def _outline(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Tensors that together show every number a geometry's size depends on, and their shapes."""
+    """Tensors, with their shapes, that together depend on every size in a configuration."""
     is_two_way, config = config.attention == "two-way", config.one_way
     width, size, inner = config.embedding_width, config.hidden_size, config.intermediate_size
     embeddings = {
@@ -245,18 +249,18 @@ def load_weights(
     allow_non_finite: bool = False,
     unused_heads: Collection[str] = (),
 ) -> LoadReport:
-    """Fill a network from a checkpoint's tensors.
+    """Load a checkpoint's tensors into a network.
 
     Args:
-        network: freshly initialised, or on the device "meta": then it takes the tensors as they
-            are, which may lie in mapped files, rather than copies. Its encoder is `encoder`.
+        network: newly initialised, or on the device "meta": then the tensors become its
+            parameters without a copy, and may be views of mapped files. Its encoder is `encoder`.
         tensors: under the family's names.
-        allow_non_finite: whether a tensor may hold NaN or infinity; the report then names it.
-        unused_heads: those of the checkpoint's that are saved under their own names, which the
-            network need not have.
+        allow_non_finite: whether a tensor may hold NaN or infinity; the report then lists it.
+        unused_heads: the checkpoint's heads without published names, which the network need not
+            have.
 
     Raises:
-        CheckpointError: a tensor of the encoder is missing, one is of another shape or type, one
+        CheckpointError: a tensor of the encoder is missing, one has another shape or type, one
             is unknown, or one holds numbers that are not finite.
     """
     values: dict[str, Tensor] = {}
@@ -305,12 +309,12 @@ def load_weights(
 def _take_calibration(
     network: nn.Module, names: Iterable[str], tensors: Mapping[str, Tensor], keys: KeyMap
 ) -> Iterator[str]:
-    """Give linear maps the codes of their inputs; yields the tensors that these were made of."""
+    """Set `input_codes` of calibrated linear maps; yields the names of the tensors used."""
     for name in names:
         linear = network.get_submodule(name.rpartition(".")[0])
         inputs, shifts = ([part + end for part in keys.theirs(name)] for end in (INPUTS, SHIFT))
         if isinstance(linear, Linear) and all(one in tensors for one in (*inputs, *shifts)):
-            steps, offsets = tensors[inputs[0]]  # the same for all: they are one map of ours
+            steps, offsets = tensors[inputs[0]]  # equal in all parts: they form one map of ours
             scales = scales_of(linear.weight.detach().float() * steps)
             shift = torch.cat([tensors[one] for one in shifts])
             linear.input_codes = InputCodes(steps, offsets, shift, scales)
@@ -321,9 +325,9 @@ _INSPECT = "`bertworks inspect` names all such tensors."
 
 
 def _non_finite(network: nn.Module, tensors: Mapping[str, Tensor], keys: KeyMap) -> dict[str, int]:
-    """The checkpoint's tensors with NaN or infinity that a network was filled from.
+    """The loaded tensors with NaN or infinity, and how many such numbers each has.
 
-    Numbers that float32 has no room for are infinite too.
+    Numbers beyond the range of the network's type (float32) count as infinite.
     """
     found: dict[str, int] = {}
     for name, parameter in own_tensors(network).items():
@@ -336,7 +340,7 @@ def _non_finite(network: nn.Module, tensors: Mapping[str, Tensor], keys: KeyMap)
 
 
 def complaint_of(non_finite: Mapping[str, int]) -> str:
-    """What is wrong with tensors that are not finite, in one line."""
+    """The error message for tensors that are not finite, in one line."""
     (name, count), *others = non_finite.items()
     numbers = "a number that is" if count == 1 else f"{count:,} numbers that are"
     more = f", the first of {len(non_finite):,} such tensors," if others else ""
@@ -344,13 +348,13 @@ def complaint_of(non_finite: Mapping[str, int]) -> str:
 
 
 def keys_of(network: nn.Module, family: Family) -> KeyMap:
-    """The family's names of a network's tensors; heads without published names keep their own."""
+    """The key map of a network: the family's; heads without published names keep their names."""
     unpublished = [name for name in network.state_dict() if not is_published(name)]
     return KeyMap([*family.keys.rules, *(Rule(name, (name,)) for name in unpublished)])
 
 
 def own_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """A network's tensors; one that has two names under the first."""
+    """A network's tensors by name, a tied tensor only under its first name."""
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in network.state_dict(keep_vars=True).items():
@@ -361,7 +365,7 @@ def own_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _fill(network: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Give a network's tensors their values; those on the device "meta" become the values."""
+    """Copy values into a network's parameters; those on the device "meta" are replaced instead."""
     first: dict[int, str] = {}
     taken: dict[str, nn.Parameter] = {}
     for name, parameter in network.named_parameters(remove_duplicate=False):
@@ -380,7 +384,7 @@ def _fill(network: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def _tied_tensors(network: nn.Module, keys: KeyMap) -> dict[str, str]:
-    """Their names of parameters that have two, and the other name of each."""
+    """Their second name of each tied parameter, mapped to the first."""
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, parameter in network.named_parameters(remove_duplicate=False):
@@ -412,7 +416,7 @@ def _why_dropped(
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers; NaN is NaN."""
+    """Whether two tensors hold the same numbers; NaN equals NaN."""
     if one.shape != other.shape or torch.equal(one, other):
         return one.shape == other.shape
     return bool(((one == other) | (one.isnan() & other.isnan())).all())

@@ -1,9 +1,9 @@
 """Checkpoints of the original release: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
 
-TensorFlow keeps a linear map's matrix with rows and columns exchanged, as `kernel`, and other names
-for the rest; this turns its names into Hugging Face's and back, so that `bert.py` need not know.
-Source: the variables of google-research/bert's `modeling.py`, `run_pretraining.py` and
-`run_classifier.py`. Files of the same names that TensorFlow 2 wrote are `tensorflow2.py`'s.
+TensorFlow stores the transposed matrix of a linear map, as `kernel`, and has other names for the
+rest. This module converts its names to Hugging Face's and back, for `bert.py`. Source: the
+variables of google-research/bert's `modeling.py`, `run_pretraining.py` and `run_classifier.py`.
+`tensorflow2.py` reads files of the same names that TensorFlow 2 wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tensorflow2 import read_objects, variable_names
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 
-# Parts of a name, theirs and Hugging Face's; the first that is found counts.
+# Parts of a name: TensorFlow's and Hugging Face's; the first match counts.
 _PARTS = (
     ("word_embeddings", "word_embeddings.weight"),
     ("position_embeddings", "position_embeddings.weight"),
@@ -41,10 +41,10 @@ _KERNEL = re.compile(r".*\.(query|key|value|dense)\.weight")
 
 
 def find_checkpoint(directory: Path) -> Path | None:
-    """The prefix of a directory's TensorFlow checkpoint; None if there is none.
+    """Return the prefix of a directory's TensorFlow checkpoint; None if there is none.
 
     Raises:
-        CheckpointError: there are several, and none of the usual name.
+        CheckpointError: there are several, and none has the usual name.
     """
     found = sorted(path.with_suffix("") for path in directory.glob("*.index"))
     usual = directory / CHECKPOINT
@@ -57,7 +57,7 @@ def find_checkpoint(directory: Path) -> Path | None:
 
 
 def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A checkpoint's tensors under Hugging Face's names, and what was dropped, and why.
+    """Read a checkpoint's tensors, under Hugging Face's names, and why others were dropped.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a tensor is unknown.
@@ -81,7 +81,7 @@ def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def published_name(name: str) -> str | None:
-    """Hugging Face's name of a variable; None if it is none of BERT's."""
+    """Hugging Face's name of a variable; None if it is not one of BERT's."""
     for theirs, published in _PARTS:
         if name == theirs or name.endswith(f"/{theirs}"):
             if published.startswith(("cls.", "classifier.")):
@@ -92,10 +92,10 @@ def published_name(name: str) -> str | None:
 
 
 def original_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors under Hugging Face's names, as TensorFlow would have them.
+    """Convert tensors with Hugging Face's names to TensorFlow's names and layout.
 
     Raises:
-        CheckpointError: one is none of BERT's.
+        CheckpointError: a tensor is not one of BERT's.
     """
     found: dict[str, Tensor] = {}
     for published, tensor in tensors.items():

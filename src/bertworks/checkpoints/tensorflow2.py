@@ -1,10 +1,10 @@
-"""TensorFlow 2's checkpoints of BERT, as the model garden has them.
+"""TensorFlow 2's checkpoints of BERT, as the model garden saves them.
 
-A file's names are paths through Python's objects (`model/layer_with_weights-0/embeddings/…`), which
-say little. Beside them lies a graph of these objects, a protocol buffer of the type
-`TrackableObjectGraph`, with each variable's full name (`word_embeddings/embeddings`). Attention's
-matrices have a dimension for the heads. Source: tensorflow/models, `official/nlp/modeling` and its
-`tf1_bert_checkpoint_converter_lib.py`.
+The names in a file are paths through Python objects (`model/layer_with_weights-0/embeddings/…`),
+from which the variable is not clear. The file also has a graph of these objects, a protocol buffer
+of the type `TrackableObjectGraph`, with each variable's full name (`word_embeddings/embeddings`).
+Attention matrices have a dimension for the heads. Source: tensorflow/models,
+`official/nlp/modeling` and its `tf1_bert_checkpoint_converter_lib.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LAYER = r"transformer/layer_(\d+)"
 _OURS = r"bert.encoder.layer.\1"
 _HEAD = "cls.predictions"
 
-# The end of a variable's name, but for the last part, and Hugging Face's name.
+# The end of a variable's name without its last part, and Hugging Face's name.
 _MODULES = (
     ("word_embeddings", "bert.embeddings.word_embeddings"),
     ("position_embedding", "bert.embeddings.position_embeddings"),
@@ -55,7 +55,7 @@ _COUNTER = re.compile(r"(.*/)?(save_counter|global_step|step)/.*")
 
 
 def variable_names(prefix: Path) -> dict[str, str] | None:
-    """The full name of each variable, by its name in the file; None if the file has no objects.
+    """Return each variable's full name, by its name in the file; None without a graph of objects.
 
     Raises:
         CheckpointError: a file is missing or damaged.
@@ -76,11 +76,11 @@ def variable_names(prefix: Path) -> dict[str, str] | None:
 
 
 def read_objects(prefix: Path, names: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A checkpoint's tensors under Hugging Face's names, and what was dropped, and why.
+    """Read a checkpoint's tensors, under Hugging Face's names, and why others were dropped.
 
     Args:
         prefix: the path without `.index`.
-        names: what `variable_names` gives.
+        names: the result of `variable_names`.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a tensor is unknown.
@@ -108,7 +108,7 @@ def read_objects(prefix: Path, names: dict[str, str]) -> tuple[dict[str, Tensor]
 
 
 def published_name(name: str) -> str | None:
-    """Hugging Face's name of a variable; None if it is none of BERT's."""
+    """Hugging Face's name of a variable; None if it is not one of BERT's."""
     module, _, kind = name.removesuffix(":0").rpartition("/")
     if kind not in _KINDS:
         return "cls.predictions.bias" if name.endswith("cls/predictions/output_bias") else None
@@ -120,7 +120,7 @@ def published_name(name: str) -> str | None:
 
 
 def _flat(published: str, tensor: Tensor) -> Tensor:
-    """A tensor without the dimension of the heads, its rows the outputs."""
+    """A tensor without the dimension of the heads; the rows of a matrix are the outputs."""
     if published.endswith(".bias"):
         return tensor.flatten()
     if "embeddings" in published or tensor.ndim == 1:

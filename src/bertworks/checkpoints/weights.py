@@ -1,4 +1,4 @@
-"""Files of weights: safetensors and PyTorch's own, whole or in shards, mapped rather than read."""
+"""Files of weights: safetensors and PyTorch's, single or sharded, memory-mapped."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..errors import CheckpointError, brief
 from ..model.eight_bits import weight_of
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
-# Of a matrix `x` in 8-bit numbers a file has these two instead: int8 `[outputs, inputs]`, float32
-# `[outputs]`. Readers that do not know them find no `x`, rather than take codes for weights.
+# A file with an int8 matrix `x` has these two instead of `x`: int8 `[outputs, inputs]`, float32
+# `[outputs]`. Readers that do not know them find no `x`, and cannot mistake codes for weights.
 CODES, SCALES = ".codes", ".scales"
-# And of one whose inputs were calibrated: the codes of `x · steps`, their scales, and float32
-# `[2, inputs]`, the steps and offsets of its inputs (`[2, 1]`: one for all), and `[outputs]`, the
-# shift: see `eight_bits.InputCodes`.
+# If its inputs were calibrated, it has the codes of `x · steps`, their scales, and two float32
+# tensors: `[2, inputs]`, the steps and offsets of the inputs (`[2, 1]`: one for all inputs), and
+# `[outputs]`, the shift (see `eight_bits.InputCodes`).
 CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".calibrated_inputs", ".calibrated_shift"
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether a directory has weights in one of these formats."""
+    """Whether a directory has weights in safetensors or PyTorch's format."""
     return any(_files(directory, name) for name in (SAFETENSORS, PYTORCH))
 
 
@@ -39,17 +39,16 @@ def read_weights(
     passing: Callable[[str], bool] = lambda _: False,
     stacks: Callable[[Iterable[str]], Iterable[list[str]]] = lambda _: (),
 ) -> dict[str, Tensor]:
-    """All tensors of a directory, under the names they have there.
+    """Read all tensors of a directory, under their names in the files.
 
-    They are views of the mapped files: memory is spent on what is copied out of them, and on
-    matrices that are there in 8-bit numbers. Beside those that were calibrated is what codes their
-    inputs (`INPUTS`, `SHIFT`).
+    They are views of the mapped files: only copies of them and int8 matrices use memory. A
+    calibrated matrix comes with the tensors that code its inputs (`INPUTS`, `SHIFT`).
 
     Args:
-        passing: of which names the tensors will be copied, not kept. They are views of a mapping
-            of their own, so that when they go, the pages that were read for them go too.
-        stacks: which of a file's names are of tensors that are to lie one after the other. Of
-            safetensors they are read in this order, not mapped.
+        passing: whether the tensor of a name will be copied and not kept. Such tensors are views
+            of a separate mapping, so that the pages read for them are freed with them.
+        stacks: groups of a file's names whose tensors must be adjacent in memory. In safetensors
+            files they are read in this order, not mapped.
 
     Raises:
         CheckpointError: there are no weights, or a file is damaged, or holds more than weights.
@@ -89,10 +88,10 @@ def read_weights(
 
 
 def _check_calibration(tensors: Mapping[str, Tensor], whole: str, where: str) -> None:
-    """See that a calibrated matrix has all that belongs to it.
+    """Check the tensors that a calibrated matrix needs.
 
     Raises:
-        CheckpointError: it has not, or a number is impossible.
+        CheckpointError: one is missing, has another shape or type, or holds an impossible number.
     """
     outputs, inputs = tensors[whole].shape[0], tensors[whole].shape[-1]
     for suffix, shapes in ((INPUTS, ((2, 1), (2, inputs))), (SHIFT, ((outputs,),))):
@@ -106,10 +105,10 @@ def _check_calibration(tensors: Mapping[str, Tensor], whole: str, where: str) ->
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Read the object in a JSON file.
 
     Raises:
-        CheckpointError: there is no such file, or it holds none.
+        CheckpointError: there is no such file, or it does not hold an object.
     """
     if not path.exists():
         raise CheckpointError(
@@ -119,7 +118,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_weights(file: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
-    """Write a file in the format of safetensors.
+    """Write a safetensors file.
 
     Raises:
         OSError: it cannot be written.
@@ -134,7 +133,7 @@ def write_weights(file: Path, tensors: Mapping[str, Tensor], **metadata: str) ->
 
 
 def _files(directory: Path, name: str) -> list[Path]:
-    """The file of that name, or else the shards that its index names."""
+    """The file with that name, or else the shards that its index lists."""
     if (directory / name).is_file():
         return [directory / name]
     index = directory / f"{name}.index.json"
@@ -181,10 +180,10 @@ def _read_file(file: Path) -> dict[str, Tensor]:
 def _read_in_order(
     file: Path, mapped: Mapping[str, Tensor], stacks: Iterable[list[str]]
 ) -> dict[str, Tensor]:
-    """Tensors of a file of safetensors; those of a stack one after the other in new memory.
+    """Read the tensors of `stacks` from a safetensors file; a stack is adjacent in new memory.
 
     Args:
-        mapped: the file's tensors, which has been found to be whole.
+        mapped: the tensors of the file, which was already checked to be complete.
     """
     found: dict[str, Tensor] = {}
     with file.open("rb", buffering=0) as opened:
@@ -208,20 +207,20 @@ def _read_in_order(
 
 
 def _unpickled(file: Path) -> Any:
-    """What a file of PyTorch's holds: tensors and containers of them; no code is run for it."""
+    """The content of a PyTorch file: tensors and containers of them; no code is executed."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=_is_mapped(file))
     except (pickle.UnpicklingError, OSError, RuntimeError, EOFError):
         raise
-    except Exception as error:  # a damaged instruction may end in any error of its reader
+    except Exception as error:  # a damaged instruction may raise any error in the unpickler
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def _is_stored_whole(tensor: Tensor) -> bool:
-    """Whether each of a tensor's numbers is in the file.
+    """Whether the file holds each of a tensor's numbers.
 
-    A pickle may hold sparse or quantized tensors, or one number expanded to any shape, which would
-    take memory without end if it were copied.
+    A pickle may hold sparse or quantized tensors, or one number expanded to any shape, a copy of
+    which could take unlimited memory.
     """
     if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
         return False
@@ -229,7 +228,7 @@ def _is_stored_whole(tensor: Tensor) -> bool:
 
 
 def _is_mapped(file: Path) -> bool:
-    """Whether a file can be mapped: of PyTorch's, only those in the format of today."""
+    """Whether a file can be mapped; a PyTorch file only in the current (zip) format."""
     if file.suffix == ".safetensors":
         return True
     with file.open("rb") as opened:

@@ -1,6 +1,6 @@
-"""The command line: one thin command per verb, no logic.
+"""The command line: one thin command per verb, without logic.
 
-Nothing here imports torch before a verb needs it, so that `--help` answers at once.
+Nothing here imports torch before a verb needs it, so that `--help` is fast.
 """
 
 from . import (

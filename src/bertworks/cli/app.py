@@ -1,4 +1,4 @@
-"""What all verbs share: the application, its common options, and how errors reach people."""
+"""The parts that all verbs share: the application, common options, and the display of errors."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ ORDER = (
 
 
 class Verbs(TyperGroup):
-    """The group of all verbs: turns what a user can mend into one line and an exit status."""
+    """The group of all verbs: shows errors that a user can fix in one line, with an exit status."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order in which they are used, not in that of their modules."""
+        """The verbs in the order of their use, not of their modules."""
         return sorted(super().list_commands(ctx), key=ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, TextIOWrapper):  # the name of a file may not be UTF-8
+            if isinstance(stream, TextIOWrapper):  # a file's name may not be valid UTF-8
                 stream.reconfigure(errors="backslashreplace")
         try:
             with warnings_in_a_line():
-                if memory.is_little_left():  # a library may then end us without a word
+                if memory.is_little_left():  # a library may then end the process without a message
                     warnings.warn(_LITTLE_LEFT, BertworksWarning, stacklevel=2)
                 return super().invoke(ctx)
         except BertworksError as error:
-            # An interrupted run has saved itself and brings the status the shell expects.
+            # The error of an interrupted (and saved) run has the status that the shell expects.
             fail(str(error), getattr(error, "status", 1))
         except KeyboardInterrupt:
             fail("interrupted. Run the same command again to resume where possible", 130)
-        except BrokenPipeError:  # `| head` has seen enough
+        except BrokenPipeError:  # as with `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
-        except BaseException as error:  # a library's panic is no Exception
+        except BaseException as error:  # a panic of a Rust library is not an Exception
             if memory.is_memory_short(error):
                 what = " ".join(str(error).split())[:200]
                 why = f" ({what})" if what else ""
@@ -77,7 +77,7 @@ _LITTLE_LEFT = (
 
 @contextmanager
 def warnings_in_a_line() -> Iterator[None]:
-    """Until the block ends, have our warnings printed as `warning: …`, without a place in code."""
+    """Within the block, print our warnings as `warning: …`, without their position in the code."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
@@ -93,7 +93,7 @@ def warnings_in_a_line() -> Iterator[None]:
 
 
 def fail(message: str, status: int) -> None:
-    """Print `error: …` to standard error, on one line, and end with the status."""
+    """Print `error: …` to standard error, on one line, and exit with the status."""
     typer.echo("error: " + " ".join(message.split()), err=True)
     raise typer.Exit(status) from None
 
@@ -112,9 +112,9 @@ app = typer.Typer(
 
 
 class Verb(TyperCommand):
-    """A verb: without a single argument it prints a short usage and its first example.
+    """A verb; without arguments it prints a short usage and its first example.
 
-    One that takes settings lists them in its help, and accepts `--key value` for `key=value`.
+    A verb with settings lists them in its help, and accepts `--key value` for `key=value`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -140,7 +140,7 @@ class Verb(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _without_settings(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments but for the settings, which `given_settings` then finds."""
+        """The arguments without the settings, which are stored for `given_settings`."""
         options = {
             name: not getattr(param, "is_flag", False)
             for param in self.get_params(ctx)
@@ -176,7 +176,7 @@ _FIRST_EXAMPLES: dict[str, str] = {}
 
 
 def verb(name: str, *examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a verb whose help ends with the examples, line by line as they are written."""
+    """Register a verb whose help ends with the examples, one per line and unchanged."""
     _FIRST_EXAMPLES[name] = examples[0]
     title = "Example:" if len(examples) == 1 else "Examples:"
     register = app.command(
@@ -195,18 +195,18 @@ def verb(name: str, *examples: str) -> Callable[[Callable[..., None]], Callable[
 
 @dataclass(frozen=True)
 class Group:
-    """Options that several verbs take together: a function's parameters, each an option.
+    """A group of options that several verbs share: the parameters of a function.
 
-    A verb's parameter `Annotated[…, Group(function)]` is what the function returns for them.
+    A verb's parameter `Annotated[…, Group(function)]` gets the result of the function.
     """
 
     function: Callable[..., Any]
 
 
 def _with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with the options of its groups, and of theirs, in place of the groups.
+    """Wrap a function: its groups, also nested ones, are replaced by their options.
 
-    What several of them take, such as the context, is asked for once.
+    A parameter that several of them have, such as the context, occurs once.
     """
     groups: dict[str, Callable[..., Any]] = {}
     parameters: dict[str, inspect.Parameter] = {}
@@ -326,7 +326,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def set_threads(threads: int | None) -> None:
-    """Bound the threads that torch and the tokenizer use, where the user asked for it."""
+    """Limit the threads of torch and the tokenizer, if `threads` is given."""
     if threads is not None:
         os.environ["RAYON_NUM_THREADS"] = str(threads)
         import torch
@@ -340,12 +340,12 @@ def _computing(device: Device = "auto", threads: Threads = None) -> literals.Dev
 
 
 Computing = Annotated[literals.Device, Group(_computing)]
-"""Where the network runs; on the CPU with as many threads as are given."""
+"""The device of the network; sets the number of CPU threads, if given."""
 
 
 def load_model(model: str, device: literals.Device, task: str | None = None) -> Model:
-    """Load a model where the options say."""
-    # What is imported stays: collections need not walk through it, a third of a short command.
+    """Load a model on a device."""
+    # Imported objects stay: garbage collection of them would take a third of a short command.
     gc.disable()
     from ..api import load
 
@@ -361,7 +361,7 @@ def _spread(workers: ModelWorkers = None, on: On = None) -> dict[str, Any]:
 
 
 Spread = Annotated[dict[str, Any], Group(_spread)]
-"""On how many processes, each with the model, and where; empty if nothing is said of it."""
+"""The number of processes, each with the model, and where they run; empty if not given."""
 
 
 def given_settings(
@@ -371,12 +371,12 @@ def given_settings(
     task: str | None = None,
     **values: Any,
 ) -> dict[str, Any]:
-    """The settings that a verb is given, by name.
+    """Return the settings that a user gives to a verb, by name.
 
     Args:
-        words: `key=value`; replace what the file has.
+        words: `key=value`; override those in the file.
         task: of `finetune`.
-        values: replace what the file has.
+        values: override those in the file.
 
     Raises:
         SettingsError: a key or value is not valid.
@@ -392,11 +392,11 @@ def _given(ctx: typer.Context, settings_file: SettingsFile = None) -> dict[str, 
 
 
 Given = Annotated[dict[str, Any], Group(_given)]
-"""The settings of a verb that takes no others than these: of a file, and as words."""
+"""All settings that a user gives to a verb: in a file, and as words."""
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that talks: of those that `torchrun` starts, the first."""
+    """Whether this process prints: the first of those that `torchrun` starts, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -408,13 +408,13 @@ def output(
     model: str | None = None,
     kind: Kind = "file",
 ) -> Iterator[None]:
-    """Lock what a verb writes until the block ends, and see that it is no input; see `locks.claim`.
+    """Lock a verb's output within the block, and check that it is not an input; see `locks.claim`.
 
     Args:
-        path: the output; for none and for standard output there is nothing to do.
+        path: the output; for None and for standard output nothing is done.
         inputs: the files and directories that are read.
-        model: the model that is read, by its directory or its name on the hub.
-        kind: what the output is.
+        model: the model that is read: its directory, or its name on the hub.
+        kind: the kind of the output.
     """
     from ..checkpoints.locate import local_directory
 
@@ -432,7 +432,7 @@ def _lines(encoding: Encoding = "utf-8", max_line_bytes: MaxLineBytes = None) ->
 
 
 Lines = Annotated[dict[str, Any], Group(_lines)]
-"""What is said of files of lines, as keywords of what reads them."""
+"""The given options of files of lines, as keyword arguments of their readers."""
 
 
 def _table(header: Header = None, format: TableFormat = "auto", *, lines: Lines) -> dict[str, Any]:
@@ -441,13 +441,13 @@ def _table(header: Header = None, format: TableFormat = "auto", *, lines: Lines)
 
 
 Table = Annotated[dict[str, Any], Group(_table)]
-"""The settings of `TableOptions` that are given."""
+"""The given settings of `TableOptions`."""
 
 
 def lines_of(texts: Iterable[str], **options: Any) -> Iterator[str]:
-    """The texts as given; `-` stands for the lines of standard input, read as they come.
+    """Yield the texts; `-` is replaced by the lines of standard input, read as they arrive.
 
-    Options as in `Lines`.
+    The options are those in `Lines`.
     """
     for text in texts:
         if text == "-":

@@ -1,4 +1,5 @@
-"""Checkpoints: `inspect`, `convert`, `quantize`; with changes: `add-tokens`, `shrink`, `extend`."""
+"""Inspect, convert and change checkpoints: `inspect`, `convert`, `quantize`, `add-tokens`,
+`shrink`, `extend`."""
 
 from __future__ import annotations
 
@@ -168,7 +169,7 @@ def quantize(
     if data is not None:
         before = exact.evaluate(data, precision="fp32").metrics
         after = coded.evaluate(data, precision="int8").metrics
-        assert exact.task is not None  # or there is no evaluation
+        assert exact.task is not None  # evaluate() needs it
         metric = exact.task.best_metric
         facts[metric] = f"{after[metric]:.4f}, before {before[metric]:.4f}"
     weights = sum(file.stat().st_size for file in Path(written).glob("*.safetensors"))

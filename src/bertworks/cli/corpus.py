@@ -1,4 +1,4 @@
-"""From text: `vocab`, `prepare`, `tokenize`."""
+"""Process text: `vocab`, `prepare`, `tokenize`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _reading(
 
 
 Reading = Annotated[dict[str, Any], Group(_reading)]
-"""How a corpus is read, as `prepare` takes it."""
+"""Options for reading a corpus, as keyword arguments of `prepare`."""
 
 DropDuplicates = Annotated[
     bool, typer.Option("--drop-duplicates", help="Drop documents whose text occurred before.")
@@ -76,11 +76,11 @@ Exclude = Annotated[
 
 
 class GivenCorpus:
-    """A corpus that is named on the command line, read once for its paragraphs.
+    """A corpus given on the command line, to read its paragraphs once.
 
     Attributes:
         paths: the files that are read.
-        counts: what has been read so far.
+        counts: counts of the input read so far.
     """
 
     def __init__(self, corpus: list[str], reading: dict[str, Any], **how: Any) -> None:
@@ -94,7 +94,7 @@ class GivenCorpus:
         self._documents = read_documents(sources, counts=self.counts, **others, **how)
 
     def paragraphs(self, update: show.Update) -> Iterator[str]:
-        """The paragraphs of all documents; after each document it is shown how far it is."""
+        """Yield the paragraphs of all documents, and update the progress after each document."""
         for document in self._documents:
             yield from document.paragraphs
             update(self.counts.bytes_read, self.counts.bytes_total)
@@ -277,7 +277,7 @@ def tokenize(
 
 
 def corpus_facts(manifest: Manifest) -> dict[str, object]:
-    """What to show of a prepared corpus."""
+    """The facts to show about a prepared corpus."""
     return {
         "documents": f"{manifest.documents:,}",
         "sentences": f"{manifest.sentences:,}",
@@ -287,7 +287,7 @@ def corpus_facts(manifest: Manifest) -> dict[str, object]:
 
 
 def _files_of(name: str) -> Path:
-    """A tokenizer's files: of a model, or in a prepared corpus, or in a directory of theirs."""
+    """The directory (or file) of a tokenizer: of a model, a prepared corpus, or by itself."""
     from ..checkpoints.locate import INSIDE, locate
 
     directory = Path(name)

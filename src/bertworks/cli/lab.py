@@ -1,4 +1,4 @@
-"""Claims about BERT, tested: `lab`."""
+"""Test claims about BERT: `lab`."""
 
 from __future__ import annotations
 

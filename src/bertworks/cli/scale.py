@@ -1,4 +1,4 @@
-"""Before a run, and beyond one machine: `settings`, `estimate`, `merge`."""
+"""Plan a run, and merge the results of several machines: `settings`, `estimate`, `merge`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings that a verb takes as `key=value` words, and the spellings that are accepted."""
+"""The settings that a verb takes as `key=value` words, and the other accepted forms."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _TEXT_VERBS = frozenset({"predict", "generate", "embed", "features", "search"})
 
 
 def schema_of(verb: str, task: str | None = None) -> type[Settings]:
-    """The class of a verb's settings.
+    """Return the class of a verb's settings.
 
     Args:
-        task: of `finetune`: adds the settings of this task.
+        task: for `finetune`: adds the settings of this task.
 
     Raises:
         SettingsError: the verb takes no settings, or there is no such task.
@@ -57,7 +57,7 @@ def schema_of(verb: str, task: str | None = None) -> type[Settings]:
         fix = nearest(verb, VERBS) if closest(verb, VERBS) else valid
         raise SettingsError(f"there is no verb {verb!r}", fix=fix)
     if verb == "glue":
-        task = "classification"  # has all that any of its tasks has
+        task = "classification"  # has the settings of all GLUE tasks
     elif task is not None and verb != "finetune":
         raise SettingsError(f"{verb} takes no task", fix=f"bertworks settings {verb}")
     if task is not None:
@@ -69,16 +69,16 @@ def schema_of(verb: str, task: str | None = None) -> type[Settings]:
 
 
 def _declared(verb: str) -> type[Settings]:
-    """The class of a verb's settings without those of a task."""
+    """The class of a verb's settings, without those of a task."""
     module, _, name = _CLASSES[verb].partition(":")
     found: type[Settings] = getattr(importlib.import_module(f"bertworks.{module}"), name)
     return found
 
 
 def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
-    """The settings that a verb's `--help` lists, and how many it leaves to `bertworks settings`.
+    """The settings that a verb's `--help` lists, and how many only `bertworks settings` lists.
 
-    Where it does not list all, it lists the common ones (`Settings.common`), and briefly.
+    If the class has common settings (`Settings.common`), only these are listed, briefly.
     """
     from ..settings_help import describe
 
@@ -102,7 +102,7 @@ def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
 
 
 def task_in(verb: str, args: Sequence[str]) -> str | None:
-    """The task that is named on the command line of `finetune`, if one is."""
+    """The task on the command line of `finetune`, if there is one."""
     from ..tasks import LABELLED
 
     tasks = (arg for arg in args if arg in LABELLED or ".py:" in arg)
@@ -112,15 +112,15 @@ def task_in(verb: str, args: Sequence[str]) -> str | None:
 def sorted_out(
     verb: str, args: Sequence[str], options: Mapping[str, bool], *, takes_texts: bool
 ) -> tuple[list[str], list[str]]:
-    """The arguments of a command line that are no settings, and its settings as `key=value` words.
+    """Split a command line into arguments that are not settings, and settings as `key=value` words.
 
-    `--key value`, `--key=value`, and of what is true or false `--key` and `--no-key`, are other
-    spellings of `key=value`.
+    `--key value` and `--key=value` are other forms of `key=value`; for flags also `--key` and
+    `--no-key`.
 
     Args:
-        args: as they are typed; what follows `--` is left alone.
+        args: the arguments as typed; those after `--` are not changed.
         options: the verb's options, such as `--out`, each with whether it takes a value.
-        takes_texts: whether words may be texts or names; then not every `key=value` is a setting.
+        takes_texts: whether words may be texts or names; then `key=value` may not be a setting.
 
     Raises:
         SettingsError: an option or setting is not known.
@@ -159,15 +159,18 @@ def sorted_out(
 
 
 def is_flag(field: FieldInfo | None) -> bool:
-    """Whether a setting is true or false."""
+    """Whether a setting is boolean."""
     return field is not None and field.annotation is bool
 
 
 def _is_setting(verb: str, word: str) -> bool:
-    """Whether a word that may be a text or a name is a setting.
+    """Whether a word is a setting, where it may also be a text or a name.
 
-    Where it may be a text, each word of the form `key=value` must be one. Where it may be a name,
-    as NAME=MODEL is, only a key that is nearly a setting's is taken for a mistake.
+    Where it may be a text, each word of the form `key=value` must be a setting. Where it may be a
+    name, such as NAME=MODEL, a key is an error only if it is close to a setting's.
+
+    Raises:
+        SettingsError: the word is probably a misspelt setting.
     """
     key, is_assigned, _ = word.partition("=")
     if not is_assigned or not key.replace(".", "_").isidentifier():

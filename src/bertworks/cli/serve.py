@@ -1,4 +1,4 @@
-"""Models over HTTP: `serve`."""
+"""Serve models over HTTP: `serve`."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def serve(
     """
     need("fastapi", "serve", "serve")
     need("uvicorn", "serve", "serve")
-    # What is imported and loaded stays: to search it for garbage takes a quarter of the start.
-    # The server enables collections again once it has started.
+    # Imported and loaded objects stay: garbage collection of them would take a quarter of the
+    # start. The server enables collection again once it has started.
     gc.disable()
     try:
         set_threads(threads)

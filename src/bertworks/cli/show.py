@@ -1,4 +1,4 @@
-"""What people see: progress on standard error, results on standard output, at 80 columns."""
+"""Display for users: progress on standard error, results on standard output, in 80 columns."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from ..tasks.task import Shown
 
 Update = Callable[[int, int], None]
-"""Told of progress: how much is done, and how much there is (0 if unknown)."""
+"""Reports progress: how much is done, and the total (0 if unknown)."""
 
 
 @contextmanager
 def bar(title: str, unit: str = "MB") -> Iterator[Update]:
-    """A bar with rate and time left; `unit` MB is for bytes, any other is counted as it is."""
+    """A progress bar with rate and remaining time; with `unit` MB, it is updated in bytes."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
     from rich.text import Text
@@ -67,32 +67,32 @@ def bar(title: str, unit: str = "MB") -> Iterator[Update]:
 
 @contextmanager
 def stopwatch() -> Iterator[Callable[[], float]]:
-    """Seconds since the block began; at least a microsecond, so that rates are finite."""
+    """Seconds since the start of the block; at least a microsecond, so that rates are finite."""
     start = time.perf_counter()
     yield lambda: max(time.perf_counter() - start, 1e-6)
 
 
 def facts(rows: Mapping[str, Any]) -> None:
-    """Names and values, one a line."""
+    """Print names and values, one per line."""
     width = max([10, *map(len, rows)])
     for name, value in rows.items():
         typer.echo(f"  {name:<{width}}  {value}")
 
 
 def remarks(lines: Iterable[str]) -> None:
-    """What is worth saying, beside the numbers."""
+    """Print remarks."""
     for line in lines:
         typer.echo(wrapped(f"  {line}"))
 
 
 def metrics(values: Mapping[str, float | None]) -> None:
-    """A table of metrics."""
+    """Print a table of metrics."""
     if values:
         table(("metric", "value"), list(values.items()), right="value")
 
 
 def evaluated(breakdown: Breakdown, report: Path | None) -> dict[str, Any]:
-    """What is worth saying of an evaluation beside its metrics, for `facts`."""
+    """An evaluation's calibration and report in addition to its metrics, for `facts`."""
     found = {"calibration": breakdown.calibration, "report": report}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -101,7 +101,7 @@ def predictions(
     rows: Iterable[tuple[Mapping[str, Any], dict[str, Any]]],
     shown_by: Callable[[dict[str, Any]], list[Shown] | None],
 ) -> None:
-    """Predictions for people, with their probabilities, beside each text."""
+    """Print predictions for users: each with its probability and text."""
     shown: list[tuple[Any, Any, str]] = []
     for row, prediction in rows:
         text = " | ".join(str(part) for part in row.values())
@@ -115,13 +115,13 @@ def predictions(
 
 
 def must_hold_text(text: str) -> None:
-    """Refuse an empty text on the command line."""
+    """Raise DataError for an empty text on the command line."""
     if not text.strip():
         raise DataError("empty text", fix="Put the text in quotes.")
 
 
 def read_counts(counts: ReadCounts) -> None:
-    """What reading a corpus met that its user should know of."""
+    """Print what a user should know about the reading of a corpus: dropped and skipped input."""
     excluded = len(counts.excluded)
     rows = [
         ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
@@ -142,12 +142,12 @@ def table(
     right: str | Sequence[str] = "",
     cut: str = "",
 ) -> None:
-    """A plain table.
+    """Print a plain table.
 
     Args:
-        rows: the cells, made strings here; numbers with a fraction get four decimals.
-        right: the headings of the columns that are set to the right; in a text, by spaces.
-        cut: the heading of the column that gives way, its cells cut, where a line is too long.
+        rows: the cells, converted to strings here; floats get four decimals.
+        right: the headings of right-aligned columns; in a string, separated by spaces.
+        cut: the heading of the column whose cells are truncated if a line is too long.
     """
     from rich import box
     from rich.console import Console
@@ -171,12 +171,12 @@ def table(
 
 
 def number(value: Any) -> str:
-    """A value as people read it."""
+    """Format a value for users."""
     if isinstance(value, float):
         return f"{value:.4f}"
     return str(value)
 
 
 def as_json(value: Any) -> None:
-    """One JSON document on one line."""
+    """Print a JSON document on one line."""
     typer.echo(json_of(value))

@@ -1,4 +1,4 @@
-"""Training: `demo`, `pretrain`, `finetune`, `glue`; and frozen encoders: `probe`, `ablate`."""
+"""Train: `demo`, `pretrain`, `finetune`, `glue`; use frozen encoders: `probe`, `ablate`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _repeating(
 
 
 Repeating = Annotated[dict[str, Any], Group(_repeating)]
-"""Which runs a grid makes, as `finetune_grid` takes them; empty if nothing is said of it."""
+"""The runs of a grid, as keyword arguments of `finetune_grid`; empty if not given."""
 
 
 @verb("demo", "bertworks demo", "bertworks demo --quick", "bertworks demo --out /tmp/demo --seed 2")
@@ -286,7 +286,7 @@ def glue(
 
 
 def table_or_share(text: str) -> str | float:
-    """A share of the training rows, if a word is a number; else a table."""
+    """Parse a number as a share of the training rows; any other word is a table's path."""
     try:
         return float(text)
     except ValueError:
@@ -294,7 +294,7 @@ def table_or_share(text: str) -> str | float:
 
 
 def seed_numbers(text: str | None) -> int | list[int]:
-    """How many seeds a word asks for (`3`; 1, if left out), or which (`0,1,2`; `7,`)."""
+    """Parse the number of seeds (`3`; 1 if omitted) or a list of seeds (`0,1,2`; `7,`)."""
     if text is None:
         return 1
     parts = text.removesuffix(",").split(",")

@@ -1,4 +1,4 @@
-"""Using a model: `evaluate`, `score`, `predict`, `fill-mask`, `next-sentence`, `generate`,
+"""Use a model: `evaluate`, `score`, `predict`, `fill-mask`, `next-sentence`, `generate`,
 `explain`."""
 
 from __future__ import annotations
@@ -166,7 +166,11 @@ def score(
 
 
 def check_page(report: Path | None, *, endings: Sequence[str] = ("", *_PAGE)) -> None:
-    """Refuse a page whose name ends otherwise, before anything is measured."""
+    """Check the suffix of a report's name, before the evaluation.
+
+    Raises:
+        DataError: it is not one of `endings`.
+    """
     if report is not None and report.suffix.lower() not in endings:
         raise DataError("a report is an HTML page", where=str(report), fix="Name it .html.")
 
@@ -174,7 +178,7 @@ def check_page(report: Path | None, *, endings: Sequence[str] = ("", *_PAGE)) ->
 def _show_evaluation(
     found: Evaluation, measured: str, data: str, report: Path | None, *, json: bool
 ) -> None:
-    """Print an evaluation, and write its page if there is to be one."""
+    """Print an evaluation, and write its report if a path is given."""
     if report is not None:
         from ..training.report import write_evaluation_report
 

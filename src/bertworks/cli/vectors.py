@@ -1,4 +1,4 @@
-"""Texts and words as vectors: `embed`, `features`, `neighbours`, `search`."""
+"""Vectors of texts and words: `embed`, `features`, `neighbours`, `search`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _texts(
     column: str | None,
     table: Mapping[str, Any],
 ) -> str | Iterable[str]:
-    """What is to be read: a file, or texts, or the lines of standard input."""
+    """The input: a file, texts, or the lines of standard input."""
     if bool(texts) == (data is not None):
         ctx.fail("Give either texts or --data FILE.")
     if data is None and (column is not None or table.keys() & {"header", "format"}):
@@ -75,7 +75,7 @@ def _writing(
     device: Computing = "auto",
     task: TaskFile = None,
 ) -> Callable[[str, str], None]:
-    """What writes vectors to a file, by the name of a method of `Model`."""
+    """A function that writes vectors to a file, with the method of `Model` that is named."""
     source = _texts(ctx, texts, data, column, table)
     settings = {"column": column, "part": part, **spread, **table, **given}
 
@@ -252,7 +252,7 @@ def search(
     """Find the texts of a file that are nearest to a query.
 
     The model's vectors are compared by cosine. With --index, the vectors of the file are computed
-    once; a later change of the file or the model is an error. Blank texts are left out.
+    once; a later change of the file or the model is an error. Blank texts are skipped.
     """
     if candidates is not None and rerank is None:
         ctx.fail("--candidates needs --rerank MODEL.")

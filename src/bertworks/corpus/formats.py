@@ -1,9 +1,9 @@
-"""How files hold documents: plain text, WikiExtractor, JSON Lines.
+"""Readers of documents in text files: plain text, WikiExtractor, JSON Lines.
 
-Each reader streams what it finds: where a document begins (`file:line`), its lines of text,
-stripped, none of them empty, and its spans, where they are asked for. What is bad is a DataError,
-or skipped and counted (`Reading.bad`): the smallest whole, which is a line of text, a record, an
-unclosed `<doc>`, the rest of a damaged file.
+Each reader yields `Document`s: the position (`file:line`), the non-empty lines of text, stripped,
+and the spans, if requested. Bad input raises DataError, or is skipped and counted (`Reading.bad`):
+always the smallest unit, which is a line of text, a record, an unclosed `<doc>`, or the rest of a
+damaged file.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .spans import Spans, of_paragraphs, parse_spans
 class Document:
     """A document."""
 
-    paragraphs: tuple[str, ...]  # its lines of text, stripped, none of them empty
+    paragraphs: tuple[str, ...]  # its lines of text, stripped, without empty ones
     where: str  # where it begins: `file:line`, or `file, row 12` in a table
-    # 0, or 1, 2, … for further copies that its source's weight asks for; they follow it at once
+    # 0; or 1, 2, … for the further copies of a weight above 1, which follow it directly
     copy: int = 0
-    spans: Spans | None = None  # of `text`, rising, if it carries any and they were asked for
+    spans: Spans | None = None  # in `text`, in order, if it has spans and they were requested
 
     @property
     def text(self) -> str:
@@ -46,7 +46,7 @@ _COMPRESSED = re.compile(r"\.(gz|zst|zstd)$")
 
 
 def detect_format(path: str) -> CorpusFormat:
-    """Tell a file's format by its suffix, else by its first line that is not blank.
+    """Detect a file's format by its suffix, otherwise by its first line that is not blank.
 
     Parquet by `.parquet` or its first bytes; JSON Lines by `.jsonl`, `.ndjson`, `.json`, or, in a
     file not named `.txt`, a first line that is a JSON object; WikiExtractor by a first line that
@@ -73,7 +73,7 @@ def detect_format(path: str) -> CorpusFormat:
 
 
 def read_text(path: str, reading: Reading) -> Iterator[Document]:
-    """Plain text: a sentence or paragraph a line, a blank line between documents."""
+    """Plain text: one sentence or paragraph per line, a blank line between documents."""
     paragraphs: list[str] = []
     start = characters = 0
     for number, line in read_lines(path, reading):
@@ -93,8 +93,8 @@ def read_text(path: str, reading: Reading) -> Iterator[Document]:
 def read_wiki(path: str, reading: Reading) -> Iterator[Document]:
     """WikiExtractor's output: `<doc id= url= title=>`, the title, paragraphs, `</doc>`.
 
-    The title that WikiExtractor repeats as the first line is no prose, and is left out (the
-    paper's section 3.1 takes text passages only, no headers).
+    The title, which WikiExtractor repeats as the first line, is dropped (the paper's section 3.1
+    uses text passages only, no headers).
     """
     paragraphs: list[str] | None = None
     start, characters, titles = 0, 0, set[str]()
@@ -130,7 +130,7 @@ def read_wiki(path: str, reading: Reading) -> Iterator[Document]:
 
 
 def read_json_lines(path: str, reading: Reading) -> Iterator[Document]:
-    """JSON Lines: an object a line, each a document; line feeds in it part paragraphs."""
+    """JSON Lines, one document (an object) per line; line feeds in its text separate paragraphs."""
     return documents_of(_json_objects(path, reading), reading)
 
 
@@ -154,9 +154,9 @@ def _json_objects(path: str, reading: Reading) -> Iterator[tuple[str, dict[str, 
 def documents_of(
     records: Iterable[tuple[str, Mapping[str, Any]]], reading: Reading
 ) -> Iterator[Document]:
-    """The documents that records are, each with its place.
+    """Convert records, each with its position, to documents.
 
-    Where the column of the text is not named, the first record that shows it chooses it.
+    If no text column is given, it is chosen by the first record from which it is clear.
     """
     column = reading.column
     for where, record in records:
@@ -178,7 +178,7 @@ def documents_of(
 
 
 def document_of(text: str, spans: Any, where: str, reading: Reading) -> Document | None:
-    """The document of a text and its spans, if it has any; None if they are bad, and skipped."""
+    """The document of a text and its optional spans; None if the spans are bad and skipped."""
     found = None
     if reading.spans and spans is not None:
         try:
@@ -190,14 +190,14 @@ def document_of(text: str, spans: Any, where: str, reading: Reading) -> Document
 
 
 def choose_column(names: Collection[str], strings: Sequence[str]) -> str | None:
-    """The column of the text where none is named: `text`, else the only one with strings."""
+    """The default text column: `text`, otherwise the only column with strings."""
     return "text" if "text" in names else strings[0] if len(strings) == 1 else None
 
 
 def report_missing_column(
     column: str | None, names: list[str], where: str, reading: Reading
 ) -> None:
-    """Say which column is missing, or that one must be chosen, and which there are."""
+    """Report the missing column, or that one must be chosen, and list the existing ones."""
     close = None if column is None else closest(column, names)
     fix = f"The columns are: {some_of(names)}. Name the one with the text (--column NAME)."
     reading.bad(
@@ -216,7 +216,7 @@ def split_paragraphs(text: str) -> tuple[str, ...]:
 
 
 def _is_json_object(line: str) -> bool:
-    if len(line) >= 1 << 15:  # a long first line may be cut off: its start has to do
+    if len(line) >= 1 << 15:  # a long first line may be truncated: judge by its start
         return re.match(r'\{\s*"', line) is not None
     try:
         return isinstance(json.loads(line), dict)
@@ -234,7 +234,7 @@ def _report_unclosed(path: str, start: int, what: str, reading: Reading) -> None
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Whether there is half of a character in a text, which no file could hold."""
+    """Whether a text has half of a character (a lone surrogate), which UTF-8 cannot encode."""
     if text.isascii():
         return False
     try:

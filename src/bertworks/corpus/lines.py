@@ -1,7 +1,7 @@
-"""Lines of text from a file, plain or compressed, with their numbers; and what a read has met.
+"""Numbered lines of text from plain or compressed files, and counts of what was read.
 
-Every line of text that a verb reads comes from `decode_lines`: it bounds the length of a line, so
-that memory is bounded whatever a file (or what an archive expands to) holds, and decodes it.
+All commands read lines of text with `decode_lines`. It limits the length of a line, so that memory
+is bounded whatever the content of a file (also after decompression), and decodes the line.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ else:
     pa = Lazily("pyarrow")
 
 MAX_LINE_BYTES = 1 << 26
-"""The length of the longest line that is read unless the user allows more."""
+"""The default maximum length of a line."""
 ALLOW_MORE = "If that is intended, allow more: --max-line-bytes N (max_line_bytes=N)."
 
 _BUFFER = 1 << 20
 _Codec: TypeAlias = Literal["gzip", "zstd"]
 _MAGIC: dict[bytes, _Codec] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _SUFFIXES: dict[str, _Codec] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
-# What is no text, by its first bytes.
+# Kinds of files that are not text, by their first bytes.
 _NO_TEXT: dict[bytes, str] = {
     **{magic: f"{name} inside another compression" for magic, name in _MAGIC.items()},
     b"PK\x03\x04": "a ZIP archive, or a workbook such as .xlsx: save its text or table as a file",
@@ -53,28 +53,28 @@ class ExcludedDocument:
     """A document that was dropped because it shares text with evaluation data."""
 
     where: str  # where it begins
-    beginning: str  # its first line, at most 80 characters
-    shared_sequences: int  # how many of its word sequences the evaluation data has too
-    first_shared: str  # the words of the first of them
+    beginning: str  # its first line, truncated at 80 characters
+    shared_sequences: int  # how many of its word sequences are also in the evaluation data
+    first_shared: str  # the words of the first shared sequence
 
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What a read of a corpus has met so far."""
+    """The counts of a corpus read so far."""
 
-    documents: int = 0  # documents handed out, copies by weight included
-    duplicates: int = 0  # documents dropped because their text had come before
+    documents: int = 0  # documents yielded, including copies by weight
+    duplicates: int = 0  # documents dropped because their text occurred before
     # documents dropped because they share text with evaluation data
     excluded: list[ExcludedDocument] = field(default_factory=list)
-    left_out: int = 0  # documents that a weight below 1 (or its fraction) did not draw
+    left_out: int = 0  # documents that a weight below 1 did not select
     empty: int = 0  # documents without any text
-    cut: int = 0  # how often a document was cut at a paragraph because it had grown too long
-    # how many bad things were skipped, by kind
+    cut: int = 0  # how often a too long document was split at a paragraph
+    # how much bad input was skipped, by kind
     skipped: Counter[str] = field(default_factory=Counter)
-    # the first of each kind: the error it would have been
+    # for each kind, the error message of the first skipped one
     first_skipped: dict[str, str] = field(default_factory=dict)
-    formats: dict[str, str] = field(default_factory=dict)  # what each file was read as, for people
-    bytes_read: int = 0  # of the files as they lie on disk (data sets count nothing)
+    formats: dict[str, str] = field(default_factory=dict)  # each file's format, for display
+    bytes_read: int = 0  # of the files on disk, before decompression (0 for data sets)
     bytes_total: int = 0
 
     @property
@@ -84,22 +84,22 @@ class ReadCounts:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read, and where to count: what every format's reader is given."""
+    """The options and counts that every format's reader gets."""
 
-    counts: ReadCounts = field(default_factory=ReadCounts)  # what is added to
-    skip_bad: bool = False  # whether bad things are skipped and counted, rather than errors
-    column: str | None = None  # the column of the text, if named
-    spans: bool = False  # whether spans are read beside the text, where a format has room for them
-    # plain text that runs on longer without a document's end is cut at the next paragraph
+    counts: ReadCounts = field(default_factory=ReadCounts)  # the readers add to these
+    skip_bad: bool = False  # whether bad input is skipped and counted, instead of raising an error
+    column: str | None = None  # the text column, if given
+    spans: bool = False  # whether to read spans too, in formats that support them
+    # a longer document is split at the next paragraph (plain text and WikiExtractor)
     max_document_characters: int = 1 << 23
     encoding: str = "utf-8"  # of text; any of Python's names
     max_line_bytes: int = MAX_LINE_BYTES  # a longer line is bad
 
     def bad(self, kind: str, what: str, *, where: str, fix: str | None = None) -> None:
-        """Count something bad as skipped.
+        """Count bad input as skipped.
 
         Raises:
-            DataError: bad things are not to be skipped.
+            DataError: `skip_bad` is false.
         """
         error = DataError(what, where=where, fix=fix)
         if not self.skip_bad:
@@ -109,7 +109,7 @@ class Reading:
 
 
 def read_head(path: str) -> bytes:
-    """The first 64 KiB of a file, decompressed.
+    """Return the first 64 KiB of a file, decompressed.
 
     Raises:
         DataError: the file cannot be opened, or is damaged.
@@ -122,32 +122,32 @@ def read_head(path: str) -> bytes:
 
 
 def read_lines(path: str, reading: Reading) -> Iterator[tuple[int, str]]:
-    """The lines of a file, plain or compressed; see `decode_lines`."""
+    """Yield the numbered lines of a plain or compressed file; see `decode_lines`."""
     try:
         with open_stream(path, reading.counts) as stream:
             _check_text(stream.peek(_TAR_AT + len(_TAR)))
             yield from decode_lines(stream, path, reading)
     except (OSError, pa.ArrowException) as error:
-        if is_memory_short(error):  # the file is not to blame, nor to be passed over
+        if is_memory_short(error):  # not the file's fault: do not skip it
             raise
         reading.bad("damaged file", f"cannot be read ({reason(error)})", where=path)
 
 
 def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tuple[int, str]]:
-    """The lines of a stream, each with its number from 1, its line feed still on.
+    """Yield the lines of a stream, with their line feeds, numbered from 1.
 
-    Lines end with a line feed alone. A byte-order mark at the start is dropped. A line that is too
-    long, or not of the encoding, is bad by itself; a stream that breaks off is bad from there on.
+    Only a line feed ends a line. A byte-order mark at the start is dropped. A line that is too
+    long, or not valid in the encoding, is bad alone; after an error of the stream, the rest is bad.
 
     Args:
-        stream: bytes, decompressed.
-        reading: the encoding, the limit, and what is done with what is bad.
+        stream: decompressed bytes.
+        reading: the encoding, the limit, and whether bad input is skipped.
 
     Raises:
-        DataError: something is bad and not to be skipped; or there is no such encoding.
+        DataError: input is bad and not skipped; or there is no such encoding.
     """
     encoding, limit = text_encoding(reading.encoding), reading.max_line_bytes
-    if "\n".encode(encoding) != b"\n":  # UTF-16 and the like: no line could be found by its bytes
+    if "\n".encode(encoding) != b"\n":  # UTF-16 and similar: bytes do not show where lines end
         stream = io.BufferedReader(_InUtf8(stream, encoding), _BUFFER)
         encoding = "utf-8"
     number = 0
@@ -182,7 +182,7 @@ def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tup
 
 
 def text_encoding(name: str) -> str:
-    """Python's name of an encoding of text; UTF-8 with a byte-order mark is UTF-8.
+    """Return Python's name of a text encoding; UTF-8 with a byte-order mark is UTF-8.
 
     Raises:
         DataError: there is no such encoding.
@@ -195,7 +195,7 @@ def text_encoding(name: str) -> str:
 
 
 def _encodes_text(name: str) -> bool:
-    """Whether a name is one of an encoding of text, as that of the codec base64 is not."""
+    """Whether a name is that of a text encoding (the codec base64, for example, is not one)."""
     try:
         "".encode(name)
     except (LookupError, UnicodeError, ValueError):
@@ -205,12 +205,12 @@ def _encodes_text(name: str) -> bool:
 
 @contextmanager
 def open_stream(path: str, counts: ReadCounts) -> Iterator[io.BufferedReader[Any]]:
-    """A buffered binary stream of the file's content, decompressed if gzip or zstd.
+    """Open a file as a buffered binary stream, decompressed if it is gzip or zstd.
 
-    The first bytes say whether it is compressed. Bytes read from disk are added to `counts`.
+    Compression is detected by the first bytes. Bytes read from disk are added to `counts`.
 
     Raises:
-        OSError: the file cannot be opened, or its suffix claims a compression that it has not.
+        OSError: the file cannot be opened, or does not have the compression of its suffix.
     """
     with open_raw(path) as file:
         start = file.read(4)
@@ -227,7 +227,11 @@ def open_stream(path: str, counts: ReadCounts) -> Iterator[io.BufferedReader[Any
 
 
 def _check_text(head: bytes) -> None:
-    """See that a stream does not begin like a file of another kind."""
+    """Check that the first bytes are not those of another kind of file.
+
+    Raises:
+        OSError: they are.
+    """
     for magic, kind in _NO_TEXT.items():
         if head.startswith(magic):
             raise OSError(f"it is {kind}")
@@ -236,7 +240,7 @@ def _check_text(head: bytes) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What the operating system or Arrow says, without its error number and path."""
+    """The error message of the operating system or Arrow, without its error number and path."""
     text = getattr(error, "strerror", None) or str(error)
     return str(text).splitlines()[0]
 
@@ -257,7 +261,7 @@ class _Counted(io.RawIOBase):
 
 
 class _InUtf8(io.RawIOBase):
-    """A stream of text in some encoding, as one in UTF-8."""
+    """Converts a text stream from another encoding to UTF-8."""
 
     def __init__(self, stream: IO[bytes], encoding: str) -> None:
         self._stream, self._left, self._is_over = stream, b"", False
@@ -284,7 +288,7 @@ def _report_bad_bytes(
         fix = _name_encoding("utf-16")
     elif b"\0" in raw:
         fix = "It also has null bytes: is it a text file?"
-    elif encoding == "utf-8":  # C1 control characters are never meant: Windows has quotes there
+    elif encoding == "utf-8":  # texts have no C1 control characters: cp1252 has quotes there
         fix = _name_encoding("cp1252" if 0x80 <= byte < 0xA0 else "latin-1")
     else:
         fix = None

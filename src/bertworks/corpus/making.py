@@ -1,4 +1,4 @@
-"""From documents to a shard: what one worker does with one batch of text."""
+"""Make shards from documents: the work of one worker on one batch of text."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .readers import Document
 from .shards import shard_content, token_type
 from .spans import Spans, find_chunks, mark_units, place_sentences
 
-_SENTENCES_AT_ONCE = 2048  # what the tokenizer library keeps of each is large
+_SENTENCES_AT_ONCE = 2048  # the tokenizer library uses much memory for each
 
 
 class Text(NamedTuple):
-    """A document's number as a copy, its UTF-8 with line feeds between paragraphs, its spans.
+    """A document's copy number, its text in UTF-8 (line feeds between paragraphs), and its spans.
 
     It is compact, so that sending it to a worker is cheap.
     """
@@ -38,9 +38,9 @@ class TextBatch:
     """The text of one shard."""
 
     number: int  # the shard's number, from 0
-    documents: list[Text]  # the documents' text
-    digest: str  # of all of them
-    bytes_read: int  # how much of the corpus's files was read for it
+    documents: list[Text]
+    digest: str  # of all documents
+    bytes_read: int  # how many bytes of the corpus's files were read for it
 
     @property
     def file(self) -> str:
@@ -50,7 +50,7 @@ class TextBatch:
 def batches(
     documents: Iterable[Document], shard_bytes: int, counts: ReadCounts
 ) -> Iterator[TextBatch]:
-    """Deal documents to shards, in order: a shard is full when its text reaches `shard_bytes`."""
+    """Group documents into shards, in order; a shard is full when its text has `shard_bytes`."""
     number = size = read = 0
     batch: list[Text] = []
     digest = hashlib.blake2b(digest_size=16)
@@ -71,23 +71,23 @@ def batches(
 
 
 class _Made(NamedTuple):
-    """Tokens of some documents, end to end."""
+    """The concatenated tokens of some documents."""
 
     ids: np.ndarray  # `[tokens]`
     lengths: np.ndarray  # `[sentences]`, tokens of each
     per_document: np.ndarray  # `[documents]`, sentences of each
-    goes_on: np.ndarray  # `[tokens]` bool, which go on a unit; empty where units are not marked
+    goes_on: np.ndarray  # `[tokens]` bool, which continue a unit; empty if units are not marked
     spans: int  # how many units are spans
 
 
 class ShardMaker:
-    """Splits and tokenises, a batch at a time.
+    """Splits and tokenises one batch at a time.
 
     Args:
-        sentences: "split" splits each paragraph into sentences by rules; "lines" takes each as
-            one sentence.
+        sentences: "split" splits each paragraph into sentences by rules; "lines" uses each
+            paragraph as one sentence.
         language: of the rules.
-        spans: where the spans come from that are marked in the shards, if any are.
+        spans: the source of the spans that are marked in the shards; "none" marks none.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ShardMaker:
         self._type = token_type(tokenizer.vocab_size)
 
     def make(self, batch: TextBatch) -> tuple[ShardRecord, Any]:
-        """Make one shard: what is said of it, and the content of its file.
+        """Make one shard; return its record and the content of its file.
 
         Raises:
             DataError: the batch is too large for one shard.
@@ -143,7 +143,7 @@ class ShardMaker:
         return record, content
 
     def _parts(self, texts: Iterable[Text]) -> Iterator[list[tuple[Text, list[str]]]]:
-        """Documents with their sentences, as many together as are tokenised at once."""
+        """Documents with their sentences, in the groups that are tokenised at once."""
         part: list[tuple[Text, list[str]]] = []
         size = 0
         for text in texts:

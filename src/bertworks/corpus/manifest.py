@@ -1,6 +1,6 @@
-"""What a prepared corpus says of itself: `manifest.json`, and the journal of an unfinished one.
+"""The description of a prepared corpus (`manifest.json`), and the journal of an unfinished one.
 
-Nothing in them depends on the machine, the time, or the number of workers.
+Neither depends on the machine, the time, or the number of workers.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from ..files import parse_json
 from ..literals import Sentences, SpanSource
 
 SUMMED = ("documents", "sentences", "tokens", "unknown_tokens", "spans", "empty_sentences")
-"""The counts of a manifest that are sums of those of its shards."""
+"""The counts of a manifest that are sums over its shards."""
 
 FORMAT_VERSION = 2
-_READ_VERSIONS = (1, 2)  # the first has neither spans nor sentences in context
+_READ_VERSIONS = (1, 2)  # version 1 has neither spans nor sentences tokenised in context
 MANIFEST = "manifest.json"
 EXCLUDED = "excluded.jsonl"
 TOKENIZER = "tokenizer"
 
 _ADDED = {"encoding": "utf-8", "exclude": None, "part": None}
-"""Settings of a job that earlier releases did not have, and what they did."""
+"""Settings of a job that earlier releases did not have, with the values that they implied."""
 _OTHERWISE = {
     "sources": "the corpus differs (its parts, their weights or their sizes)",
     "vocabulary_hash": "the tokenizer differs",
     "exclude": "the text of the files to exclude differs",
     "in_context": "its sentences were tokenised separately, by an earlier release",
 }
-"""What is said of settings that differ, where the values themselves say nothing."""
+"""Messages for settings that differ, where showing their values would not help."""
 
 
 class _Record(BaseModel):
@@ -43,7 +43,7 @@ class _Record(BaseModel):
 
 
 class SourceRecord(_Record):
-    """A part of the corpus: the last part of its path, how it was read, and its size on disk."""
+    """A source of the corpus: the last part of its path, how it was read, and its size on disk."""
 
     name: str
     weight: float
@@ -54,12 +54,12 @@ class SourceRecord(_Record):
 
 
 class Job(_Record):
-    """Everything that decides the bytes of a prepared corpus, but for the text itself.
+    """Everything that determines the bytes of a prepared corpus, except the text.
 
-    `exclude` is the digest of the word sequences that no document may share; None if none are
-    excluded. `in_context` is whether sentences have the pieces that they have within their
-    document; it makes no difference to a tokenizer whose pieces do not depend on that. `part` is
-    which part of the shards is made (`I/N`), where not all are.
+    `exclude` is the digest of the word sequences that no document may share; None if no documents
+    are excluded. `in_context`: whether sentences were tokenised as parts of their document, which
+    only matters for tokenizers whose pieces depend on the context. `part` (`I/N`): which part of
+    the shards is made; None if all are.
     """
 
     sources: tuple[SourceRecord, ...]
@@ -78,12 +78,12 @@ class Job(_Record):
     versions: dict[str, str]
 
     def without_sizes(self) -> Job:
-        """The same job whatever its files' sizes."""
+        """The job with all file sizes set to 0."""
         sources = tuple(source.model_copy(update={"bytes": 0}) for source in self.sources)
         return self.model_copy(update={"sources": sources})
 
     def first_difference(self, later: Job) -> str | None:
-        """A phrase that names the first setting that is another in a later job, if any is."""
+        """A phrase about the first setting that differs in a later job; None if none differs."""
         mine, others = self.model_dump(), later.model_dump()
         for key, value in mine.items():
             if value != others[key]:
@@ -94,7 +94,7 @@ class Job(_Record):
 class ShardRecord(_Record):
     """A finished shard.
 
-    `text` is the digest of the text that went in, `sha256` that of the file that came out.
+    `text` is the digest of its text, `sha256` that of its file.
     """
 
     file: str = Field(pattern=r"^[\w-][\w.-]*$")  # in the same directory
@@ -111,21 +111,21 @@ class ShardRecord(_Record):
 
 
 class Manifest(_Record):
-    """A prepared corpus: its counts, what made it, and its shards."""
+    """A prepared corpus: its counts, its job, and its shards."""
 
     format_version: int
-    documents: int  # what the shards hold, copies by weight included
+    documents: int  # in the shards, including copies by weight
     sentences: int
     tokens: int
     unknown_tokens: int  # how many of the tokens are `[UNK]`
     spans: int = 0  # how many spans of tokens are marked as units
-    empty_documents: int  # dropped, as nothing of them was left as tokens
+    empty_documents: int  # dropped, because they have no tokens
     empty_sentences: int
-    duplicate_documents: int  # dropped, as their text had come before
-    excluded_documents: int = 0  # dropped, as they share text with evaluation data
-    left_out_documents: int  # not drawn, by a weight with a fraction
-    cut_documents: int  # how often a very long document was cut at a paragraph
-    skipped: dict[str, int]  # bad things skipped, by kind
+    duplicate_documents: int  # dropped, because their text occurred before
+    excluded_documents: int = 0  # dropped, because they share text with evaluation data
+    left_out_documents: int  # not selected, by a weight below 1
+    cut_documents: int  # how often a very long document was split at a paragraph
+    skipped: dict[str, int]  # how much bad input was skipped, by kind
     # the unsigned integer type of the token ids
     token_type: Annotated[str, Field(pattern=r"^uint(8|16|32)$")]
     vocabulary_size: int  # of the tokenizer; its hash is in `job`
@@ -135,7 +135,7 @@ class Manifest(_Record):
 
     @property
     def unknown_rate(self) -> float:
-        """The share of `[UNK]` among the tokens."""
+        """The fraction of tokens that are `[UNK]`."""
         return self.unknown_tokens / max(self.tokens, 1)
 
     @property
@@ -147,8 +147,8 @@ class Manifest(_Record):
         """Read a prepared directory's manifest.
 
         Raises:
-            DataError: the directory holds none: it is no prepared corpus, or unfinished.
-            CheckpointError: the manifest is damaged, or of another format version.
+            DataError: the directory has none: it is not a prepared corpus, or unfinished.
+            CheckpointError: the manifest is damaged, or has another format version.
         """
         path = directory / MANIFEST
         try:
@@ -180,9 +180,9 @@ class Manifest(_Record):
             raise _damaged(path, _first(error)) from None
 
     def write(self, directory: Path) -> None:
-        """Write the manifest, whole or not at all."""
+        """Write the manifest atomically."""
         tree = self.model_dump(mode="json")
-        for key, value in _ADDED.items():  # where they are not used, the bytes are as before
+        for key, value in _ADDED.items():  # without them the bytes equal those of older releases
             if tree["job"][key] == value:
                 del tree["job"][key]
         if self.job.exclude is None:
@@ -196,9 +196,9 @@ _CHECKED_LINE = re.compile(rb'(.*),"crc32":"([0-9a-f]{8})"}')
 
 
 class Journal:
-    """The shards finished so far, as JSON Lines: the job first, then a line a shard.
+    """The shards finished so far, as JSON Lines: first the job, then one line per shard.
 
-    It is kept next to the shards until the manifest takes its place.
+    It is next to the shards until the manifest replaces it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -209,10 +209,10 @@ class Journal:
         return directory / "journal.jsonl"
 
     def read(self) -> tuple[Job | None, list[ShardRecord]]:
-        """The job and the shards.
+        """Read the job (None if the journal is empty) and the shards.
 
         Raises:
-            CheckpointError: a line is damaged, or of something else.
+            CheckpointError: a line is damaged, or is not a record.
         """
         lines = [self._checked(line) for line in self._file.read().splitlines()]
         try:
@@ -222,18 +222,18 @@ class Journal:
             raise _damaged(self._file.path, _first(error)) from None
 
     def restart(self, job: Job) -> None:
-        """Empty the journal, and begin it with the job."""
+        """Empty the journal, then write the job."""
         self._file.truncate(0)
         self.append(job)
 
     def append(self, record: Job | ShardRecord) -> None:
-        """Add a line, and have it on the disk."""
+        """Append a line, and sync it to disk."""
         line = record.model_dump_json().encode()
         self._file.append(line[:-1] + b',"crc32":"%08x"}\n' % zlib.crc32(line))
         self._file.sync()
 
     def _checked(self, line: bytes) -> bytes:
-        """A line without its checksum, which those of earlier releases do not have."""
+        """A line without its checksum, after a check; lines of earlier releases have none."""
         found = _CHECKED_LINE.fullmatch(line)
         if found is None:
             return line
@@ -242,18 +242,18 @@ class Journal:
         return found[1] + b"}"
 
     def close(self) -> None:
-        """Let go of the file; an empty journal is not left behind."""
+        """Close the file, and remove it if it is empty."""
         if not self._file.size:
             self.remove()
         self._file.close()
 
     def remove(self) -> None:
-        """Remove the file, once the manifest has taken its place."""
+        """Remove the file, once the manifest has replaced it."""
         self._file.path.unlink(missing_ok=True)
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what a killed run left half written, of an earlier release too."""
+    """Remove files that a killed run left incomplete, also those of an earlier release."""
     for path in (*directory.glob(".*.new"), *directory.glob("*.tmp")):
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""Parts of a prepared corpus, put together."""
+"""Merge the parts of a prepared corpus."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _READ = ("text", "duplicate_documents", "excluded_documents", "left_out_document
 
 
 def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
-    """Put all parts of a corpus together: the bytes are those that one `prepare` writes.
+    """Merge all parts of a corpus, to the same bytes that a single `prepare` writes.
 
-    Every shard's checksum is compared. Shards are linked where the file system can do that, and
-    copied elsewhere.
+    Every shard's checksum is verified. Shards are hard-linked where the file system supports it,
+    otherwise copied.
 
     Args:
         parts: directories that `prepare --part` wrote, in any order.
         out: the directory to write, new or empty.
 
     Raises:
-        DataError: a part is missing, unfinished, there twice, or does not belong to the others; or
+        DataError: a part is missing, unfinished, given twice, or does not belong to the others; or
             the corpus holds no text.
         CheckpointError: a part is damaged.
         OutputError: `out` cannot be written.
@@ -52,7 +52,7 @@ def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
     shards = sorted(
         (shard for manifest in manifests for shard in manifest.shards), key=lambda shard: shard.file
     )
-    # Documents may be empty as they are read, which every part counts, and of tokens.
+    # Every part counts all documents without text; those without tokens only in its shards.
     read_empty = first.empty_documents - sum(shard.empty_documents for shard in first.shards)
     whole = first.model_copy(
         update={
@@ -68,10 +68,10 @@ def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
     with claim(out, paths, kind="whole directory"):
         if out.exists() and not files.is_empty(out):
             raise DataError("is not empty", where=str(out), fix="Choose another --out.")
-        tokenizer = Corpus(paths[0], first, []).load_tokenizer()  # checked: that of the shards
+        tokenizer = Corpus(paths[0], first, []).load_tokenizer()  # compares it with the shards
         with files.new_directory(out, last=MANIFEST) as new:
             (new / TOKENIZER).mkdir()
-            # Not copied: what is damaged in a file beside tokenizer.json is not seen on loading.
+            # Not copied: loading does not notice damage in files other than tokenizer.json.
             write_definition(tokenizer.definition, new / TOKENIZER)
             if first.job.exclude is not None:
                 shutil.copyfile(paths[0] / EXCLUDED, new / EXCLUDED)
@@ -84,8 +84,8 @@ def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file that is never changed a second name, or copy it."""
+    """Hard-link a file, which is never changed, or copy it."""
     try:
         os.link(source, target)
-    except OSError:  # another file system, or one without links
+    except OSError:  # another file system, or one without hard links
         shutil.copyfile(source, target)

@@ -1,8 +1,8 @@
-"""Documents that came before, or that share word sequences with evaluation data: to be left out.
+"""Find documents to drop: duplicates, and those that share word sequences with evaluation data.
 
-A network that was pre-trained on the passages of a test set is measured too well on it. Overlap is
-defined as by Brown et al. (2020), appendix C: a document that shares 13 words in a row with the
-evaluation data counts as seen. Case, punctuation and the way of tokenising do not matter.
+A network pre-trained on the passages of a test set has misleadingly good results on it. Overlap is
+defined as by Brown et al. (2020), appendix C: a document overlaps if it shares 13 consecutive words
+with the evaluation data. Case, punctuation and tokenisation do not matter.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from .formats import detect_format
 from .lines import ReadCounts, Reading, open_stream, read_head, read_lines, reason
 
 SEQUENCE_WORDS = 13
-"""How many words in a row two texts must share."""
+"""How many consecutive words two texts must share."""
 
 _WORD = re.compile(r"[^\W_]+")
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of a word's hash is lost
-_MOST_WORDS = 1 << 21  # whose hashes are remembered
+_MOST_WORDS = 1 << 21  # how many words' hashes are cached
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What a document shares with the evaluation data."""
+    """The overlap of a document with the evaluation data."""
 
-    sequences: int  # how many of its sequences of 13 words
-    words: str  # the first of them
+    sequences: int  # how many of its sequences of 13 words are shared
+    words: str  # the first shared sequence
 
 
 class SharedSequences:
-    """The sequences of 13 words of some evaluation files, to compare documents with.
+    """The sequences of 13 words in evaluation files, with which documents are compared.
 
     Files may be tables (TSV, CSV, JSON Lines, Parquet), SQuAD's JSON, CoNLL's columns or plain
-    text, also compressed: every text in them counts, cell by cell, and lines and columns down to
+    text, also compressed. Every text in them counts: each cell, and the lines and the columns up to
     the next empty line. Texts of fewer than 13 words cannot be recognised.
 
     Attributes:
@@ -82,7 +82,7 @@ class SharedSequences:
         return Overlap(len(shared), " ".join(words[start : start + SEQUENCE_WORDS]))
 
     def _sequences(self, words: list[str]) -> np.ndarray:
-        """A hash of each 13 words in a row, `[words - 12]` uint64."""
+        """A hash of every 13 consecutive words, `[words - 12]` uint64."""
         count = len(words) - SEQUENCE_WORDS + 1
         if count < 1:
             return np.empty(0, np.uint64)
@@ -94,7 +94,7 @@ class SharedSequences:
 
 
 class _WordHashes(dict[str, int]):
-    """Words' hashes of 64 bits, the same in every process; a cache of bounded size."""
+    """64-bit hashes of words, the same in every process, in a cache of bounded size."""
 
     def of(self, words: list[str]) -> np.ndarray:
         if len(self) > _MOST_WORDS:
@@ -108,7 +108,7 @@ class _WordHashes(dict[str, int]):
 
 
 def _texts(file: str) -> Iterator[str]:
-    """Every text of a file."""
+    """All texts of a file."""
     head = read_head(file)
     if head.startswith(b"PAR1"):
         yield from _parquet_texts(file)
@@ -130,19 +130,22 @@ def _parquet_texts(file: str) -> Iterator[str]:
 
 
 def _json_texts(file: str) -> Iterator[str]:
-    """One JSON value, or one a line; what is neither, and does not have to be, is read as lines."""
+    """The strings of one JSON value, or of one per line.
+
+    Other content is an error if the file is named as JSON Lines, otherwise it is read as lines.
+    """
     with open_stream(file, ReadCounts()) as stream:
         content = stream.read()
     try:
         yield from _strings(json.loads(content))
         return
     except (ValueError, RecursionError):
-        pass  # more than one value: one a line
+        pass  # more than one value: one per line
     for number, line in enumerate(content.splitlines(), start=1):
         try:
             value = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError) as error:
-            if detect_format(file) != "jsonl":  # text or a table whose first character is a bracket
+            if detect_format(file) != "jsonl":  # text or a table that begins with a bracket
                 yield from _line_texts(file)
                 return
             raise DataError(f"not JSON ({error})", where=f"{file}:{number}") from None
@@ -163,7 +166,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _line_texts(file: str) -> Iterator[str]:
-    """The cells of each line, and what lines and columns read downwards to the next empty one."""
+    """The cells of each line, and the joined lines and columns up to the next empty line."""
     columns: list[list[str]] = []
     lines: list[str] = []
     for _, line in chain(read_lines(file, Reading()), [(0, "")]):
@@ -175,7 +178,7 @@ def _line_texts(file: str) -> Iterator[str]:
         if len(cells) == 1:
             lines.append(line)
             if len(words := line.split()) in range(2, 6):
-                cells = words  # CoNLL's columns, parted by spaces, or a short line: both are read
+                cells = words  # CoNLL's columns, separated by spaces; or a short line, read as both
         yield from cells
         columns += [[] for _ in cells[len(columns) :]]
         for column, cell in zip(columns, cells, strict=False):
@@ -186,10 +189,10 @@ _FEW = 1 << 16
 
 
 class SeenTexts:
-    """A growing set of texts, kept as digests of 128 bits.
+    """A growing set of texts, stored as 128-bit digests.
 
-    Most lie in one sorted array, 16 bytes each; the newest (a quarter of them at most) in a
-    Python set, until they are merged into it.
+    Most are in a sorted array, 16 bytes each. The newest (at most a quarter, or 65,536) are in a
+    Python set until they are merged into the array.
     """
 
     def __init__(self) -> None:
@@ -201,7 +204,7 @@ class SeenTexts:
 
     def add(self, text: str) -> bool:
         """Add a text; return whether it is new."""
-        # NumPy's byte strings of fixed length have no zeros at their end.
+        # NumPy's fixed-length byte strings drop zeros at the end.
         digest = hashlib.blake2b(text.encode(), digest_size=16).digest().rstrip(b"\0")
         if digest in self._newest:
             return False

@@ -1,10 +1,10 @@
-"""From a corpus of text to a directory of token ids that pre-training maps into memory.
+"""Convert a corpus of text to a directory of token ids that pre-training maps into memory.
 
-    documents ─ batches of text ─► workers: split, tokenise, write a shard ─► manifest
+    documents ─ batches of text ─► workers: split, tokenise ─► shards ─► manifest
 
-Where one shard ends and the next begins depends on the text alone, so the bytes are the same for
-any number of workers, and a killed run resumes: it reads the text again (which is quick),
-and leaves out what the journal says is done with the same text.
+The boundaries of the shards depend only on the text, so the bytes are the same for any number of
+workers. A killed run resumes: it reads the text again (which is quick), and skips the shards that
+the journal lists with the same text.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def prepare(
         out: output directory; new, empty, or of a run with the same arguments.
         workers, on: how many processes, and where; see `parallel.map`.
         exclude: files of evaluation data: documents that share 13 consecutive words with them are
-            left out, and listed in `excluded.jsonl`; see `corpus.overlap`.
+            dropped, and listed in `excluded.jsonl`; see `corpus.overlap`.
         part: `I/N`: make only every N-th shard, from the I-th on. The whole corpus is read, so
             that the shards equal those of a single run; `merge` merges the parts.
         progress: called after every shard and at the end.
@@ -148,7 +148,7 @@ def prepare(
             run = _Run(directory, job, journal, counts, progress)
             try:
                 if run.is_finished and (directory / TOKENIZER).exists():
-                    # One by one, so that who reads them now finds each; what is damaged is mended.
+                    # File by file, so that concurrent readers find each; repairs damaged files.
                     write_definition(tokenizer.definition, directory / TOKENIZER)
                 else:
                     with files.new_directory(directory / TOKENIZER, replace=True) as new:
@@ -166,7 +166,7 @@ def prepare(
 
 
 class _Run:
-    """One call of `prepare`, from what was done before to the manifest."""
+    """One call of `prepare`, from resuming to writing the manifest."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _Run:
         self._done = {record.file: record for record in self._resume()}
 
     def _resume(self) -> list[ShardRecord]:
-        """What earlier runs have done, if it was the same job."""
+        """The shards of earlier runs, after a check that they were the same job."""
         remove_unfinished(self._directory)
         if self.is_finished:
             manifest = Manifest.read(self._directory)
@@ -200,7 +200,7 @@ class _Run:
                 self._journal.restart(self._job)
                 shutil.rmtree(self._directory / TOKENIZER, ignore_errors=True)
                 return []
-            # Text that was mended after an error changes sizes; shards are compared by text.
+            # Repairing text after an error changes file sizes; shards are compared by their text.
             difference = unfinished.without_sizes().first_difference(self._job.without_sizes())
         if difference:
             raise BertworksError(
@@ -213,7 +213,7 @@ class _Run:
     def work(
         self, todo: Iterator[TextBatch], tokenizer: Tokenizer, workers: int | None, on: str | None
     ) -> None:
-        """Make every shard that is not there yet."""
+        """Make all missing shards."""
         job = self._job
         make = ShardMaker(tokenizer, job.sentences, job.language, job.spans).make
         with closing(parallel.map(make, self._pending(todo), workers=workers, on=on)) as shards:
@@ -265,7 +265,7 @@ class _Run:
             self._report(self._progress)
 
     def finish(self, tokenizer: Tokenizer) -> Manifest:
-        """Write the manifest in the journal's place."""
+        """Replace the journal by the manifest."""
         text = None if self._job.part is None else self._text.hexdigest()
         if self.is_finished and (self._done or Manifest.read(self._directory).text != text):
             raise self._changed()
@@ -275,7 +275,7 @@ class _Run:
             total.update(record.model_dump(exclude={"file", "sha256", "text"}))
         if not total["tokens"] and self._job.part is None:
             raise DataError("the corpus is empty: no text gives tokens")
-        for file in self._done:  # of a text that has become shorter since the last run
+        for file in self._done:  # the text is shorter than in the last run
             (self._directory / file).unlink(missing_ok=True)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -302,7 +302,7 @@ class _Run:
         return manifest
 
     def leave_no_trace(self) -> None:
-        """Remove the files of a run that made no token: the next may be of another corpus."""
+        """Remove the files of a run without tokens: the next run may prepare another corpus."""
         if (self._directory / MANIFEST).exists():
             return
         _, records = self._journal.read()
@@ -322,7 +322,7 @@ class _Run:
 
 
 def _check_ours(directory: Path) -> None:
-    """See that a directory holds nothing else than a prepared corpus, finished or not."""
+    """Check that a directory is empty or holds only a prepared corpus, finished or not."""
     names = {path.name for path in directory.iterdir()}
     known = {files.LOCK, TOKENIZER, Journal.path(directory).name}
     begun = Journal.path(directory).name in names and all(
@@ -350,21 +350,19 @@ def _source_record(source: CorpusSource) -> SourceRecord:
 
 @dataclass(slots=True)
 class PrepareProgress:
-    """How far `prepare` is; handed to its `progress` after every shard and at the end."""
+    """The progress of `prepare`, passed to `progress` after every shard and at the end."""
 
-    bytes_total: int = 0
+    bytes_total: int = 0  # of the corpus's files (0 for data sets)
     documents: int = 0  # in the shards so far
     sentences: int = 0
     tokens: int = 0
     unknown_tokens: int = 0
-    shards: int = 0  # how many there are, and how many of them an earlier run had made
-    reused_shards: int = 0
-    # of the corpus's files, for these shards; `bytes_total` is known beforehand (data sets count
-    # for nothing in both)
-    bytes_read: int = 0
+    shards: int = 0
+    reused_shards: int = 0  # how many of the shards were made by an earlier run
+    bytes_read: int = 0  # of the corpus's files, for these shards (0 for data sets)
     seconds: float = 0.0  # since the start
-    new_tokens: int = 0  # those made in this run
-    # what the reading has met: skipped, duplicates, formats
+    new_tokens: int = 0  # made in this run
+    # counts of the input: skipped, duplicates, formats
     read: ReadCounts = field(default_factory=ReadCounts)
 
     @property
@@ -373,5 +371,5 @@ class PrepareProgress:
 
     @property
     def unknown_rate(self) -> float:
-        """The share of `[UNK]` among the tokens."""
+        """The fraction of tokens that are `[UNK]`."""
         return self.unknown_tokens / max(self.tokens, 1)

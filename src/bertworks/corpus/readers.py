@@ -1,4 +1,4 @@
-"""Documents of text from anything people keep corpora in, one after the other.
+"""Stream documents from files and data sets of all supported formats.
 
 Memory holds one document at a time, whatever the size of the corpus.
 """
@@ -79,7 +79,7 @@ def read_documents(
 
 
 def _check_column(source: CorpusSource, files: list[str]) -> None:
-    """See that a column is named of files one of which has columns."""
+    """Check that a column is only given if at least one of the files may have columns."""
     if source.column is None or source.is_dataset:
         return
 
@@ -89,7 +89,7 @@ def _check_column(source: CorpusSource, files: list[str]) -> None:
         try:
             return detect_format(file) if source.format == "auto" else source.format
         except DataError:
-            return None  # reported when the reading comes to it
+            return None  # reported when the file is read
 
     if all(format_of(file) in ("text", "wiki") for file in files):
         raise DataError(
@@ -157,7 +157,7 @@ def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> It
 
 
 def _copies(weight: float, key: str) -> int:
-    """How many copies of a document a weight gives; its fraction is drawn by the key."""
+    """How many copies of a document a weight yields; the key decides about its fraction."""
     whole = int(weight)
     fraction = weight - whole
     if not fraction:

@@ -1,4 +1,4 @@
-"""The settings of what is made from a corpus: a vocabulary, or shards."""
+"""The settings for making a vocabulary, or shards, from a corpus."""
 
 from __future__ import annotations
 

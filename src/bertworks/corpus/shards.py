@@ -1,9 +1,9 @@
-"""Shards of token ids on disk, and a prepared corpus as arrays mapped into memory.
+"""Shards of token ids on disk, and a prepared corpus as memory-mapped arrays.
 
-A shard is an uncompressed Arrow IPC file of one record batch, a row a document: `tokens`, nested
-lists (document → sentences → token ids), and `copy`, 0 or the number of a further copy that a
-weight asked for. Where spans were asked for there is a third column, `goes_on`, lists (document →
-tokens) of a bit a token: whether it is masked together with the token before it.
+A shard is an uncompressed Arrow IPC file with one record batch and one row per document. Columns:
+`tokens`, nested lists (document → sentences → token ids); `copy`, 0 or the number of a further copy
+(by a weight above 1); with spans, `goes_on`, lists (document → tokens) with one bit per token:
+whether it is masked together with the previous token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ else:
 
 
 def token_type(vocabulary_size: int) -> np.dtype[Any]:
-    """The smallest unsigned integer type that holds every id of a vocabulary."""
+    """The smallest unsigned integer type for all ids of a vocabulary."""
     return np.min_scalar_type(vocabulary_size - 1)
 
 
@@ -41,17 +41,17 @@ def shard_content(
     copies: np.ndarray,
     goes_on: np.ndarray | None = None,
 ) -> Any:
-    """The bytes of a shard's file.
+    """Return the content of a shard's file.
 
     Args:
-        ids: `[tokens]`, of the type that is to be stored.
+        ids: `[tokens]`, in the type in which they are stored.
         sentence_lengths: `[sentences]`, tokens of each.
         document_sentences: `[documents]`, sentences of each.
-        copies: `[documents]`, the number of each document's copy.
-        goes_on: `[tokens]` bool, which tokens go on a unit, where that is to be kept.
+        copies: `[documents]`, the copy number of each.
+        goes_on: `[tokens]` bool, which tokens continue a unit; None to store no units.
 
     Returns:
-        A buffer of Arrow's.
+        an Arrow buffer.
     """
     in_tokens, in_sentences = _offsets(sentence_lengths), _offsets(document_sentences)
     sentences = pa.ListArray.from_arrays(pa.array(in_tokens), pa.array(ids))
@@ -73,11 +73,11 @@ class _Shard(NamedTuple):
     sentence_offsets: np.ndarray  # [sentences + 1], into ids
     document_offsets: np.ndarray  # [documents + 1], into the sentences
     copies: np.ndarray  # [documents]
-    goes_on: np.ndarray | None  # [⌈tokens / 8⌉] uint8, a bit a token, the lowest first
+    goes_on: np.ndarray | None  # [⌈tokens / 8⌉] uint8, one bit per token, the lowest first
 
 
 class Corpus:
-    """A prepared corpus, mapped into memory. It is pickled as a path; workers map it again.
+    """A memory-mapped prepared corpus. It is pickled as a path; workers map it again.
 
     Attributes:
         directory: its directory.
@@ -167,7 +167,7 @@ class Corpus:
         return self.manifest.job.spans != "none"
 
     def goes_on(self, number: int) -> np.ndarray:
-        """Which tokens of a document are masked together with the token before, `[tokens]` bool.
+        """Which tokens of a document are masked together with the previous one, `[tokens]` bool.
 
         Raises:
             IndexError: there is no such document.
@@ -189,10 +189,10 @@ class Corpus:
         return shard, shard.sentence_offsets[first : last + 1]
 
     def load_tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the ids, from the corpus's copy.
+        """Load the tokenizer that produced the ids, from the corpus's copy.
 
         Raises:
-            CheckpointError: it is missing, damaged, or another one.
+            CheckpointError: it is missing, damaged, or a different tokenizer.
         """
         from ..text.tokenizer import Tokenizer
 
@@ -217,7 +217,7 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
     if verify and files.sha256_of(path) != record.sha256:
         raise _damaged(path, "its checksum is wrong")
     try:
-        # The mapping outlives the file's being closed: thousands of shards hold no file open.
+        # The mapping stays valid after the file is closed: thousands of shards keep none open.
         with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
             batch = reader.get_batch(0)
         documents: Any = batch.column("tokens")
@@ -251,7 +251,7 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
 
 
 def _bits(column: Any) -> np.ndarray:
-    """A column of lists of truth values, as Arrow lays them out."""
+    """The bits of a column of boolean lists, in Arrow's layout."""
     values = column.values
     if not len(values):
         return np.empty(0, np.uint8)

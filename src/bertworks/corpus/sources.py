@@ -1,4 +1,4 @@
-"""What a corpus is made of: files, folders, globs and data sets, each with a weight."""
+"""The sources of a corpus: files, folders, globs and data sets, each with a weight."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class CorpusSource:
         DataError: the weight is not a finite number above 0.
     """
 
-    # a file, a folder (all files below it but hidden ones, in sorted order; a folder that links
-    # lead to again is read once), each of these perhaps with a scheme (`s3://bucket/folder`), a
-    # glob, or a Hugging Face data set as `hf:NAME[:CONFIG][#SPLIT]` (a folder that `save_to_disk`
-    # wrote is one too, with or without `hf:`)
+    # a file; a folder (all files below it except hidden ones, in sorted order; a folder reached by
+    # several links is read once); either may have a scheme (`s3://bucket/folder`); a glob; or a
+    # Hugging Face data set, `hf:NAME[:CONFIG][#SPLIT]` (or, with or without `hf:`, a folder that
+    # `save_to_disk` wrote)
     path: str
-    # how often a pass over the corpus meets each of the source's documents. 2 gives each twice; 0.5
-    # a seeded half of them; 1.5 each once and a seeded half of them again
+    # how often a pass over the corpus reads each document of the source: 2 reads each twice; 0.5
+    # reads a random half of them (by the seed); 1.5 reads each once, and a random half again
     weight: float = 1.0
-    # how the files hold their documents; found out file by file if "auto"
+    # the format of the files; "auto" detects it for each file
     format: CorpusFormat = "auto"
-    # the column of the text in JSON Lines, Parquet and data sets. If left out: `text`, else the
-    # only one that holds strings
+    # the text column in JSON Lines, Parquet and data sets. Default: `text`, otherwise the only
+    # column with strings
     column: str | None = None
 
     def __post_init__(self) -> None:
@@ -57,9 +57,9 @@ class CorpusSource:
         format: CorpusFormat = "auto",
         column: str | None = None,
     ) -> CorpusSource:
-        """Read `PATH` or `PATH@WEIGHT`; an existing path of this name has no weight in it.
+        """Parse `PATH` or `PATH@WEIGHT`; the name of an existing path is not split.
 
-        `format` and `column` are for sources that do not say their own.
+        `format` and `column` are defaults for sources that do not set them.
         """
         if isinstance(source, CorpusSource):
             return cls(
@@ -76,7 +76,7 @@ class CorpusSource:
 
     @property
     def name(self) -> str:
-        """What the source is called where machines must agree: its path's last part."""
+        """The source's name, the same on all machines: the last part of its path."""
         return self.path if self.is_dataset else Path(self.path).name or self.path
 
     @property
@@ -94,12 +94,12 @@ class CorpusSource:
         return name, config or None, split or None
 
     def files(self) -> list[str]:
-        """The source's files, in the order in which they are read; none for a data set.
+        """The source's files, in the order in which they are read; empty for a data set.
 
-        What else a folder holds (a pipe, a link that leads nowhere) is among them; see `is_file`.
+        Other entries of a folder (a pipe, a broken link) are included; see `is_file`.
 
         Raises:
-            DataError: nothing is there, or nothing matches.
+            DataError: the path does not exist, or no file matches.
         """
         if self.is_dataset:
             return []
@@ -123,11 +123,11 @@ class CorpusSource:
 Sources: TypeAlias = (
     str | os.PathLike[str] | CorpusSource | Sequence[str | os.PathLike[str] | CorpusSource]
 )
-"""A corpus as people give it: one source or several."""
+"""A corpus as users give it: one source or several."""
 
 
 def paths_of(sources: Sequence[CorpusSource]) -> list[str]:
-    """The folders of sources, and the files of those that are none."""
+    """The folders of sources, and the files of sources that are not folders."""
     return [
         path
         for one in sources
@@ -141,10 +141,10 @@ def parse_sources(
     format: CorpusFormat = "auto",
     column: str | None = None,
 ) -> list[CorpusSource]:
-    """One source or several, as `CorpusSource`s.
+    """Parse one or several sources.
 
     Raises:
-        DataError: there is none, or a weight is impossible.
+        DataError: there is none, or a weight is not valid.
     """
     if isinstance(sources, str | os.PathLike | CorpusSource):
         sources = [sources]
@@ -161,19 +161,19 @@ def is_saved_dataset(path: Path) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether something in a source can be opened as a file: a pipe would be waited for."""
+    """Whether a source's entry is a regular file: opening a pipe would block."""
     return is_remote(path) or os.path.isfile(path)
 
 
 def why_no_file(path: str) -> str:
-    """What is wrong with a path that is no file, as an error says it."""
+    """The error message for a path that is not a file."""
     if os.path.exists(path):
         return "neither a regular file nor a folder"
     return "the link leads nowhere" if os.path.islink(path) else "no such file or folder"
 
 
 def bytes_of(files: Iterable[str]) -> int:
-    """The size of a source's files, as they lie on disk."""
+    """The size of a source's files on disk."""
     return sum(size_of(file) for file in files if is_file(file))
 
 
@@ -182,11 +182,11 @@ def _below(directory: str) -> list[str]:
     walked: set[tuple[int, int]] = set()
     for folder, folders, names in os.walk(directory, followlinks=True):
         status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in walked:  # a link led back into it
+        if (status.st_dev, status.st_ino) in walked:  # a link led to it again
             folders.clear()
             continue
         walked.add((status.st_dev, status.st_ino))
-        # Sorted, so that the path by which it is met first is the same on every machine.
+        # Sorted, so that a folder is first reached by the same path on every machine.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
     return found

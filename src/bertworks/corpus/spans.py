@@ -1,8 +1,9 @@
-"""Spans of a document's text that are to be masked as a whole: phrases, entities.
+"""Spans of a document's text that are masked as a whole: phrases, entities.
 
-A document carries them beside its text, as `"spans": [[start, end], …]`: characters (Unicode code
-points, from 0) of the text as it is given, the end not included, in any order, none within another.
-For corpora without spans, rules that know little of any language find some (`find_chunks`).
+A document has them in addition to its text, as `"spans": [[start, end], …]`: character positions
+(Unicode code points, from 0) in the original text, the end excluded, in any order, without overlap.
+For corpora without spans, rules that are mostly independent of the language find some
+(`find_chunks`).
 
 Source: Sun et al. (2019), "ERNIE: Enhanced Representation through Knowledge Integration", §3.2.
 """
@@ -26,10 +27,10 @@ Spans: TypeAlias = tuple[Span, ...]
 
 
 def parse_spans(values: Any, text: str, *, where: str) -> Spans:
-    """Spans as they are given, in rising order.
+    """Check a document's spans, and return them in ascending order.
 
     Raises:
-        DataError: they are not pairs of integers, or lie outside the text, or over each other.
+        DataError: they are not pairs of integers, are empty or outside the text, or overlap.
     """
     fix = f'Give "{COLUMN}": [[start, end], …], in characters of the text.'
     if not isinstance(values, list | tuple):
@@ -54,11 +55,12 @@ def parse_spans(values: Any, text: str, *, where: str) -> Spans:
 
 
 def of_paragraphs(spans: Spans, text: str) -> Spans:
-    """Spans in a text's paragraphs (`split_paragraphs`), with one line feed between them.
+    """Move spans to their positions in the text's paragraphs, joined by line feeds.
 
-    White space that is not kept is cut off a span; one of white space alone is left out.
+    Stripped white space (`split_paragraphs`) is removed from spans; a span of white space alone is
+    dropped.
     """
-    kept: list[tuple[int, int, int]] = []  # first and past-the-last character, and the first's new
+    kept: list[tuple[int, int, int]] = []  # a paragraph's start and end, and its new start
     at = new = 0
     for line in text.split("\n"):
         if stripped := line.strip():
@@ -79,7 +81,7 @@ def of_paragraphs(spans: Spans, text: str) -> Spans:
 
 
 def place_sentences(sentences: Sequence[str], text: str) -> list[int]:
-    """Where each sentence begins in the text that was split into them."""
+    """The start of each sentence in the text that was split into these sentences."""
     found, at = [], 0
     for sentence in sentences:
         at = text.find(sentence, at)
@@ -92,22 +94,22 @@ def place_sentences(sentences: Sequence[str], text: str) -> list[int]:
 def mark_units(
     offsets: np.ndarray, words: np.ndarray, spans: Sequence[Span]
 ) -> tuple[np.ndarray, int]:
-    """Mark which tokens are masked together with the token before.
+    """Mark which tokens are masked together with the previous token.
 
-    Tokens that one span touches are a unit, and so are those of spans that share a token; elsewhere
-    words are. What of a word is outside a span is a unit by itself.
+    The tokens that overlap a span are a unit; spans that share a token form one unit. Elsewhere
+    each word is a unit. The part of a word outside a span is a separate unit.
 
     Args:
-        offsets: `[tokens, 2]`, first and past-the-last character; rising.
-        words: `[tokens]` bool, which tokens continue the word of the token before.
-        spans: rising, none over another.
+        offsets: `[tokens, 2]`, the start and end of each token in characters; ascending.
+        words: `[tokens]` bool, which tokens continue the word of the previous token.
+        spans: ascending, without overlap.
 
     Returns:
         `[tokens]` bool, which tokens continue a unit; and how many units are spans.
     """
     starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
     first = offsets[:, 0]
-    # A piece that stands for a space alone has no character: it goes with what follows.
+    # A piece that is only a space has an empty range: treat it as one with the next character.
     past = np.maximum(offsets[:, 1], first + 1)
     low, high = np.searchsorted(ends, first, side="right"), np.searchsorted(starts, past)
     inside = high > low
@@ -135,8 +137,8 @@ _UNITS = (
     "km/h|m/s|mph|kWh|MWh|GWh|kHz|MHz|GHz|Hz|kg|mg|µg|km²|km2|m²|m2|m³|m3|km|cm|mm|nm|µm|ml|ha|kW|MW|"
     "GW|kJ|hPa|kPa|kB|KB|MB|GB|TB|min|ft|lb|oz|°C|°F|mi|ms|m|g|l|s|h|t|W|V|A|J|K|°"
 )
-# Numbers are not gone back into, and one that measures nothing is passed over as a whole: a long
-# row of digits is read once, not once from each digit.
+# Possessive quantifiers and the last alternative prevent backtracking into numbers: a long row of
+# digits is scanned once, not once from each digit.
 _NUMBER = r"\d++(?:[.,\u00a0\u202f]\d++)*+"
 _MEASURED = re.compile(
     rf"([$€£¥₹]\s?{_NUMBER}(?:\s(?:million|billion|trillion)\b)?"
@@ -147,20 +149,20 @@ _MEASURED = re.compile(
 
 
 def find_chunks(sentences: Sequence[str]) -> list[list[Span]]:
-    """The chunks of each sentence of a document: first and past-the-last characters, rising.
+    """Find the chunks of each sentence of a document: start and end in characters, ascending.
 
-    In cased text these are found, the earlier kinds first where two overlap:
+    Three kinds are found; where two overlap, the earlier kind wins:
 
-    - names in quotation marks, of five words at most: the titles of books and films;
+    - names in quotation marks, of at most five words: the titles of books and films;
     - numbers with a currency sign, a per cent sign or a unit of measurement;
     - runs of capitalised words, with small words such as "of" or "van der" and numbers inside them,
-      as in "University of Oxford" and "Apollo 11". The first word of a sentence is capitalised
-      anyhow: it counts only if the document has it capitalised within a sentence, too.
+      as in "University of Oxford" and "Apollo 11". The first word of a sentence is always
+      capitalised: it only counts if it also occurs capitalised inside a sentence of the document.
 
-    Where a script has no capitals, or the text was folded to lower case, the last kind finds
-    nothing. Where a language capitalises all nouns, neighbouring nouns are taken for one name.
+    In a script without capitals, or in lower-case text, there are no chunks of the last kind. In a
+    language that capitalises all nouns, adjacent nouns become one chunk.
     """
-    # Words are looked for twice: kept, those of a long document would take many times its size.
+    # Words are searched for twice: storing those of a long document takes many times its size.
     within = {
         word[0]
         for sentence in sentences
@@ -179,7 +181,7 @@ def find_chunks(sentences: Sequence[str]) -> list[list[Span]]:
 
 
 def _candidates(sentence: str, words: Sequence[re.Match[str]], within: set[str]) -> Iterator[Span]:
-    """What may be a chunk, the better kinds first."""
+    """Candidate chunks, the better kinds first."""
     for match in _QUOTED.finditer(sentence):
         start, end = match.span(match.lastindex or 0)
         name = sentence[start:end]
@@ -194,9 +196,9 @@ def _candidates(sentence: str, words: Sequence[re.Match[str]], within: set[str])
 
 
 def _runs(sentence: str, words: Sequence[re.Match[str]], within: set[str]) -> Iterator[Span]:
-    """Capitalised words that follow each other with nothing but white space between."""
+    """Runs of capitalised words with only white space, small words or numbers between them."""
     start = end = -1  # of the run so far
-    last = -1  # the end of the last word that may lie inside a run
+    last = -1  # the end of the last word that may be inside the run
     for number, word in enumerate(words):
         text = word[0]
         follows = start >= 0 and sentence[last : word.start()].isspace()

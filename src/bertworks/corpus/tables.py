@@ -1,4 +1,4 @@
-"""How tables hold documents: Parquet files and Hugging Face data sets, a document a row."""
+"""Readers of documents in tables (Parquet files, Hugging Face data sets), one document per row."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _BATCH_BYTES = 1 << 24
 
 
 def read_parquet(path: str, reading: Reading) -> Iterator[Document]:
-    """A Parquet file, a document a row; line feeds in it part paragraphs.
+    """A Parquet file with one document per row; line feeds in the text separate paragraphs.
 
-    Places are named `file, row 12`, from 1.
+    Positions are `file, row 12`, from 1.
     """
     check_name(path)
     counts, row = reading.counts, 0
@@ -61,17 +61,17 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Document]:
                 counts.bytes_read += read - seen
                 seen = read
     except (OSError, pa.ArrowException) as error:
-        if is_memory_short(error):  # the file is not to blame, nor to be passed over
+        if is_memory_short(error):  # not the file's fault: do not skip it
             raise
         what = f"cannot be read as Parquet ({reason(error)})"
         reading.bad("damaged file", what, where=f"{path}, row {row + 1}" if row else path)
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
-    """A Parquet file whose texts stay in their dictionaries: one there may stand for many rows.
+    """Open a Parquet file; texts stay dictionary-encoded, since one entry may serve many rows.
 
     Raises:
-        OSError, pyarrow.ArrowException: it is none.
+        OSError, pyarrow.ArrowException: it is not a Parquet file.
     """
     source = open_raw(path) if is_remote(path) else path
     with _names_are_utf_8(), pq.ParquetFile(source) as file:
@@ -81,7 +81,7 @@ def open_parquet(path: str) -> pq.ParquetFile:
 
 @contextmanager
 def _names_are_utf_8() -> Iterator[None]:
-    """Have Arrow's own error say that a column's name is damaged."""
+    """Raise Arrow's error, instead of UnicodeDecodeError, for a damaged column name."""
     try:
         yield
     except UnicodeDecodeError:
@@ -91,11 +91,11 @@ def _names_are_utf_8() -> Iterator[None]:
 def read_batches(
     file: pq.ParquetFile, path: str, limit: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file, few at a time where they are large.
+    """Yield the rows of a Parquet file in batches, smaller ones for large rows.
 
     Args:
-        file: as `open_parquet` opens it.
-        limit: the most bytes of a text.
+        file: from `open_parquet`.
+        limit: the maximum number of bytes of a text.
 
     Raises:
         DataError: a text is longer.
@@ -111,7 +111,7 @@ def read_batches(
             if columns is not None and name.split(".")[0] not in columns:
                 continue
             mean = chunk.total_uncompressed_size // max(1, chunk.num_values)
-            if mean > limit:  # seen before anything of that size is read
+            if mean > limit:  # checked before reading a value of that size
                 raise _too_long(name, limit, path)
             row_bytes = max(row_bytes, mean)
     size = max(1, min(_ROWS, _BATCH_BYTES // row_bytes))
@@ -125,14 +125,14 @@ def read_batches(
             if lengths.max() > limit:
                 raise _too_long(name, limit, f"{path}, row {row + int(lengths.argmax()) + 1}")
             longest = max(longest, int(lengths.max()))
-        # As Python's values each row has a text of its own.
+        # As Python values, rows do not share texts: memory grows with the length.
         step = max(1, _BATCH_BYTES // longest)
         yield from (batch.slice(at, step) for at in range(0, len(batch), step))
         row += len(batch)
 
 
 def _lengths(values: pa.Array) -> NDArray[np.int64]:
-    """The bytes of each text of a column, `[rows]`, one row at least; 0 where there is none."""
+    """The length of each text of a column in bytes, `[rows]` (rows ≥ 1); 0 for null."""
     if pa.types.is_dictionary(values.type):
         lengths = pc.take(pc.binary_length(values.dictionary), values.indices)
     else:
@@ -147,7 +147,7 @@ def _too_long(column: str, limit: int, where: str) -> DataError:
 
 
 def read_dataset(source: CorpusSource, reading: Reading) -> Iterator[Document]:
-    """A Hugging Face data set, streamed, as `open_dataset` opens it."""
+    """Stream the documents of a Hugging Face data set; see `open_dataset`."""
     row = 0
 
     def records() -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -161,7 +161,7 @@ def read_dataset(source: CorpusSource, reading: Reading) -> Iterator[Document]:
 
 
 def open_dataset(source: CorpusSource) -> Any:
-    """A split of a Hugging Face data set: the one named, else `train`, else the only one.
+    """Open a split of a Hugging Face data set: the given one, else `train`, else the only one.
 
     Raises:
         BertworksError: the package `datasets` is not installed.

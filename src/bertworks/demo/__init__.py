@@ -1,4 +1,4 @@
-"""The demo: from text to predictions, with nothing but this package and Python itself."""
+"""The demo: from text to predictions, with only this package and Python."""
 
 from .cycle import DemoResult, run_demo
 

@@ -1,9 +1,8 @@
 """The whole cycle in minutes: text, vocabulary, pre-training, fine-tuning, predictions.
 
-It calls the public functions and nothing else, with settings small enough for two cores, and
-compares the result with two baselines: always predicting the most frequent label, and the same
-network, fine-tuned alike, that was not pre-trained. `mini`, the model that the package carries,
-is shown first.
+It calls only public functions, with settings small enough for two cores. It compares the result
+with two baselines: always predicting the most frequent label, and the same network fine-tuned from
+random weights. First, it shows predictions of the bundled model `mini`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 
 VOCABULARY_SIZE = 4000
 
-# Two minutes and 2 MB of text are not four days and 3,300 million words. Where this differs from
-# the paper, it is to learn what can be learned in the time: more masked words a sequence, short
-# sequences in small batches, larger initial weights (0.02 is made for 768 wide, and a network of
-# 128 idles on it for long), a high learning rate, and no dropout.
+# The demo has two minutes and 2 MB of text, the paper four days and 3,300 million words. The
+# differences from the paper speed up learning: more masked words per sequence, short sequences in
+# small batches, larger initial weights (0.02 suits a width of 768; with a width of 128, learning
+# starts slowly), a high learning rate, and no dropout.
 PRETRAINING: Mapping[str, Any] = {
     "model": {
         "size": "tiny",
@@ -84,16 +83,16 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found.
+    """The results of the demo.
 
     Attributes:
-        held_out_loss: of masked words, before and after pre-training.
+        held_out_loss: the masked-word loss before and after pre-training.
         majority: the share of the most frequent label among the held-out rows.
-        without_pretraining: held-out accuracy of the network that began at random.
+        without_pretraining: held-out accuracy of the network fine-tuned from random weights.
         with_pretraining: held-out accuracy of the network that was pre-trained.
-        standard_error: of the difference of these two, which saw the same rows.
-        report: the page about the pre-training run.
-        seconds: what everything took.
+        standard_error: of the difference of these accuracies, paired by row.
+        report: the report of the pre-training run.
+        seconds: the total time.
     """
 
     held_out_loss: tuple[float, float]
@@ -106,12 +105,12 @@ class DemoResult:
 
     @property
     def beats_both(self) -> bool:
-        """Whether pre-training was worth it here."""
+        """Whether the pre-trained network is better than both baselines."""
         return self.with_pretraining > max(self.majority, self.without_pretraining)
 
     @property
     def is_clear(self) -> bool:
-        """Whether pre-training gains more than chance would: two standard errors."""
+        """Whether the gain by pre-training exceeds two standard errors."""
         return self.with_pretraining - self.without_pretraining > 2 * self.standard_error
 
 
@@ -121,10 +120,10 @@ def run_demo(
     """Run the whole cycle, and describe it.
 
     Args:
-        out: the directory for everything that is made. Run again, it resumes where it stopped.
+        out: the output directory. The same call again resumes where it stopped.
         seed: of the split of the labelled rows, the weights and the order of the data.
-        quick: train for seconds, to see that everything works; the accuracies mean little.
-        console: where to print; standard output if left out.
+        quick: train only for seconds, to check that everything works; accuracies mean little.
+        console: where to print; standard output if omitted.
 
     Raises:
         BertworksError: a stage failed.
@@ -137,7 +136,7 @@ def run_demo(
 
 
 class _Demo:
-    """The stages, in order; each leaves what it makes in the directory."""
+    """The stages, in order; each writes its results to the directory."""
 
     def __init__(self, out: Path, seed: int, quick: bool, console: Console) -> None:
         self.out, self.seed, self.quick, self.console = out, seed, quick, console
@@ -152,7 +151,7 @@ class _Demo:
         self.fill_in()
         known, random = (self.finetune(data, rows, pretrained=known) for known in (True, False))
         labels = [row["label"] for row in rows]
-        # Of rows that one of the two got right, how many more are the pre-trained one's.
+        # For each row: 1 if only the pre-trained network is right, -1 if only the other is.
         gains = [one - other for one, other in zip(known, random, strict=True)]
         mean = sum(gains) / len(gains)
         result = DemoResult(
@@ -170,7 +169,7 @@ class _Demo:
         return result
 
     def show_mini(self) -> None:
-        """What the model knows that the package carries."""
+        """Show predictions of the bundled model."""
         from ..api import load
 
         self.heading("0", "mini: a small BERT that comes with the package")
@@ -182,14 +181,14 @@ class _Demo:
             self.say(f"    {model.next_sentence(first, other):4.0%}  {other}")
 
     def fill(self, model: Model, questions: Sequence[str]) -> None:
-        """The most probable words for each mask."""
+        """Show the most probable words for each mask."""
         for question in questions:
             for guesses in model.fill_mask(question, top_k=4):
                 words = "  ".join(f"{x['token']} {x['probability']:.0%}" for x in guesses)
                 self.say(question, f"    {words}")
 
     def collect(self) -> texts.DemoData:
-        """Text and labelled rows, from what Python itself carries."""
+        """Write text and labelled rows from Python's documentation."""
         self.heading("1", "Text that comes with Python")
         data = texts.write(self.out / "data", seed=self.seed)
         self.say(
@@ -205,7 +204,7 @@ class _Demo:
         return data
 
     def prepare(self, data: texts.DemoData) -> None:
-        """A vocabulary, and the corpus as token ids."""
+        """Train a vocabulary, and convert the corpus to token ids."""
         from ..corpus.prepare import prepare
         from ..corpus.readers import read_documents
         from ..text.vocabulary import train_vocabulary
@@ -222,7 +221,7 @@ class _Demo:
         )
 
     def pretrain(self) -> tuple[float, float]:
-        """Masked words and next sentences; the held-out loss before and after."""
+        """Pre-train; return the held-out masked-word loss before and after."""
         from ..training.pretrain import pretrain
         from ..training.progress import Progress
 
@@ -246,7 +245,7 @@ class _Demo:
         return first["mlm_loss"], last["mlm_loss"]
 
     def fill_in(self) -> None:
-        """What the pre-trained network predicts where a word is masked."""
+        """Show the pre-trained network's predictions for masked words."""
         from ..api import load
 
         self.heading("4", "Predictions for masked words")
@@ -255,7 +254,7 @@ class _Demo:
     def finetune(
         self, data: texts.DemoData, rows: Sequence[Mapping[str, str]], *, pretrained: bool
     ) -> list[bool]:
-        """Which held-out rows are right after fine-tuning, from pre-trained or random weights."""
+        """Fine-tune from pre-trained or random weights; return which held-out rows are right."""
         from ..training.finetune import finetune
         from ..training.progress import Progress
 
@@ -276,7 +275,7 @@ class _Demo:
         return [answer["label"] == row["label"] for answer, row in zip(answers, rows, strict=True)]
 
     def compare(self, result: DemoResult) -> None:
-        """The three accuracies, side by side."""
+        """Show the three accuracies."""
         self.heading("7", "Which package does a docstring document?  Held-out accuracy")
         for name, share in (
             ("always the most frequent label", result.majority),
@@ -286,7 +285,7 @@ class _Demo:
             self.say(f"{name:<30} {share:6.1%}  {'█' * round(30 * share)}")
 
     def predict(self, rows: Sequence[Mapping[str, str]]) -> None:
-        """A few held-out docstrings, and the model's predictions."""
+        """Show a few held-out docstrings, and the model's predictions."""
         from ..api import load
 
         self.heading("8", "Predictions for held-out docstrings")
@@ -299,7 +298,7 @@ class _Demo:
             )
 
     def close(self, result: DemoResult) -> None:
-        """How it went, and what to do next."""
+        """Show the conclusion, and commands to try next."""
         points = 100 * (result.with_pretraining - result.without_pretraining)
         difference = f"{points:+.1f} points ± {100 * result.standard_error:.1f} (standard error)"
         if self.quick:
@@ -321,11 +320,11 @@ class _Demo:
         )
 
     def heading(self, number: str, title: str) -> None:
-        """What comes next."""
+        """Print the heading of a stage."""
         self.console.print(f"\n[bold]{number}  {title}[/bold]")
 
     def say(self, *lines: str) -> None:
-        """Lines of text, set in a little."""
+        """Print indented lines of text."""
         for line in lines:
             self.console.print(f"   {line}", markup=False, soft_wrap=True)
 

@@ -1,11 +1,11 @@
-"""Real English that every Python carries, as a corpus and as a labelled data set.
+"""English text that comes with Python, as a corpus and as a labelled data set.
 
-The corpus is the language's own reference text (`pydoc_data.topics`) and what the standard library
-says about itself: its docstrings and comments, one document a module. The labelled rows are first
-paragraphs of docstrings; the label is the package that they document. Sources are parsed, never
-imported, so that nothing runs and no window opens.
+The corpus is the language reference (`pydoc_data.topics`), and the docstrings and comments of the
+standard library, one document per module. The labelled rows are first paragraphs of docstrings; the
+label is the package that they document. Sources are parsed, never imported, so that none of their
+code runs.
 
-Rows that are held out for evaluation are kept out of the corpus as well.
+Rows that are held out for evaluation are excluded from the corpus too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Module:
-    """What a module of the standard library says about itself, in the order of its source."""
+    """The docstrings and comments of a module of the standard library, in source order."""
 
     package: str
     passages: tuple[Passage, ...]
@@ -47,7 +47,7 @@ class Module:
 
 @dataclass(frozen=True)
 class DemoData:
-    """The files that `write` wrote, and what is in them."""
+    """The files that `write` wrote, and their counts."""
 
     corpus: Path
     train: Path
@@ -65,13 +65,13 @@ def write(
     """Write `corpus.txt`, `train.jsonl` and `dev.jsonl` into `directory`.
 
     Args:
-        directory: made if it does not exist.
+        directory: created if it does not exist.
         num_labels: how many packages, those with the most docstrings, become labels.
         dev_share: the share of the labelled rows that is held out.
-        seed: decides which rows are held out.
+        seed: determines which rows are held out.
 
     Raises:
-        DataError: this Python comes without the sources of its standard library.
+        DataError: this Python installation lacks the sources of the standard library.
     """
     modules = list(standard_library())
     rows = labelled_rows(modules, num_labels)
@@ -106,7 +106,7 @@ def topics() -> list[list[str]]:
 
 
 def module_documents(modules: Sequence[Module], without: set[str]) -> list[list[str]]:
-    """One document a module; a passage that holds one of the texts `without` is left out."""
+    """One document per module; passages with a paragraph whose key is in `without` are dropped."""
     documents = []
     for module in modules:
         lines = [
@@ -121,9 +121,9 @@ def module_documents(modules: Sequence[Module], without: set[str]) -> list[list[
 
 
 def labelled_rows(modules: Sequence[Module], num_labels: int) -> list[tuple[str, str]]:
-    """Distinct first paragraphs of docstrings, with the package that each documents.
+    """Distinct first paragraphs of docstrings, each with the package that it documents.
 
-    A text of several packages says nothing about which: it is left out.
+    A text that occurs in several packages is dropped.
     """
     packages: dict[str, set[str]] = {}
     texts: dict[str, str] = {}
@@ -139,10 +139,10 @@ def labelled_rows(modules: Sequence[Module], num_labels: int) -> list[tuple[str,
 
 
 def standard_library() -> Iterator[Module]:
-    """The modules of the standard library, in order of their names.
+    """Yield the modules of the standard library, in the order of their paths.
 
     Raises:
-        DataError: this Python comes without the sources of its standard library.
+        DataError: this Python installation lacks the sources of the standard library.
     """
     root = Path(sysconfig.get_path("stdlib"))
     found = False
@@ -169,7 +169,7 @@ def standard_library() -> Iterator[Module]:
 
 
 def _passages(tree: ast.Module, source: str) -> Iterator[tuple[int, Passage]]:
-    """Docstrings and blocks of comments, each with the line on which it begins."""
+    """Docstrings, each with its first line number, and comment blocks, each with the line after."""
     inside: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
@@ -193,7 +193,7 @@ def _dedent(text: str) -> str:
 
 
 def prose(text: str) -> list[str]:
-    """The paragraphs of a text that read as sentences, each on one line; code and rules go."""
+    """The paragraphs of a text that are prose, each on one line; code and rules are dropped."""
     found = []
     for paragraph in re.split(r"\n[ \t]*\n", text.expandtabs(4)):
         lines = [line for line in paragraph.splitlines() if re.search(r"\w", line)]
@@ -205,7 +205,7 @@ def prose(text: str) -> list[str]:
 
 
 def _reads_as_prose(line: str) -> bool:
-    """At least four words, and nearly all of it letters, spaces and marks of a sentence."""
+    """Whether a line has at least four words, and 90 % letters, spaces and punctuation."""
     if len(line.split()) < 4:
         return False
     plain = sum(character.isalpha() or character in " .,;:'\"-" for character in line)
@@ -213,5 +213,5 @@ def _reads_as_prose(line: str) -> bool:
 
 
 def _key(text: str) -> str:
-    """What makes two texts the same: their letters and digits, whatever the case and marks."""
+    """A text's key for comparison: its words in lower case, without punctuation."""
     return re.sub(r"\W+", " ", text.lower()).strip()

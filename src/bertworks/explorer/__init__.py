@@ -1,9 +1,9 @@
-"""The explorer: what a model does with a text, as JSON that a page shows.
+"""The explorer: shows what a model does with a text; computes JSON, which a page displays.
 
     text ─► reading (tokens, words) ─► activations of the network ─► a view, as JSON ─► the page
 
-Each view is a function of a `Model`; the server has a route for each, and `explain` computes all of
-them in advance.
+Each view is a function of a `Model`. The server has a route for each view; `explain` computes all
+views of one text in advance.
 """
 
 from .comparing import claim, contexts, minimal_pair

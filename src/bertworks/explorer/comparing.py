@@ -20,7 +20,7 @@ from .target import Target, target_of
 from .views import TargetChoice
 
 SENTENCES = 64
-"""The most texts of a view, and the most places of a word in them."""
+"""The maximum number of texts of a view, and of occurrences of a word in them."""
 
 Claim = Literal["previous", "next", "first", "same-word", "links"]
 
@@ -33,16 +33,17 @@ def minimal_pair(
     *,
     target: TargetChoice = None,
 ) -> dict[str, Any]:
-    """What changes from a text to another: the prediction, vectors and attention.
+    """Compare two texts: the prediction, vectors and attention.
 
     Args:
         model: any.
-        text, other: the texts; their pieces are aligned, equal ones and as many for as many.
+        text, other: the texts; equal pieces are aligned, and replaced parts of equal length.
         pair: the second text of both.
-        target: what is watched in the first; the same is watched in the other.
+        target: the prediction to compare, described for the first text; its counterpart is used
+            in the other.
 
     Raises:
-        DataError: a text or the target is not there, or the texts have nothing in common.
+        DataError: a text or the target is not valid, or the texts have no piece in common.
     """
     one, two = (read(model, given, pair) for given in (text, other))
     aligned, changed = _aligned(one, two)
@@ -74,7 +75,7 @@ def minimal_pair(
 
 
 def _aligned(one: Reading, two: Reading) -> tuple[list[tuple[int, int]], list[bool]]:
-    """The places of pieces that belong together, and whether they differ."""
+    """The positions of aligned pieces in both texts, and whether the pieces differ."""
     first, second = one.input_ids.tolist(), two.input_ids.tolist()
     matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
     found = [
@@ -87,7 +88,7 @@ def _aligned(one: Reading, two: Reading) -> tuple[list[tuple[int, int]], list[bo
 
 
 def _same(target: Target, reading: Reading, places: dict[int, int]) -> Target | None:
-    """The target in another text; None where what it is of is not there."""
+    """The corresponding target in another text; None if there is none."""
     choice = target.described
     if target.kind == "blank" and choice["blank"] >= len(reading.blanks):
         return None
@@ -101,18 +102,18 @@ def _same(target: Target, reading: Reading, places: dict[int, int]) -> Target | 
 
 
 def contexts(model: Model, word: str, texts: Sequence[str]) -> dict[str, Any]:
-    """A word's vectors in several texts: cosines by layer, and a map of two dimensions.
+    """Compare a word's vectors in several texts: cosines by layer, and a map of two dimensions.
 
-    A vector is the mean of those of the word's pieces; the map is of the principal components. The
-    static embedding, of the table alone, is the same everywhere.
+    A vector is the mean over the word's pieces. The map shows the first two principal components.
+    For comparison: the static embedding (from the table alone), independent of the context.
 
     Args:
         model: any.
-        word: found whole, in upper or lower case.
-        texts: each holds the word once at least.
+        word: found as a whole word, in upper or lower case.
+        texts: each contains the word at least once.
 
     Raises:
-        DataError: a text does not hold it, or they are too many.
+        DataError: a text does not contain the word, or there are too many texts or occurrences.
     """
     _check_texts(texts)
     if not word.strip():
@@ -160,7 +161,7 @@ def _cosines(vectors: Float[Tensor, "*layers points width"]) -> Tensor:
 
 
 def _map(vectors: Float[Tensor, "points width"]) -> tuple[Tensor, Tensor]:
-    """`[points, 2]`: the first two principal components; and their shares of the variance."""
+    """The first two principal components, `[points, 2]`, and their shares of the variance."""
     centred = (vectors - vectors.mean(0)).double()
     left, values, _ = torch.linalg.svd(centred, full_matrices=False)
     found, shares = torch.zeros(len(vectors), 2).double(), torch.zeros(2).double()
@@ -177,21 +178,21 @@ def claim(
     *,
     links: Sequence[Sequence[Sequence[int]]] = (),
 ) -> dict[str, Any]:
-    """How often each head's strongest word is the claimed one, beside the best fixed offset.
+    """How often each head attends most to the claimed word, compared with the best fixed offset.
 
-    Attention to a word is the sum over its pieces, attention of a word the mean over its pieces;
-    special tokens and the word itself are left out. Source: Clark et al. (2019), §4.2.
+    Attention to a word is the sum over its pieces; attention from a word is the mean over its
+    pieces. Special tokens and the word itself are ignored. Source: Clark et al. (2019), §4.2.
 
     Args:
-        model: any with layers.
+        model: any with attention heads.
         texts: sentences.
-        claim: which word it should be: the previous, the next, the first of the sentence, another
-            occurrence of the same word, or what `links` say.
-        links: for each text, numbers of words: (from, to).
+        claim: the claimed word: the previous, the next, the first of the sentence, another
+            occurrence of the same word, or those in `links`.
+        links: for each text, pairs of word numbers: (from, to).
 
     Raises:
-        DataError: a text cannot be tokenised, there are too many, or the claim is about no word.
-        NoHeadError: the model has no layers.
+        DataError: a text cannot be tokenised, there are too many, or the claim applies to no word.
+        NoHeadError: the model has no attention heads.
     """
     _check_texts(texts)
     if claim not in get_args(Claim):
@@ -233,7 +234,7 @@ def claim(
 
 
 def _of_words(reading: Reading) -> Float[np.ndarray, "layers heads words words"]:
-    """Attention from words to other words."""
+    """Attention from words to other words; -1 from a word to itself."""
     member = np.zeros((len(reading), len(reading.words)), np.float32)
     for word in reading.words:
         member[word["tokens"], word["number"]] = 1
@@ -245,7 +246,7 @@ def _of_words(reading: Reading) -> Float[np.ndarray, "layers heads words words"]
 def _claimed(
     reading: Reading, claim: Claim, links: Sequence[Sequence[int]]
 ) -> Bool[np.ndarray, "words words"]:
-    """Which words are claimed for each word."""
+    """Which words (columns) are claimed for each word (rows)."""
     count = len(reading.words)
     goals = np.zeros((count, count), np.bool_)
     if claim == "links":

@@ -1,4 +1,4 @@
-"""What a model can be asked, and all views of one text at once."""
+"""Describe a model and its views, and compute all views of one text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .target import target_of
 from .views import attention, heads, occlusion, pieces, predict, steps
 
 FORMAT = 1
-"""Of what `explain` returns; a page is of the same release as its data."""
+"""The format version of the result of `explain`; a page has the same release as its data."""
 
 LIMITS = {"tokens": TOKENS, "sentences": SENTENCES}
 
@@ -24,7 +24,7 @@ VIEWS = (*_FREE, *(view for view in NEEDS if view != "mask"))
 
 
 def describe(model: Model) -> dict[str, Any]:
-    """What a model is, and which views it has, as JSON."""
+    """Describe a model and its views, as JSON."""
     config, task = model.encoder.config, model.task
     mask = model.tokenizer.id_of("mask") if is_masked_lm(model) else None
     return {
@@ -49,14 +49,14 @@ def describe(model: Model) -> dict[str, Any]:
 def explain(
     model: Model, text: str, pair: str | None = None, *, name: str | None = None
 ) -> dict[str, Any]:
-    """All that a page shows of one text, computed in advance, as JSON.
+    """Compute in advance all that a page shows about one text, as JSON.
 
-    Of a model that predicts masked pieces, each word is masked once.
+    If the model predicts masked pieces, each word is masked once.
 
     Args:
         model: any.
-        text, pair: of 128 tokens at most.
-        name: what the page calls the model; its source, if left out.
+        text, pair: at most 128 tokens together.
+        name: the model's name on the page; derived from its source if omitted.
 
     Raises:
         DataError: a text cannot be tokenised, or is too long.
@@ -96,5 +96,5 @@ def _name(model: Model) -> str:
 
 
 def _of_word(filled: dict[str, Any], word: int) -> list[dict[str, Any]]:
-    """The blanks of a word, without those that were typed."""
+    """The blanks of one word, without mask tokens typed in the text."""
     return [blank for blank in filled["blanks"] if blank["word"] == word]

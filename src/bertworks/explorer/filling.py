@@ -1,4 +1,4 @@
-"""The blanks of a text: from both sides, from the left alone, at every layer and checkpoint."""
+"""Predict masked tokens from both sides, from the left alone, at every layer and checkpoint."""
 
 from __future__ import annotations
 
@@ -41,24 +41,25 @@ def fill(
     off: Heads = (),
     checkpoint: int | None = None,
 ) -> dict[str, Any]:
-    """What each blank would be: from both sides, from the left alone, and at every layer.
+    """Predict each blank: from both sides, from the left alone, and at every layer.
 
-    At a layer, the head is applied to its states; with `norm_first` the final norm comes before.
+    At a layer, the head is applied to the layer's states; with `norm_first`, after the final norm.
 
     Args:
         model: pre-trained.
-        text, pair: with mask tokens; a causal model predicts what comes next.
-        words: the numbers of words that are masked as well.
-        top_k: how many pieces are shown.
-        candidates: words to score; one of n pieces takes n masks, and the product is taken.
-        layers, left: whether these are answered.
+        text, pair: with mask tokens; a causal model predicts the next token.
+        words: the numbers of words to mask in addition.
+        top_k: how many pieces to show.
+        candidates: words to score; a word of n pieces is predicted with n masks, and its
+            probability is the product over them.
+        layers, left: whether to predict at every layer, and from the left alone.
         off: (layer, head) of heads that are switched off.
-        checkpoint: the step whose weights are taken, of the run that the model is of.
+        checkpoint: the step of a checkpoint of the model's run, whose weights are used.
 
     Raises:
         NoHeadError: the model predicts no pieces.
-        DataError: there is no blank, or a candidate has no pieces.
-        CheckpointError: there is no such checkpoint.
+        DataError: there is no blank or no such checkpoint, or a candidate has no pieces.
+        CheckpointError: the checkpoint is damaged.
     """
     check(model, "fill")
     if not 1 <= top_k <= MOST_PIECES:
@@ -68,7 +69,7 @@ def fill(
     reading = read(model, text, pair, words=words)
     places = [len(reading) - 1] if is_causal_lm(model) else reading.blanks
     if not places:
-        Target(reading, {"kind": "blank"})  # which says what is missing
+        Target(reading, {"kind": "blank"})  # raises the error for a text without mask tokens
     asked = _piece_ids(reading, candidates)
     return {
         "pieces": reading.pieces,
@@ -86,7 +87,7 @@ def _blank(
     left: bool,
     off: Heads,
 ) -> dict[str, Any]:
-    """What a blank would be, as JSON."""
+    """The predictions for one blank, as JSON."""
 
     def answers(side: bool, rows: slice) -> list[dict[str, Any]]:
         chances = {
@@ -113,7 +114,7 @@ def _blank(
 
 
 def _sequence(reading: Reading, at: int, masks: int, left: bool) -> Packed:
-    """The sequence with so many masks for one, and perhaps without the words to their right."""
+    """The sequence with one mask repeated; with `left`, without the words to the right of it."""
     order = np.concatenate([np.arange(at), [at] * masks, np.arange(at + 1, len(reading))])
     places = np.arange(len(order))
     special = np.array([token["special"] for token in reading.tokens])
@@ -125,7 +126,7 @@ def _sequence(reading: Reading, at: int, masks: int, left: bool) -> Packed:
 def _chances(
     reading: Reading, packed: Packed, at: int, count: int, off: Heads, rows: slice
 ) -> Float[Tensor, "layers masks pieces"]:
-    """The probabilities of all pieces at some masks, by the states of some layers."""
+    """The probabilities of all pieces at `count` masks from `at`, at the layers `rows`."""
     model = reading.model
     network, norm = model.network, model.encoder.final_norm
     assert isinstance(network, PretrainingNetwork)
@@ -146,7 +147,7 @@ def _answer(
     top_k: int,
     original: int | None,
 ) -> dict[str, Any]:
-    """What a blank would be, by its probabilities, for each number of masks."""
+    """The prediction for a blank, from the probabilities for each number of masks."""
     tokenizer = reading.model.tokenizer
     single = chances[1][0]
     top = single.topk(min(top_k, len(single)))
@@ -173,7 +174,11 @@ def _answer(
 
 
 def _piece_ids(reading: Reading, candidates: Sequence[str]) -> dict[str, list[int]]:
-    """The pieces of each candidate; refused are too many, and words without pieces or room."""
+    """The pieces of each candidate.
+
+    Raises:
+        DataError: there are too many candidates, or one has unknown pieces, none, or too many.
+    """
     model = reading.model
     if len(candidates) > MOST_CANDIDATES:
         raise DataError(f"at most {MOST_CANDIDATES}", where="candidates")
@@ -191,7 +196,7 @@ def _piece_ids(reading: Reading, candidates: Sequence[str]) -> dict[str, list[in
 
 
 def checkpoints(model: Model) -> dict[int, Path]:
-    """The checkpoints of the run that a model is of, by step; none if it is of no run."""
+    """The checkpoints of a model's run, by step; empty if the model does not belong to a run."""
     source = Path(model.source or "")
     if model.source is None or missing(model, "fill") is not None:
         return {}

@@ -1,4 +1,4 @@
-"""What a view needs of a model, and what is said where the model lacks it."""
+"""The requirements of views on a model, and the errors where a model does not meet them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class NoHeadError(BertworksError):
 
 
 class Need(NamedTuple):
-    """What a view needs.
+    """A view's requirement.
 
     Attributes:
-        what: what the model must do.
-        which: models that do it.
-        has: whether a model does.
+        what: what the model must do, for messages.
+        which: models that do it, for messages.
+        has: whether a model does it.
     """
 
     what: str
@@ -53,7 +53,7 @@ def is_causal_lm(model: Model) -> bool:
 
 
 def kinds_of(model: Model) -> list[str]:
-    """The kinds of what a model predicts; none for vectors alone."""
+    """The kinds of a model's predictions; empty for a model of vectors alone."""
     task = model.task
     if isinstance(task, PretrainingTask):
         more = ["next-sentence"] if task.instances.next_sentence else []
@@ -115,11 +115,11 @@ NEEDS = {
         lambda model: is_causal_lm(model) and model.encoder.config.continues,
     ),
 }
-"""By view; a view that is not here needs nothing."""
+"""The requirement of each view; other views have none."""
 
 
 def missing(model: Model, view: str) -> NoHeadError | None:
-    """The error of a view that the model lacks; None if it has it."""
+    """The error for a view that the model does not support; None if it does."""
     need = NEEDS.get(view)
     if need is None or need.has(model):
         return None
@@ -130,7 +130,11 @@ def missing(model: Model, view: str) -> NoHeadError | None:
 
 
 def check(model: Model, view: str) -> None:
-    """Refuse a view that a model lacks, with a `NoHeadError`."""
+    """Check that a model supports a view.
+
+    Raises:
+        NoHeadError: it does not.
+    """
     error = missing(model, view)
     if error is not None:
         raise error

@@ -1,7 +1,7 @@
-"""The explorer's page: as files that a server sends, and as one file that holds its data.
+"""The explorer's page: as files that a server sends, and as one file with its data.
 
-Both show the same views (`static/`, plain JavaScript modules). Nothing is asked of another host: a
-content security policy forbids it, in a header of the server's and in the file itself.
+Both show the same views (`static/`, plain JavaScript modules). Neither requests anything from
+another host: a content security policy, in the server's header and in the file, forbids it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def assets() -> Mapping[str, tuple[bytes, str]]:
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """One self-contained HTML file about a text.
+    """Return one self-contained HTML file about a text.
 
     Args:
-        data: what `explain` computed; the views read it instead of asking a server.
+        data: the result of `explain`; the views read it instead of requesting it from a server.
     """
     files = {name: content.decode() for name, (content, _) in assets().items()}
     modules = {
@@ -73,7 +73,7 @@ def page(data: Mapping[str, Any]) -> str:
 
 
 def _absolute_imports(name: str, text: str) -> str:
-    """A module whose imports are those of the import map."""
+    """A module's text, with relative imports replaced by the names in the import map."""
     folder = posixpath.join("explorer", posixpath.dirname(name))
     return _IMPORT.sub(lambda found: posixpath.normpath(posixpath.join(folder, found[0])), text)
 
@@ -83,7 +83,7 @@ def _data_url(text: str) -> str:
 
 
 def _tables(data: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader without JavaScript sees: the main numbers as tables."""
+    """The main numbers as tables, for readers without JavaScript."""
     words = [word["text"] for word in data["pieces"]["words"]]
     prediction = data["prediction"]
     blanks = (data["fill"] or {"blanks": ()})["blanks"]
@@ -140,7 +140,7 @@ def _tables(data: Mapping[str, Any]) -> Iterator[str]:
 def _section(
     heading: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], numbers: int = 0
 ) -> str:
-    """A table under its heading; nothing without rows."""
+    """A table with its heading; empty without rows."""
     return html.section(heading, html.table(columns, rows, numbers=numbers) if rows else "")
 
 

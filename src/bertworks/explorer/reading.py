@@ -1,4 +1,4 @@
-"""A text as a model sees it: its tokens, its words, and sequences that differ from it a little."""
+"""A text as a model's input: its tokens, its words, and variants of the sequence."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ..text.tokenizer import Tokenizer
 from .needs import check, is_causal_lm, is_masked_lm
 
 TOKENS = 128
-"""The most tokens of a sequence whose activations are shown: attention grows with their square."""
+"""The maximum number of tokens of a view: the size of the attention grows with its square."""
 
 Ids = NDArray[np.int64]
 Heads = Sequence[Sequence[int]]
-"""Heads by their layer and their number in it."""
+"""Heads, each by its layer and its number in the layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +36,11 @@ class Reading:
     """A text, or a pair of texts, as tokens.
 
     Attributes:
-        model: whose tokens they are.
-        texts: themselves.
+        model: the model whose tokenizer was used.
+        texts: one or two.
         input_ids, token_type_ids: `[tokens]`.
-        tokens, words: as JSON; a word has the numbers of its tokens.
-        hidden_ids: by place, the ids of the pieces that were masked by their words' numbers.
+        tokens, words: as JSON; a word has the positions of its tokens.
+        hidden_ids: by position, the original ids of pieces masked on request (`words`).
     """
 
     model: Model
@@ -66,13 +66,13 @@ class Reading:
 
     @property
     def blanks(self) -> list[int]:
-        """The places of mask tokens."""
+        """The positions of mask tokens."""
         if not is_masked_lm(self.model):
             return []
         return np.flatnonzero(self.input_ids == self.model.tokenizer.mask_id).tolist()
 
     def pack(self, rows: Sequence[Ids] | None = None) -> Packed:
-        """The sequence, or sequences that differ from it in their ids, as one pack."""
+        """The sequence, or variants of it with other ids, as one pack."""
         rows = [self.input_ids] if rows is None else rows
         return Packed.from_arrays(rows, [self.token_type_ids] * len(rows))
 
@@ -83,7 +83,7 @@ class Reading:
         attention: bool = False,
         targets: dict[str, Any] | None = None,
     ) -> Activations:
-        """What the network computes of the sequence, with heads switched off."""
+        """The network's activations for the sequence, with the heads `off` switched off."""
         switched = heads_off(self.model, [off])
         return activations(
             self.model.network, self.pack(), targets, attention=attention, off=switched
@@ -93,7 +93,7 @@ class Reading:
         """The attention weights `[layers, heads, queries, keys]`.
 
         Raises:
-            NoHeadError: the model has no layers.
+            NoHeadError: the model has no attention heads.
         """
         check(self.model, "attention")
         found = self.activations(off, attention=True).attention
@@ -112,21 +112,21 @@ def read(
     """Tokenise a text, or a pair, as the model's task does.
 
     Args:
-        model: whose tokenizer and task.
-        text, pair: the texts. A typed mask token is one where masked pieces are predicted.
-        words: numbers of words whose pieces are all masked.
-        most: the most tokens; None: as many as the model takes.
-        where: what an error calls the text.
+        model: its tokenizer and task are used.
+        text, pair: the texts. If the model predicts masked pieces, "[MASK]" in a text is a mask.
+        words: numbers of words to mask, with all of their pieces.
+        most: the maximum number of tokens; None: the model's.
+        where: the name of the text in errors.
 
     Raises:
         LengthError: there are more tokens.
         DataError: a text cannot be tokenised, or there is no such word.
-        NoHeadError: words are to be masked, and the model predicts no masked pieces.
+        NoHeadError: `words` is given, and the model does not predict masked pieces.
     """
     tokenizer = model.tokenizer
     texts = (text,) if pair is None else (text, pair)
     segments = _segments(model, texts, where)
-    if is_causal_lm(model):  # as `generate` reads: nothing is put around a text
+    if is_causal_lm(model):  # as in `generate`: no special tokens around the text
         ids, types = segments[0].input_ids, np.zeros(len(segments[0]), np.int8)
         special = np.zeros(len(ids), np.bool_)
     else:
@@ -218,7 +218,11 @@ def _described(
 
 
 def heads_off(model: Model, rows: Sequence[Heads]) -> Bool[Tensor, "layers sequences heads"] | None:
-    """Which heads are off for each of some sequences; None if none are."""
+    """A mask of the heads that are off for each sequence; None if all are on.
+
+    Raises:
+        DataError: there is no such head.
+    """
     config = model.encoder.config
     if not any(rows):
         return None
@@ -237,7 +241,7 @@ def heads_off(model: Model, rows: Sequence[Heads]) -> Bool[Tensor, "layers seque
 
 
 def rounded(values: Any) -> Any:
-    """Numbers of any nesting as lists of floats of five digits."""
+    """Nested numbers as lists of floats, rounded to five significant digits."""
     if isinstance(values, Tensor):
         values = values.float().cpu().numpy()
     if isinstance(values, np.ndarray):

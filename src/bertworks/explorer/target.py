@@ -1,7 +1,7 @@
-"""What a model predicts of a text, and the one probability of it that a view watches.
+"""The prediction of a model for a text, and the one probability in it that a view examines.
 
-A blank, the next piece, a label, a tag, an answer, a next sentence, a replaced token or a value: by
-the model's task.
+The model's task determines the kind: a blank, the next piece, a label, a tag, an answer, a next
+sentence, a replaced token or a value.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from .needs import check, kinds_of
 from .reading import Heads, Ids, Reading, heads_off
 
 _SHOWN = 10
-_AT_ONCE = 1024  # tokens that are computed at a time
+_AT_ONCE = 1024  # tokens per forward pass
 
 
 class Target:
-    """What is predicted of a text, and what of it is watched.
+    """A prediction for a text, and the one outcome (label, piece, …) of it that is examined.
 
     Args:
         reading: the text.
-        choice: `kind`, and the fields of the kind (see docs/serving.md); where they are left out,
-            the first place and the likeliest prediction.
+        choice: `kind`, and the fields of the kind (see docs/serving.md); the defaults are the
+            first position and the most probable outcome.
 
     Attributes:
         kind: blank, next, next-sentence, label, value, tag, answer or replaced.
-        positions: of the tokens from whose states it is predicted.
-        base: the probabilities of all that may be predicted.
-        index: which of them is watched.
+        positions: of the tokens whose states yield the prediction.
+        base: the probabilities of all outcomes.
+        index: the outcome that is examined.
 
     Raises:
-        DataError: the text or the model has nothing of the kind.
+        DataError: the text or the model has no prediction of this kind.
         NoHeadError: the model predicts nothing.
     """
 
@@ -58,11 +58,11 @@ class Target:
     def chances(
         self, rows: Sequence[Ids] | None = None, off: Sequence[Heads] = ((),)
     ) -> Float[Tensor, "rows names"]:
-        """The probabilities of all that may be predicted, for each of some sequences.
+        """The probabilities of all outcomes, for each of several sequences.
 
         Args:
-            rows: sequences that differ from the text's in their ids; the text's, if left out.
-            off: the heads that are switched off for each, or for all.
+            rows: variants of the text's sequence with other ids; the text's if omitted.
+            off: the heads that are switched off, for each sequence or one entry for all.
         """
         count = max(len(rows or ()), len(off))
         given = [self.reading.input_ids] * count if rows is None else rows
@@ -74,7 +74,7 @@ class Target:
             switched = heads_off(model, off[start : start + fold])
             layer, hidden = 0, None
             if rows is None and switched is not None:
-                # Below the first layer with a head off, all is as in the text itself.
+                # Below the first layer with a head off, states are those of the text: reuse them.
                 layer = int(switched.flatten(1).any(1).nonzero()[0])
                 hidden = self._states[layer][0].repeat(len(part), 1)
             outputs = activations(
@@ -90,16 +90,16 @@ class Target:
 
     @cached_property
     def _states(self) -> list[Tensor]:
-        """Those of the text itself."""
+        """The states of the unchanged text."""
         return self.reading.activations().states
 
     def probability(self, chances: Float[Tensor, "*rows names"]) -> Float[Tensor, "*rows"]:
-        """The one that is watched."""
+        """The probability of the outcome that is examined."""
         assert self.index is not None
         return chances[..., self.index]
 
     def prediction(self, chances: Float[Tensor, " names"] | None = None) -> dict[str, Any]:
-        """What is predicted, as JSON; of the text itself, if nothing else is given."""
+        """The prediction, as JSON; that for the unchanged text if `chances` is omitted."""
         chances = self.base if chances is None else chances
         top = chances.topk(min(self._most, len(chances)))
         return {
@@ -114,7 +114,7 @@ class Target:
         }
 
     def head(self) -> dict[str, Any]:
-        """The logits of the text's prediction and what becomes of them, as JSON."""
+        """The logits and the probabilities of the prediction for the text, as JSON."""
         logits = self._logits(self._outputs(), 1)
         likely = self.prediction()
         if self.kind == "answer":
@@ -131,12 +131,12 @@ class Target:
 
     @property
     def _most(self) -> int:
-        """How many names are shown."""
+        """How many outcomes are shown."""
         return _SHOWN if self.kind in ("blank", "next") else len(self.labels) or 1
 
     @property
     def described(self) -> dict[str, Any]:
-        """The target with everything that was left out, as JSON."""
+        """The target with the defaults filled in, as JSON."""
         assert self.index is not None
         more: dict[str, Any] = {}
         if self.kind in ("blank", "next"):
@@ -147,7 +147,7 @@ class Target:
 
     @property
     def labels(self) -> Sequence[str]:
-        """The names of what may be predicted, where they are few."""
+        """The names of the outcomes; not for pieces and answers."""
         return {
             "next-sentence": ("next", "random"),
             "replaced": ("replaced", "original"),
@@ -177,7 +177,7 @@ class Target:
         return kind or kinds[0]
 
     def _number(self, name: str, most: int, default: int = 0) -> int:
-        """A number of the request, below `most`."""
+        """A number in the request, which must be below `most`."""
         found = self._choice.get(name)
         found = default if found is None else found
         if not 0 <= found < most:
@@ -187,7 +187,7 @@ class Target:
             )
         return int(found)
 
-    # Where it is predicted, and which of its values is watched.
+    # For each kind: set the positions, and the outcome that is examined.
 
     def _place_blank(self) -> None:
         blanks = self.reading.blanks
@@ -234,7 +234,7 @@ class Target:
     def _place_tag(self) -> None:
         words = self.reading.words
         word = self._choice.get("word")
-        if word is None:  # the first that is something
+        if word is None:  # the first word with a tag other than O
             self.positions = [word["tokens"][0] for word in words]
             each = self._outputs()["logits"].argmax(-1).tolist()
             outside = self.labels.index("O") if "O" in self.labels else -1
@@ -285,10 +285,10 @@ class Target:
         position = self._number("position", len(self.reading), default)
         self.positions, self._echo, self.index = [position], {"position": position}, 0
 
-    # What the network computes for it.
+    # The network's outputs and their probabilities.
 
     def _outputs(self) -> dict[str, Tensor]:
-        """Of the text itself, at `positions`."""
+        """The outputs for the unchanged text, at `positions`."""
         return self.reading.activations(targets=self._targets(1)).outputs
 
     def _targets(self, count: int) -> dict[str, Any]:
@@ -297,8 +297,8 @@ class Target:
         return {"masked_positions": places.astype(np.int64), "positions": places.astype(np.int64)}
 
     def _logits(self, outputs: Mapping[str, Tensor], count: int) -> Tensor:
-        """`[rows, names]`; of an answer `[rows, tokens, 2]`."""
-        if self.kind in ("blank", "next"):  # embeddings may have rows that no piece has
+        """The logits, `[rows, names]`; for an answer, `[rows, tokens, 2]`."""
+        if self.kind in ("blank", "next"):  # embeddings may have more rows than the vocabulary
             return outputs["mlm_logits"].float()[:, : self.reading.model.tokenizer.vocab_size]
         if self.kind == "next-sentence":
             return outputs["nsp_logits"].float()
@@ -326,7 +326,7 @@ class Target:
 
 
 def target_of(reading: Reading) -> Target | None:
-    """What a model predicts of a text; None where there is nothing."""
+    """The default target of a model for a text; None if it predicts nothing for this text."""
     has = {
         "blank": bool(reading.blanks),
         "tag": bool(reading.words),

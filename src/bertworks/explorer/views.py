@@ -1,4 +1,4 @@
-"""Views of one text: its pieces, attention, a prediction, and what that depends on."""
+"""Views of one text: pieces, attention, a prediction, and what the prediction depends on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .needs import check
 from .reading import Heads, Reading, as_bytes, read, rounded
 from .target import Target, target_of
 
-_NUMBERS = 8  # of each vector that are shown
+_NUMBERS = 8  # how many numbers of each vector are shown
 
 TargetChoice = Mapping[str, Any] | None
 
@@ -38,10 +38,10 @@ def attention(
     words: Sequence[int] = (),
     off: Heads = (),
 ) -> dict[str, Any]:
-    """The attention weights of all heads, and what each head does with them.
+    """The attention weights of all heads, and measures that describe each head.
 
     Raises:
-        NoHeadError: the model has no layers.
+        NoHeadError: the model has no attention heads.
         DataError: a text cannot be tokenised, or is too long.
     """
     reading = read(model, text, pair, words=words)
@@ -56,8 +56,8 @@ def attention(
 
 
 def measures(reading: Reading, weights: NDArray[np.float32]) -> dict[str, Any]:
-    """For each head, over its queries: the mean distance in tokens, the entropy in bits, and the
-    share of attention that goes to separators, the first token, itself, and its neighbours."""
+    """For each head, averaged over queries: the distance in tokens, the entropy in bits, and the
+    share of attention to separators, the first token, the token itself, and its neighbours."""
     places = np.arange(len(reading))
     apart = places[None, :] - places[:, None]
     number = reading.model.tokenizer.id_of("sep")
@@ -87,11 +87,11 @@ def predict(
     target: TargetChoice = None,
     off: Heads = (),
 ) -> dict[str, Any]:
-    """What the model predicts with heads switched off; the target is what it predicts with all.
+    """The model's prediction, with heads switched off; the target is chosen with all heads on.
 
     Raises:
         NoHeadError: the model predicts nothing of the kind.
-        DataError: the target, a text or a head is not there.
+        DataError: the target, a text or a head is not valid.
     """
     found = Target(read(model, text, pair, words=words), target)
     chances = found.chances(off=[off])[0] if off else None
@@ -106,11 +106,11 @@ def heads(
     words: Sequence[int] = (),
     target: TargetChoice = None,
 ) -> dict[str, Any]:
-    """How much a prediction changes when one head is switched off, for all heads.
+    """How much a prediction changes when one head is switched off, for each head.
 
     Raises:
-        NoHeadError: the model predicts nothing, or has no heads.
-        DataError: as `predict` does.
+        NoHeadError: the model predicts nothing, or has no attention heads.
+        DataError: as in `predict`.
     """
     check(model, "heads")
     found = Target(read(model, text, pair, words=words), target)
@@ -145,12 +145,12 @@ def occlusion(
     words: Sequence[int] = (),
     target: TargetChoice = None,
 ) -> dict[str, Any]:
-    """How much a prediction changes when a word is hidden, for all words but the predicted one.
+    """How much a prediction changes when a word is hidden, for each word except a predicted blank.
 
-    Each piece of the word becomes a mask, or the unknown piece where there is no mask.
+    Each piece of the word is replaced by the mask, or by the unknown piece if there is no mask.
 
     Raises:
-        NoHeadError, DataError: as `predict` does.
+        NoHeadError, DataError: as in `predict`.
     """
     found = Target(read(model, text, pair, words=words), target)
     reading, tokenizer = found.reading, model.tokenizer
@@ -181,10 +181,10 @@ def steps(
     words: Sequence[int] = (),
     target: TargetChoice = None,
 ) -> dict[str, Any]:
-    """One prediction from text to answer: the embeddings, every layer, logits, probabilities.
+    """One prediction step by step: the embeddings, every layer, logits, probabilities.
 
     Raises:
-        DataError: the target or a text is not there.
+        DataError: the target or a text is not valid.
     """
     reading = read(model, text, pair, words=words)
     encoder = model.encoder
