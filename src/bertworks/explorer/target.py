@@ -233,15 +233,16 @@ class Target:
 
     def _place_tag(self) -> None:
         words = self.reading.words
+        which = self._task.settings.labelled_piece
         word = self._choice.get("word")
         if word is None:  # the first word with a tag other than O
-            self.positions = [word["tokens"][0] for word in words]
+            piece = -1 if which == "last" else 0
+            self.positions = [word["tokens"][piece] for word in words]
             each = self._outputs()["logits"].argmax(-1).tolist()
             outside = self.labels.index("O") if "O" in self.labels else -1
             self._choice["word"] = next((at for at, tag in enumerate(each) if tag != outside), 0)
         number = self._number("word", len(words))
         tokens = words[number]["tokens"]
-        which = self._task.settings.labelled_piece
         self.positions = {"first": tokens[:1], "last": tokens[-1:], "all": tokens}[which]
         self._echo = {"word": number}
         self._choose_label("tag")
