@@ -1,7 +1,7 @@
-"""The lab: what is said of BERT, tried here; and its ancestors, trained like it.
+"""The lab: experiments that test claims about BERT; and BERT's ancestors, trained like BERT.
 
     claim (a quotation, an experiment, a rule) ─► ordinary runs, with several seeds ─► a verdict
 
-`claims` has the rule and `bench` what experiments are made with; `counting`, `looking`, `learning`
-and `pretraining` declare the claims, from those that need no training to those that need most.
+`claims` has the rule, and `bench` the data and runs of experiments. `counting`, `looking`,
+`learning` and `pretraining` declare the claims: the first need no training, the last the most.
 """

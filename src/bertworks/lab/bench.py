@@ -1,4 +1,4 @@
-"""What experiments are made with: text at hand or given, and ordinary runs, each made once."""
+"""The data and runs of experiments; each run is made only once."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ Rows = list[dict[str, Any]]
 Metrics = Mapping[str, float]
 
 STEPS = 500
-"""Of a small pre-training: 20 seconds on a core."""
+"""Steps of a small pre-training: 20 seconds on one core."""
 
 
 class Lab:
-    """A place for experiments, their material, and what came of them.
+    """A directory with the data, runs and results of experiments.
 
     Args:
-        out: a directory for everything; runs that it has are used again.
-        data: a directory with `wiki/` (a corpus) and `glue/sst2/` (labelled texts); the
-            docstrings that Python carries, if left out.
-        model: the pre-trained model that is looked at.
-        device: where to compute.
-        progress: shows how it goes.
+        out: output directory; runs that exist in it are used again.
+        data: directory with `wiki/` (a corpus) and `glue/sst2/` (labelled texts); if omitted,
+            the docstrings of Python are used.
+        model: the pre-trained model to examine.
+        device: device to run on.
+        progress: reports progress.
 
     Raises:
         TrainingError: `out` was started with another model or other data.
@@ -78,21 +78,21 @@ class Lab:
 
     @cached_property
     def _at_hand(self) -> Path:
-        """A directory with what Python carries: `corpus.txt`, `train.jsonl` and `dev.jsonl`."""
+        """A directory with Python's docstrings: `corpus.txt`, `train.jsonl` and `dev.jsonl`."""
         folder = self.out / "text"
-        if not (folder / "dev.jsonl").exists():  # the last that is written
+        if not (folder / "dev.jsonl").exists():  # the file that is written last
             say(self.progress, "collecting docstrings of Python")
             texts.write(folder)
         return folder
 
     @property
     def corpus(self) -> Path:
-        """The text, as files."""
+        """The path of the corpus."""
         return self._at_hand / "corpus.txt" if self.data is None else self.given("wiki")
 
     @cached_property
     def paragraphs(self) -> list[str]:
-        """Some of the text: 6,000 paragraphs."""
+        """The first 6,000 paragraphs of the corpus."""
         found: list[str] = []
         for document in read_documents(self.corpus):
             found += document.paragraphs
@@ -101,7 +101,7 @@ class Lab:
         return found[:6000]
 
     def prepared(self, *, by_model: bool = False) -> Path:
-        """The text as token ids, of a vocabulary trained on it or of the model's."""
+        """Prepare the corpus, by default with a vocabulary trained on it; return the directory."""
         out = self.out / ("prepared-by-model" if by_model else "prepared")
         if not (out / "manifest.json").exists():
             say(self.progress, "preparing the text")
@@ -111,7 +111,7 @@ class Lab:
 
     @cached_property
     def labelled(self) -> tuple[Rows, Rows]:
-        """Texts with labels: those to learn from, and those to measure on."""
+        """The labelled texts: training rows and dev rows."""
         at_hand = self.data is None
         folder = self._at_hand if at_hand else self.given("glue/sst2")
         kind = "jsonl" if at_hand else "tsv"
@@ -122,24 +122,24 @@ class Lab:
         return train, dev
 
     def given(self, path: str) -> Path:
-        """A file or a directory of the data.
+        """Return the path of a file or directory of the data.
 
         Raises:
-            DataError: it is not there.
+            DataError: it does not exist.
         """
         if self.data is None or not (self.data / path).exists():
             raise DataError(f"there is no {path}", where=str(self.data or "--data"))
         return self.data / path
 
     def sample(self, count: int, seed: int) -> Rows:
-        """Some of the rows to learn from, at random."""
+        """Return a random sample of the training rows."""
         rows = self.labelled[0]
         return random.Random(f"rows {seed}").sample(rows, min(count, len(rows)))
 
     def once(
         self, kind: str, settings: Mapping[str, Any], make: Callable[[Path], Metrics]
     ) -> tuple[Path, Metrics]:
-        """A run of some settings, made now or before: its directory, and its metrics."""
+        """Make a run with some settings, if it does not exist; return its directory and metrics."""
         words = json.dumps(settings, sort_keys=True, default=str)
         run = self.out / "runs" / f"{kind}-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
         file = run / "result.json"
@@ -147,7 +147,7 @@ class Lab:
             start = time.process_time()
             say(self.progress, f"{kind}: {words}")
             metrics = dict(make(run))
-            for part in ("checkpoints", "best"):  # of no use any more, and large
+            for part in ("checkpoints", "best"):  # large, and no longer needed
                 shutil.rmtree(run / part, ignore_errors=True)
             cost = time.process_time() - start
             files.make_directory(run)
@@ -155,18 +155,18 @@ class Lab:
         return run, json.loads(file.read_bytes())["metrics"]
 
     def seconds(self, run: str = "*") -> float:
-        """Processor time of a run, by its directory's name; of all runs, if left out."""
+        """Return the processor time of a run, by its directory's name, or of all runs."""
         done = (self.out / "runs").glob(f"{run}/result.json")
         return float(sum(json.loads(file.read_bytes())["seconds"] for file in done))
 
     def pretrained(
         self, seed: int, *, by_model: bool = False, **changes: Any
     ) -> tuple[Path, Metrics]:
-        """A small pre-training, and its held-out metrics.
+        """Pre-train a small model; return its run directory and its held-out metrics.
 
         Args:
-            by_model: with the model's vocabulary.
-            changes: settings of `pretrain` that differ from the lab's; groups are completed.
+            by_model: use the model's vocabulary.
+            changes: settings of `pretrain` that differ from the lab's; a group may be partial.
         """
         settings = self._pretraining(seed, changes)
 
@@ -176,7 +176,7 @@ class Lab:
         return self.once("pretrain", {**settings, "by_model": by_model}, make)
 
     def pace(self, *, by_model: bool = False, **changes: Any) -> float:
-        """Seconds of processor time that an update of such a pre-training takes, measured once."""
+        """Measure the processor time of an update of such a pre-training, in seconds, once."""
         settings = self._pretraining(0, {**changes, "steps": 60})
 
         def make(run: Path) -> Metrics:
@@ -193,7 +193,7 @@ class Lab:
         return pretrain(data=data, out=run, device=self.device, progress=progress, **settings)
 
     def _pretraining(self, seed: int, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """The lab's settings of pre-training, but for some changes."""
+        """Return the lab's settings of pre-training with some changes; None removes a setting."""
         settings: dict[str, Any] = {
             **{**PRETRAINING, "steps": STEPS, "initial_attention": "neighbours"},
             **{"tensorboard": False, "log_every": 100, "keep_checkpoints": 1},
@@ -209,7 +209,7 @@ class Lab:
     def finetuned(
         self, model: str | Path, seed: int, *, rows: int = 1000, **settings: Any
     ) -> float:
-        """Accuracy on dev of a model fine-tuned on so many labelled texts."""
+        """Return the dev accuracy of a model fine-tuned on `rows` labelled texts."""
         usual = {"batch_size": 16, "learning_rate": 1e-3, "max_seq_length": 64, "epochs": 4}
         more = {"classifier_pooling": "mean", "tensorboard": False, "reinitialize": False}
         settings = {**usual, **more, **settings, "seed": seed}
@@ -223,7 +223,7 @@ class Lab:
         return self.once("finetune", asked, make)[1]["accuracy"]
 
     def probed(self, model: str | Path, seed: int, **settings: Any) -> float:
-        """Accuracy on dev of logistic regression on frozen vectors of 1,000 labelled texts."""
+        """Return the dev accuracy of logistic regression on frozen vectors of 1,000 texts."""
 
         def make(_: Path) -> Metrics:
             held = self.model if model == self.name else load(model, device=self.device)
@@ -235,7 +235,7 @@ class Lab:
 
 
 class _Clock(Progress):
-    """Takes down when each update was done, in seconds of processor time."""
+    """Records the processor time, in seconds, at the end of each update."""
 
     def __init__(self) -> None:
         super().__init__()

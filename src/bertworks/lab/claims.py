@@ -1,7 +1,7 @@
-"""Claims: what was said, how it is tried, and the rule that decides.
+"""Claims about BERT, how they are tested, and the rule for verdicts.
 
-`claims.tsv` has the words: of each claim a quotation, its source, what is measured, and what is
-expected if it is right. The modules beside it have what measures them, by the same names.
+`claims.tsv` has for each claim a quotation, its source, what is measured, and what is expected if
+the claim is right. The functions that measure claims are in other modules, by the same names.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 Verdict = Literal["shown", "not shown", "contradicted"]
 Arms = Mapping[str, float]
-"""What was measured in one case: a number for each arm of the experiment."""
+"""The measurements of one case: a number for each arm of the experiment."""
 
 Measure = Callable[["Lab", int], Mapping[str, Arms]]
-"""Measures a claim with a seed: numbers by case and arm."""
+"""Measures a claim with a seed, and returns numbers by case and arm."""
 
 SPREADS = 2.0
-"""An effect counts if it is more than so many spreads from zero."""
+"""An effect counts if it differs from zero by more than this many spreads."""
 
 
 class Expect(NamedTuple):
-    """One arm's number is larger than another's, or than so many times another's."""
+    """The expectation that the number of arm `more` exceeds `times` that of arm `less`."""
 
     more: str
     less: str
@@ -39,7 +39,7 @@ class Expect(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Expect:
-        """From `ARM > ARM` or `ARM > NUMBER × ARM`."""
+        """Parse `ARM > ARM` or `ARM > NUMBER × ARM`."""
         more, _, rest = text.partition(" > ")
         times, cross, less = rest.partition(" × ")
         return cls(more, less, float(times)) if cross else cls(more, rest)
@@ -50,14 +50,14 @@ class Expect(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What came of one expectation.
+    """The result of one expectation.
 
     Attributes:
         expected: the expectation.
         effect: the mean over the cases of `more - times * less`.
-        spread: of the effect: the standard deviation over seeds, or the standard error over the
-            items of an experiment without chance (zero, if there is one item); None with one seed.
-        verdict: by `SPREADS`.
+        spread: the effect's standard deviation over seeds, or its standard error over the items of
+            an experiment without randomness (zero with one item); None with one seed.
+        verdict: decided with `SPREADS`.
     """
 
     expected: Expect
@@ -71,14 +71,14 @@ class Claim:
     """A claim and its experiment.
 
     Attributes:
-        name: what the command line calls it.
-        minutes: the cost of a seed, on one core.
-        seeded: whether chance is part of it; if not, it is measured once, and its cases are items.
-        source: who said it.
-        says: a quotation, a dozen words at most.
+        name: its name on the command line.
+        minutes: the cost of one seed, on one core.
+        seeded: whether it is random; if not, it is measured once, and its cases are items.
+        source: the source of the quotation.
+        says: the quotation, at most a dozen words.
         how: what is measured.
         rule: what is expected if the claim is right.
-        measure: measures it.
+        measure: the function that measures it.
     """
 
     name: str
@@ -91,29 +91,29 @@ class Claim:
     measure: Measure
 
     def decide(self, cases: Sequence[Arms]) -> list[Finding]:
-        """What each expectation of the rule came to, over the cases of all seeds."""
+        """Return the result of each expectation of the rule, over the cases of all seeds."""
         return [_finding(expected, cases, self.seeded) for expected in self.rule]
 
     def seeds(self, asked: Sequence[int]) -> Sequence[int]:
-        """The seeds that it is measured with, of those asked."""
+        """Return those of the given seeds with which it is measured."""
         return asked if self.seeded else asked[:1]
 
 
 MEASURES: dict[str, Measure] = {}
-"""What measures each claim."""
+"""The function that measures each claim, by the claim's name."""
 
 ARMS: dict[str, frozenset[str]] = {}
-"""The arms of the claims that compare runs."""
+"""The arms of each claim that compares runs."""
 
 
 def measures(measure: Measure) -> Measure:
-    """Declare what measures the claim of its name."""
+    """Register the function that measures the claim of its name."""
     MEASURES[measure.__name__.replace("_", "-")] = measure
     return measure
 
 
 def compared(name: str, arms: Mapping[str, Callable[[Lab, int], float]]) -> None:
-    """Declare a claim whose arms are runs with several seeds; of each arm, what measures it."""
+    """Register a claim that compares runs with several seeds, with a function for each arm."""
 
     def measure(lab: Lab, seed: int) -> Mapping[str, Arms]:
         return {f"seed {seed}": {arm: number(lab, seed) for arm, number in arms.items()}}
@@ -122,7 +122,7 @@ def compared(name: str, arms: Mapping[str, Callable[[Lab, int], float]]) -> None
 
 
 def find_claims(names: Sequence[str] = ()) -> list[Claim]:
-    """Claims by their names; all of them, the cheapest first, if none is given.
+    """Return claims by their names; without names all of them, the cheapest first.
 
     Raises:
         SettingsError: no claim has one of the names.
@@ -154,7 +154,7 @@ def find_claims(names: Sequence[str] = ()) -> list[Claim]:
 
 
 def overall(findings: Sequence[Finding]) -> Verdict:
-    """Contradicted if any expectation is, shown if all are."""
+    """Return "contradicted" if any expectation is, "shown" if all are, else "not shown"."""
     verdicts = {finding.verdict for finding in findings}
     if "contradicted" in verdicts:
         return "contradicted"

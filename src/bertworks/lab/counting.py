@@ -1,4 +1,4 @@
-"""Claims that are counted: parameters, operations, masks, pieces. Nothing is trained."""
+"""Claims about counts: parameters, operations, masks, pieces. No model is trained."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .claims import MEASURES, Arms, Measure, measures
 
 
 def _sized(size: str, millions: int) -> Measure:
-    """How many parameters an encoder of a released size has, beside what is said."""
+    """Compare the parameters of an encoder of a released size with the number in the paper."""
 
     def measure(lab: Lab, seed: int) -> Mapping[str, Arms]:
         with without_weights():
@@ -65,7 +65,7 @@ def square_of_length(lab: Lab, seed: int) -> Mapping[str, Arms]:
 
     def flops(length: int) -> tuple[float, float]:
         one = Packed.from_arrays([np.zeros(length, np.int64)])
-        apart = Packed.from_arrays([np.zeros(1, np.int64)] * length)  # the same linear maps
+        apart = Packed.from_arrays([np.zeros(1, np.int64)] * length)  # equal linear layers
         return encoder_flops(config, one), encoder_flops(config, apart)
 
     (whole, linear), (before, linear_before) = flops(512), flops(256)
@@ -154,7 +154,7 @@ def preset_positions(lab: Lab, seed: int) -> Mapping[str, Arms]:
 
 
 def _halves(lab: Lab) -> tuple[list[str], list[str]]:
-    """The words of every other paragraph, and those of the rest."""
+    """Return the words of every second paragraph, and those of the other paragraphs."""
     normalize = Normalization(lowercase=True)
     words = [normalize.words(text) for text in lab.paragraphs]
     one, other = ([w for part in words[n::2] for w in part if w.isalpha()] for n in (0, 1))

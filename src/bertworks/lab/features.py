@@ -1,15 +1,14 @@
-"""Claims of the paper, shown again on the user's own model and data.
+"""The paper's comparison of features with fine-tuning, on the user's model and data.
 
-Features or fine-tuning (paper §5.3 and table 7): a frozen encoder's hidden states are computed
-once; for each of six choices of layers a BiLSTM is trained on them. Beside them the encoder is
-fine-tuned.
+Paper §5.3 and table 7: the hidden states of a frozen encoder are computed once, and a BiLSTM is
+trained on them for each of six choices of layers. For comparison, the encoder is fine-tuned.
 
 out/
-  settings.yaml            as resolved; data.json: what the tables look like
+  settings.yaml            resolved settings; data.json: a description of the tables
   states.npy               the hidden states, removed when all probes are measured
   rows/last-seed0/         a run directory for each choice and seed; result.json when it is done
-  rows/fine-tuned-seed0/   the fine-tuned model's
-  table.md, results.json   what came out, written anew after each row
+  rows/fine-tuned-seed0/   the run directory of the fine-tuned model
+  table.md, results.json   the results, rewritten after each row
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ FINE_TUNED = "fine-tuned"
 
 
 class FeatureAblationSettings(TaggingOptions):
-    """Rows of the table."""
+    """Settings of the comparison; each row of the table is a mean over the seeds."""
 
     seeds: tuple[NonNegativeInt, ...] = Field(
         (0,), min_length=1, description="random seeds; each row is the mean over them"
@@ -81,7 +80,7 @@ class FeatureAblationSettings(TaggingOptions):
         return self
 
     def in_precision_of(self, out: str | Path, device: torch.device) -> Self:
-        """The same, with `precision=auto` settled, as in the run that a directory may hold."""
+        """Return a copy with `precision=auto` resolved: as in the run that `out` may contain."""
         found: dict[str, Any] = {"precision": settled_precision(self.precision, out, device)}
         if (tuning := self.finetune) is not None:
             how = settled_precision(tuning.precision, out, device, "finetune")
@@ -89,14 +88,14 @@ class FeatureAblationSettings(TaggingOptions):
         return self.model_copy(update=found)
 
     def finetuning(self, seed: int = 0) -> FinetuneSettings:
-        """The settings of the last row, in which is all that is said of the task."""
+        """Return the settings of fine-tuning with a seed, including the settings of the task."""
         task = self.model_dump(include=set(TaggingOptions.model_fields))
         how = {} if self.finetune is None else self.finetune.model_dump()
         return settings_of(TaggingTask).parse({**how, **task, "seed": seed})
 
 
 class Choice(NamedTuple):
-    """A row of the paper's table: its name, the layers, and the F1 there (dev, in percent)."""
+    """A row of the paper's table: its name, the layers, and the paper's F1 (dev, in percent)."""
 
     name: str
     layers: LayerChoice
@@ -104,10 +103,10 @@ class Choice(NamedTuple):
 
 
 def choices(count: int) -> list[Choice]:
-    """The paper's six choices for an encoder of so many layers.
+    """Return the paper's six choices for an encoder with `count` layers.
 
-    "The last four" are all, where there are fewer; what would be the same as a row above it is left
-    out.
+    With fewer than four layers, "the last four" are all of them. A choice that equals an earlier
+    one is left out.
     """
     four = tuple(range(max(1, count - 3), count + 1))
     name = f"last {len(four)}"
@@ -170,7 +169,7 @@ def ablate_features(
     }
     may_change = {"seeds"}
     if not any(Path(out).glob(f"rows/{FINE_TUNED}-seed*/result.json")):
-        may_change.add("finetune")  # whose mistakes show when the probes are measured already
+        may_change.add("finetune")  # its errors only show after the probes are measured
     inputs = [train, dev, None if isinstance(model, Model) else local_directory(model)]
     with RunDirectory.open(
         out,
@@ -193,7 +192,7 @@ def ablate_features(
 
 @dataclass(frozen=True)
 class _Work:
-    """Makes the table's rows, each seed of them once."""
+    """Computes the table's rows, each seed only once."""
 
     model: Model
     task: TaggingTask
@@ -209,7 +208,7 @@ class _Work:
         return self.out / "states.npy"
 
     def row(self, name: str, paper: float, measure: Callable[[int, Path], Outcome]) -> ResultRow:
-        """A row of the table: what is measured with each seed, or was by an earlier run."""
+        """Return a row of the table; measure only the seeds that no earlier run has measured."""
         outcomes = {}
         for seed in self.settings.seeds:
             directory = self.out / "rows" / f"{re.sub(r'[ ,]+', '-', name)}-seed{seed}"
@@ -218,13 +217,13 @@ class _Work:
                 say(self.progress, f"{name}, seed {seed}")
                 found = measure(seed, directory)
                 files.write_json(file, found, indent=1)
-                for part in ("checkpoints", "best"):  # of no use any more, and large
+                for part in ("checkpoints", "best"):  # large, and no longer needed
                     shutil.rmtree(directory / part)
             outcomes[seed] = json.loads(file.read_bytes())
         return ResultRow(name, paper, outcomes)
 
     def probe(self, layers: LayerChoice, seed: int, out: Path) -> Outcome:
-        """Measure a BiLSTM on some layers."""
+        """Train and evaluate a BiLSTM on some layers."""
         task = ProbeTask(self.task, self.states, layers, self.settings.probe)
         where = {"out": out, "device": self.device, "progress": self.progress}
         how: dict[str, Any] = {**where, "settings": self.settings.probe, "seed": seed}
@@ -234,7 +233,7 @@ class _Work:
         return {"layers": layers.layers, "metrics": dict(result.metrics), "shares": shares}
 
     def fine_tune(self, train: Table, dev: Table, seed: int, out: Path) -> Outcome:
-        """Measure the encoder once it is fine-tuned."""
+        """Fine-tune and evaluate the encoder."""
         how: dict[str, Any] = {"out": out, "device": self.device, "progress": self.progress}
         settings = self.settings.finetuning(seed).model_dump()
         result = finetune(self.model, self.task.name, train=train, dev=dev, **how, **settings)
@@ -242,7 +241,7 @@ class _Work:
 
     @cached_property
     def states(self) -> FrozenStates:
-        """The frozen encoder's, made when the first probe needs them."""
+        """The frozen encoder's hidden states, computed when the first probe needs them."""
         return frozen_states(
             self.states_file,
             self.model.network,
@@ -254,7 +253,7 @@ class _Work:
 
 
 Outcome = dict[str, Any]
-"""What was measured with one seed: `metrics` by name, and whatever else is worth keeping."""
+"""The results with one seed: `metrics` by name; for a probe also its layers and their weights."""
 
 
 @dataclass(frozen=True)
@@ -262,9 +261,9 @@ class ResultRow:
     """A row of the table.
 
     Attributes:
-        name: what was tried.
-        paper: the paper's figure for it, in percent.
-        outcomes: by seed.
+        name: the choice of layers, or fine-tuning.
+        paper: the paper's score, in percent.
+        outcomes: the results, by seed.
     """
 
     name: str
@@ -272,7 +271,7 @@ class ResultRow:
     outcomes: Mapping[int, Outcome]
 
     def scores(self, metric: str) -> list[float]:
-        """The metric with each seed, in percent."""
+        """Return the metric with each seed, in percent."""
         return [100 * outcome["metrics"][metric] for outcome in self.outcomes.values()]
 
 
@@ -282,9 +281,9 @@ class Results:
 
     Attributes:
         path: the directory of `table.md` and `results.json`.
-        title: over the table.
-        metric: the one in the table.
-        paper_data: what the paper measured on.
+        title: the heading above the table.
+        metric: the metric in the table.
+        paper_data: the data set of the paper's scores.
         rows: in order.
     """
 
@@ -303,13 +302,13 @@ class Results:
         return self.path / "results.json"
 
     def add(self, row: ResultRow) -> None:
-        """Add a row, and write the files anew."""
+        """Add a row, and rewrite the files."""
         self.rows.append(row)
         files.write(self.table_file, self.markdown())
         files.write_json(self.json_file, self.to_dict(), indent=1)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """The headings and the cells, all as text; with several seeds their standard deviation."""
+        """Return the headings and cells as text; with several seeds also the standard deviation."""
         seeds = max((len(row.outcomes) for row in self.rows), default=1)
         headings = ["", f"paper, {self.paper_data}", f"dev {self.metric}"]
         cells = []
@@ -321,13 +320,13 @@ class Results:
         return headings + [f"± ({seeds} seeds)"] * (seeds > 1), cells
 
     def markdown(self) -> str:
-        """The table as Markdown."""
+        """Return the table as Markdown."""
         headings, cells = self.table()
         lines = markdown(headings, cells, numbers=len(headings) - 1)
         return "\n".join([f"# {self.title}", "", *lines, ""])
 
     def to_dict(self) -> dict[str, Any]:
-        """All that was measured, as JSON can hold it; scores are shares of 1."""
+        """Return all results as JSON values; scores are between 0 and 1."""
         rows = [
             {
                 "name": row.name,

@@ -13,12 +13,15 @@ Number = Callable[[Lab, int], float]
 
 
 def tuned(rows: int = 1000, **settings: Any) -> Number:
-    """Accuracy of the model, fine-tuned on so many labelled texts."""
+    """Return a function for the accuracy of the model, fine-tuned on `rows` labelled texts."""
     return lambda lab, seed: lab.finetuned(lab.name, seed, rows=rows, **settings)
 
 
 def frozen(pooling: str, *layers: int) -> Number:
-    """Accuracy of logistic regression on the model's vectors of 1,000 labelled texts."""
+    """Return a function for the accuracy of logistic regression on frozen vectors of 1,000 texts.
+
+    Layers that the model does not have are left out.
+    """
 
     def measure(lab: Lab, seed: int) -> float:
         count = lab.model.encoder.config.num_hidden_layers
@@ -30,14 +33,14 @@ def frozen(pooling: str, *layers: int) -> Number:
 
 
 def _part_frozen(parts: int) -> Number:
-    """Of the model, of whose layers so many quarters are frozen, and the embeddings."""
+    """Fine-tune with the lowest `parts` quarters of layers and the embeddings frozen; 0: none."""
     return lambda lab, seed: tuned(
         freeze_layers=lab.model.encoder.config.num_hidden_layers * parts // 4
     )(lab, seed)
 
 
 def _over_rates(rows: int) -> Number:
-    """The standard deviation of accuracy over three learning rates."""
+    """Return a function for the standard deviation of accuracy over three learning rates."""
     rates = [tuned(rows, learning_rate=rate) for rate in (5e-4, 1e-3, 2e-3)]
     return lambda lab, seed: statistics.stdev(number(lab, seed) for number in rates)
 

@@ -1,7 +1,7 @@
-"""BERT and its ancestors side by side: the same text, vocabulary and time, then the same probes.
+"""Comparison of BERT with its ancestors: equal text, vocabulary and training time, equal probes.
 
-Each system is a setting of the one encoder (docs/ancestors.md). Frozen, a probe learns its output
-layer alone; fine-tuned, all of the network.
+Each system is a configuration of the same encoder (docs/ancestors.md). A probe trains its output
+layer alone (frozen) or the whole network (fine-tuned).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .pretraining import BESIDE, CAUSAL, FILLED, LEFT, Changes
 from .report import bars
 
 _LSTM: Changes = {"mixer": "lstm", "positions": "none", "family": "bertworks"}
-_PLAIN: Changes = {"initial_attention": "random"}  # there is none, or no head for what is near
+_PLAIN: Changes = {"initial_attention": "random"}  # these have no attention to initialize
 _STATIC: Changes = {"num_hidden_layers": 0, "positions": "none", "type_vocab_size": 0}
 
 SYSTEMS: Mapping[str, Changes] = {
@@ -45,7 +45,7 @@ SYSTEMS: Mapping[str, Changes] = {
     "OpenAI": LEFT,
     "BERT": {},
 }
-"""The settings of pre-training in which each differs from the lab's, which are BERT's."""
+"""For each system, the settings of pre-training that differ from the lab's, which are BERT's."""
 
 SAYS = """\
 Skip-gram: static vectors. ELMo: two LSTM language models, one for each direction, concatenated.
@@ -55,7 +55,7 @@ and all other settings are equal; each network of a concatenated pair is as wide
 """
 
 ROWS = 1000
-"""The rows that a probe learns from, at most."""
+"""The most training rows of a probe."""
 
 _TUNING: Mapping[str, Any] = {
     **{"batch_size": 16, "max_seq_length": 128, "epochs": 4, "tensorboard": False},
@@ -66,7 +66,7 @@ Measure = Callable[[Lab, Path, int], Metrics]
 
 
 class Probe(NamedTuple):
-    """What is asked of a pre-trained model: the data that it needs, and what measures it."""
+    """A measurement of a pre-trained model: the data that it needs, and its function."""
 
     needs: tuple[str, ...]
     measure: Measure
@@ -75,7 +75,7 @@ class Probe(NamedTuple):
 def _learned(
     task: str, metric: str, read: Callable[..., tuple[Rows, Rows]], *needs: str, **how: Any
 ) -> Probe:
-    """A task, with the encoder frozen and fine-tuned; `read` makes rows of what it needs."""
+    """Return a probe on a task, frozen and fine-tuned; `read` reads rows from the files `needs`."""
     read = cache(read)
 
     def measure(lab: Lab, run: Path, seed: int) -> Metrics:
@@ -109,14 +109,14 @@ def _lines(lab: Lab, path: str, encoding: str = "utf-8") -> list[str]:
 
 
 def _questions(lab: Lab, path: str) -> tuple[Rows, Rows]:
-    """TREC's questions and their kinds; every tenth is measured on."""
+    """Read TREC's questions and their classes; every tenth is for evaluation."""
     parts = (line.partition(" ") for line in _lines(lab, path, "latin-1"))
     rows = [{"text": question, "label": kind} for kind, _, question in parts]
     return [row for at, row in enumerate(rows) if at % 10], rows[::10]
 
 
 def _in_context(lab: Lab, *parts: str) -> tuple[Rows, Rows]:
-    """Whether a word has, in its context, the sense of a definition."""
+    """Read WiC-TSV: whether a word has, in its context, the sense of a definition."""
     found: list[Rows] = []
     for part in parts:
         kinds = ("examples", "definitions", "labels")
@@ -130,7 +130,7 @@ def _in_context(lab: Lab, *parts: str) -> tuple[Rows, Rows]:
 
 
 def _of_words(measure: Callable[[Lab, Path, str], float], path: str) -> Probe:
-    """What the vectors of words are measured by, as they are."""
+    """Return a probe on the frozen vectors of words."""
     return Probe(
         (path,),
         lambda lab, run, _: lab.once(
@@ -142,7 +142,7 @@ def _of_words(measure: Callable[[Lab, Path, str], float], path: str) -> Probe:
 
 
 def _vectors(run: Path, words: Sequence[str]) -> NDArray[np.float32]:
-    """Of each word alone, the mean of its pieces' vectors in the last layer."""
+    """Encode each word alone; return the mean of its pieces' vectors in the last layer."""
     model = load(run, device="cpu")
     settings = TokenSettings(), EngineSettings(precision="fp32")
     found = TokenFeatures(model.network, model.tokenizer, *settings).embed(words)
@@ -153,7 +153,7 @@ def _vectors(run: Path, words: Sequence[str]) -> NDArray[np.float32]:
 
 
 def _alike(lab: Lab, run: Path, path: str) -> float:
-    """The rank correlation of cosines with what people say of pairs of words."""
+    """Return the rank correlation of cosines with human similarity ratings of pairs of words."""
     stats: Any = need("scipy.stats", EXTRA, "A correlation")
     first, second, said = zip(*(line.split("\t") for line in _lines(lab, path)), strict=True)
     ones, others = (_vectors(run, words) for words in (first, second))
@@ -163,7 +163,10 @@ def _alike(lab: Lab, run: Path, path: str) -> float:
 
 
 def _analogies(lab: Lab, run: Path, path: str) -> float:
-    """How often the fourth word is the nearest to the sum, of all words of the questions."""
+    """Return how often, for a question a b c d, d is the word nearest to b - a + c.
+
+    The candidates are all words of the questions.
+    """
     questions = [line.lower().split() for line in _lines(lab, path) if line[:1] != ":"]
     words = sorted({word for question in questions for word in question})
     table = WordVectors(words, _vectors(run, words))
@@ -185,23 +188,23 @@ PROBES: Mapping[str, Probe] = {
     "similarity, WordSim": _of_words(_alike, "words/EN-WS-353-ALL.txt"),
     "analogies": _of_words(_analogies, "words/questions-words.txt"),
 }
-"""Shares of what is right, where nothing else is said; of similarity, rank correlations."""
+"""Scores are accuracies, unless the name says F1; for similarity, rank correlations."""
 
 
 def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
-    """Train each system and probe it; what was done before is kept.
+    """Train and probe each system; earlier runs are used again.
 
-    `lineage.md`, `lineage.json` and a picture are written anew after each system.
+    `lineage.md`, `lineage.json` and a picture are rewritten after each system.
 
     Args:
-        lab: the place, the data, the device; the vocabulary is its model's.
-        minutes: processor time of each pre-training.
-        seeds: of pre-training and of the probes alike.
+        lab: the directory, the data and the device; the vocabulary is its model's.
+        minutes: processor time of each pre-training, in minutes.
+        seeds: seeds for both pre-training and probes.
 
     Returns:
-        `systems`: of each its `parameters`, `updates`, `minutes` (measured, of a seed), and
-        `scores`: for each probe, by `frozen` and `fine-tuned`, a number with each seed; `skipped`:
-        the data that a probe was left out for.
+        `systems`: for each, its `parameters`, `updates`, `minutes` (measured mean over seeds) and
+        `scores`: for each probe, by `frozen` and `fine-tuned`, a number per seed; `skipped`: for
+        each probe that was left out, the data that is missing.
 
     Raises:
         SettingsError: the lab has no data.
@@ -214,7 +217,7 @@ def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
         name: path
         for name, probe in PROBES.items()
         for path in probe.needs
-        if not any(lab.data.glob(f"{path}*"))  # the beginning of a name, of WiC's
+        if not any(lab.data.glob(f"{path}*"))  # for WiC, the path is only the beginning of names
     }
     found: dict[str, Any] = {"systems": {}, "skipped": skipped}
     for name, changes in SYSTEMS.items():
@@ -248,7 +251,7 @@ def _is_drawn(found: Mapping[str, Any]) -> bool:
 
 
 def arms(found: Mapping[str, Any]) -> dict[str, list[float]]:
-    """For each system, frozen and fine-tuned, its mean on each probe that has both."""
+    """Return for each system, frozen and fine-tuned, its means on the probes that have both."""
     return {
         f"{name}, {way}": [
             statistics.fmean(ways[way]) for ways in of["scores"].values() if len(ways) > 1
@@ -259,7 +262,7 @@ def arms(found: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """The headings and cells of what was found: a row a probe, a column a system."""
+    """Return headings and cells of the results: a row per probe, a column per system."""
     systems = found["systems"]
     rows = [
         [name, *(f"{one[name]:,.{digits}f}" for one in systems.values())]
@@ -279,7 +282,7 @@ def _cell(values: Sequence[float]) -> str:
 
 
 def page(lab: Lab, found: Mapping[str, Any], minutes: float, seeds: Sequence[int]) -> str:
-    """The table with what it is of."""
+    """Return the page: the table, and the conditions of the runs."""
     machine = describe(lab.device)
     headings, cells = table(found)
     lines = [

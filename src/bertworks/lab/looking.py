@@ -1,4 +1,4 @@
-"""Claims that are looked at in a trained model: vectors, attention, blanks."""
+"""Claims that are tested on a trained model: its vectors, attention and mask predictions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _ROWS = resources.files(__package__ or "").joinpath("senses.tsv").read_text("utf
 SENSES = {word: texts for word, *texts in (row.split("\t") for row in _ROWS)}
 """For each word, four texts of one sense and four of another."""
 
-# A text, the word that is looked from, the word that tells its sense, and another in its place.
+# A text, a word whose attention is measured, the word that shows its sense, and a replacement of
+# the latter.
 TELLING = (
     ("i arrived at the bank after crossing the river.", "bank", "river", "street"),
     ("he lost the money in the bank.", "bank", "money", "letter"),
@@ -35,7 +36,7 @@ TELLING = (
     ("the team lost the last match of the season.", "match", "team", "town"),
 )
 
-# A text whose middle is hidden, and texts with another left or right side.
+# A text with a mask, and replacements for its left and its right side.
 SIDES = (
     ("the band released its debut [MASK] in 1997.", "the army released its debut", "for children."),
     ("he was born in new [MASK] in 1950.", "she had bought a new", "of wood."),
@@ -50,7 +51,7 @@ def _arms(names: Sequence[str], measured: Mapping[str, Sequence[float]]) -> Mapp
 
 
 def _cosines(lab: Lab, word: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Cosines between a word's vectors in its eight sentences: the last layer's, the table's."""
+    """Return cosines `[8, 8]` of a word in its eight sentences: last layer, static embeddings."""
     found = contexts(lab.model, word, SENSES[word])
     return np.array(found["similarity"][-1]), np.array(found["static"])
 
@@ -75,7 +76,7 @@ def senses(lab: Lab, seed: int) -> Mapping[str, Arms]:
 
 
 def _word(reading: Reading, text: str) -> list[int]:
-    """The tokens of a word of a reading."""
+    """Return the positions of the tokens of a word in a reading."""
     start = f" {reading.texts[0]}".index(f" {text}")
     return next(word["tokens"] for word in reading.words if word["start"] == start)
 
@@ -110,7 +111,7 @@ def heads_differ(lab: Lab, seed: int) -> Mapping[str, Arms]:
 
 
 def _with(model: Model, **changes: str) -> Model:
-    """A model's encoder with settings that its weights are not for; what has no place is left."""
+    """Return a model's encoder with other settings, without the weights that these lack."""
     config = model.encoder.config.with_values(**changes)
     bare = BareEncoder(config, pooler=False)
     weights = {f"encoder.{key}": part for key, part in model.encoder.state_dict().items()}
@@ -153,7 +154,7 @@ def both_sides(lab: Lab, seed: int) -> Mapping[str, Arms]:
 
 @torch.inference_mode()
 def _at_blank(model: Model, text: str) -> torch.Tensor:
-    """The probability of each piece at the blank of a text."""
+    """Return the probability of each piece at the mask of a text: `[vocab_size]`."""
     tokenizer = model.tokenizer
     (one,) = tokenizer.encode_batch([text], max_length=128, typed_mask=True)
     packed = Packed.from_arrays([one.input_ids]).to(next(model.network.parameters()).device)
@@ -179,7 +180,7 @@ def cart_or_pair(lab: Lab, seed: int) -> Mapping[str, Arms]:
     return _arms(("the wanted word", "the other word"), found)
 
 
-# Pairs of one relation each; the first two words are to each other as the others are.
+# Pairs of words that have the same relation.
 RELATIONS = {
     "had and has": "had has, was is, were are, did does, won wins",
     "one and many": "city cities, country countries, year years, river rivers, player players, "

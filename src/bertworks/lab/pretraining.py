@@ -45,11 +45,12 @@ _ADAPT: Changes = {
 
 
 def after(what: str, *parts: Changes, **changes: Any) -> Number:
-    """What is measured after a small pre-training.
+    """Return a function that pre-trains a small model and returns a measurement of it.
 
     Args:
-        what: a held-out metric; `frozen` or `frozen [CLS]`, logistic regression on vectors of 1,000
-            texts; `fine-tuned`, on 1,000 texts; or one of `_places`.
+        what: a held-out metric; `frozen` or `frozen [CLS]`, the accuracy of logistic regression on
+            vectors of 1,000 texts; `fine-tuned`, the accuracy of fine-tuning on 1,000 texts; or a
+            name in `_places`.
         parts, changes: the settings that differ from the lab's.
     """
     asked = {key: value for part in (*parts, changes) for key, value in part.items()}
@@ -66,9 +67,10 @@ def after(what: str, *parts: Changes, **changes: Any) -> Number:
 
 
 def _places(lab: Lab, run: Path) -> Mapping[str, float]:
-    """Mean probabilities at held-out places of three kinds: masked, random and kept tokens.
+    """Return mean probabilities at held-out positions of masked, random and kept tokens.
 
-    `seen at random` is of the token that stands there, `right at random` of the one before.
+    `right at random` is the probability of the original token, `seen at random` that of the random
+    token in the input; likewise for `masked` and `kept`.
     """
 
     def make(_: Path) -> Mapping[str, float]:
@@ -187,7 +189,7 @@ compared(
 
 
 def _adapted(lab: Lab, seed: int) -> float:
-    """Of the model pre-trained further on the lab's text, fine-tuned on 300 texts."""
+    """Pre-train the model further on the corpus, fine-tune on 300 texts; return the accuracy."""
     run, _ = lab.pretrained(seed, **_ADAPT, init_checkpoint=lab.name)
     return lab.finetuned(run, seed, rows=300)
 
@@ -196,7 +198,7 @@ compared("text-of-the-field", {"text of the field": _adapted, "as it is": tuned(
 
 
 def _student(lab: Lab, seed: int) -> float:
-    """Of a student with half of the layers, fine-tuned on 1,000 texts."""
+    """Distil a student with half of the layers, fine-tune on 1,000 texts; return the accuracy."""
     config = lab.model.encoder.config
     half = config.model_dump(exclude={"vocab_size"}, exclude_defaults=True)
     half["num_hidden_layers"] = max(1, config.num_hidden_layers // 2)

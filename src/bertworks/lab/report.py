@@ -1,4 +1,4 @@
-"""What came of claims: records on disk, a page in Markdown, and a picture of each."""
+"""Results of claims: records on disk, a page in Markdown, and a picture for each claim."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .claims import SPREADS, Claim, Finding, Verdict, find_claims, overall
 
 @dataclass(frozen=True)
 class Record:
-    """A claim and what was measured.
+    """A claim and its measurements.
 
     Attributes:
         claim: the claim.
-        seeds: for each seed: `cases`, numbers by case and arm, and the `seconds` of a core.
+        seeds: for each seed, `cases` (numbers by case and arm) and `seconds` of processor time.
     """
 
     claim: Claim
@@ -49,16 +49,16 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        """What it took."""
+        """The processor time of all seeds."""
         return sum(float(seed["seconds"]) for seed in self.seeds.values())
 
     @property
     def arms(self) -> dict[str, list[float]]:
-        """For each arm, its number in each case."""
+        """For each arm, its numbers in all cases."""
         return {arm: [case[arm] for case in self.cases] for arm in self.cases[0]}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it."""
+        """Return the claim, its measurements and findings as JSON values."""
         one = self.claim
         said = {"claim": one.name, "says": one.says, "source": one.source, "how": one.how}
         found = [{**f._asdict(), "expected": str(f.expected)} for f in self.findings]
@@ -66,7 +66,7 @@ class Record:
 
 
 def measure(lab: Lab, claim: Claim, seeds: Sequence[int]) -> Record:
-    """Measure a claim with the seeds that it was not measured with before.
+    """Measure a claim, without the seeds that are measured already.
 
     Raises:
         BertworksError: a run failed.
@@ -88,7 +88,7 @@ def _file(lab: Lab, claim: Claim) -> Path:
 
 
 def _known(lab: Lab, claim: Claim) -> dict[str, Any]:
-    """What was measured before, by seed."""
+    """Return the earlier measurements, by seed."""
     file = _file(lab, claim)
     found: dict[str, Any] = json.loads(file.read_bytes())["seeds"] if file.exists() else {}
     return found
@@ -100,11 +100,11 @@ def measure_all(
     """Measure claims, as long as there is time.
 
     Args:
-        budget: minutes; a claim whose missing seeds would cost more than is left is not begun. No
-            limit, if left out.
+        budget: minutes; a claim is skipped if its missing seeds would take more than the remaining
+            time. No limit if omitted.
 
     Returns:
-        The records, and the names of the claims that were left out.
+        The records, and the names of the skipped claims.
     """
     end = None if budget is None else time.monotonic() + 60 * budget
     records, skipped = [], []
@@ -134,7 +134,7 @@ def _picture(record: Record) -> str:
 
 
 def page(lab: Lab, records: Sequence[Record]) -> str:
-    """The verdicts as a table, then each claim with what was measured."""
+    """Return the page: a table of verdicts, then each claim with its measurements."""
     machine = describe(lab.device)
     spent = duration(sum(record.seconds for record in records))
     threads = torch.get_num_threads()
@@ -195,14 +195,14 @@ def _deviation(values: Sequence[float]) -> str:
 
 
 def number(value: float | None) -> str:
-    """A number of a table, in four digits."""
+    """Format a number for a table, with four digits."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def bars(arms: Mapping[str, Sequence[float]], axes: Any) -> None:
-    """A bar for each arm's mean, from top to bottom, and a dot for each case."""
+    """Draw a bar for each arm's mean, from top to bottom, and a dot for each case."""
     places = range(len(arms), 0, -1)
     means = [statistics.fmean(values) for values in arms.values()]
     axes.barh(places, means, 0.6, color=charts.COLOURS["faint"])

@@ -1,4 +1,4 @@
-"""The application: routes, errors in one line, health, metrics."""
+"""The FastAPI application: routes, one-line errors, health checks, metrics."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from .service import Service
 from .settings import ServeSettings
 
 operations = APIRouter(tags=["operations"])
-"""Health, readiness, metrics, and what is served."""
+"""Routes for health, readiness, metrics and information about models."""
 
 
 @operations.get("/", include_in_schema=False)
 async def root(request: Request) -> Response:
-    """The explorer, for a browser; for all others, whether the server is alive."""
+    """Return the explorer's page to a browser, and the health status to other clients."""
     return explore_routes.page_of(request) or await health(request)
 
 
 @operations.get("/health", response_class=Response)
 @operations.get("/ping", include_in_schema=False)
 async def health(request: Request) -> Response:
-    """Whether the server is alive."""
+    """Return 200 if the server is alive, else 503."""
     if service_of(request).queue.broken is not None:
         raise RequestError(503, "Unhealthy", "unhealthy")
     return Response(status_code=200)
@@ -47,7 +47,10 @@ async def health(request: Request) -> Response:
 
 @operations.get("/ready", response_class=Response)
 async def ready(request: Request) -> Response:
-    """Whether requests should be sent here: models are loaded, and it is not about to stop."""
+    """Return 200 if the server is ready for requests, else 503.
+
+    It is ready when the models are loaded (with `lazy`, at once), and until it starts to stop.
+    """
     service = service_of(request)
     if not service.ready or service.draining or service.queue.broken is not None:
         raise RequestError(503, "Unhealthy", "not ready")
@@ -56,21 +59,21 @@ async def ready(request: Request) -> Response:
 
 @operations.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
-    """Metrics for Prometheus."""
+    """Return the metrics for Prometheus."""
     text = service_of(request).metrics.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @operations.get("/docs", include_in_schema=False, response_class=HTMLResponse)
 async def docs(request: Request) -> Response:
-    """Every route, with an example."""
+    """Return a page that lists every route with an example."""
     model = next(iter(service_of(request).models.sources))
     return HTMLResponse(docs_page(request.app.openapi(), str(request.base_url), model))
 
 
 @operations.get("/info")
 async def info(request: Request, model: str | None = None) -> Response:
-    """A model, and the server's limits."""
+    """Describe a model and the server's limits."""
     job = await job_of(request, model)
     return reply(request, tei_routes.info(job.service, job.served))
 
@@ -91,11 +94,11 @@ def make_app(
     *,
     local: bool = True,
 ) -> FastAPI:
-    """The application of some models.
+    """Create the application that serves some models.
 
     Args:
-        keys: who may ask; everybody, if left out.
-        local: whether it listens to this machine alone.
+        keys: accepted API keys; if omitted, no key is needed.
+        local: whether the server listens only to this machine.
     """
     paths = {route.path for one in ROUTERS for route in one.routes if isinstance(route, Route)}
     service = Service(models, settings or ServeSettings(), sorted(paths))
@@ -117,7 +120,7 @@ def make_app(
         version=__version__,
         description=f"Serves {', '.join(models.sources)}.",
         lifespan=lifespan,
-        docs_url=None,  # ours loads nothing from other hosts
+        docs_url=None,  # our page loads nothing from other hosts
         redoc_url=None,
     )
     app.state.service = service
@@ -137,14 +140,14 @@ def make_app(
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    """The response of an error."""
+    """Return the response for an error, and note its kind for the log."""
     failure = error_of(error)
     context_of(request).error = failure.kind
     return failure.response(request.url.path)
 
 
 def _load_all(service: Service) -> None:
-    """Load all models, and run each once, so that the first request is a quick one."""
+    """Load all models, and run each once, so that the first request is fast."""
     for name in service.models.sources:
         served = service.models.get(name)
         runner = served.embed()

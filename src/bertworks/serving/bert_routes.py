@@ -87,7 +87,7 @@ async def classify(body: ClassifyRequest, request: Request) -> Response:
     job = await job_of(request, body.model, "predict")
     given: Any = body.inputs
     if given and isinstance(given, list) and isinstance(given[0], str):
-        given = [[text] for text in given]  # here a list of strings is as many texts
+        given = [[text] for text in given]  # here a list of strings is a batch, not a pair
     rows = text_rows(job.service, given)
     found = await score_texts(job, "classify", rows, truncate=body.truncate, windows=body.windows)
     return reply(request, [scored.prediction for scored in found])
@@ -162,7 +162,7 @@ async def predict_rows(body: RowsRequest, request: Request) -> Response:
 
 
 def _row(task: Task[Any], given: str | list[str] | dict[str, Any], place: str) -> Row:
-    """A row of a task from a row, or, where the task takes such, from a text or a pair of texts."""
+    """Return a task's row, given as a row or, if the task allows it, as one or two texts."""
     if isinstance(given, dict):
         return given
     texts = [given] if isinstance(given, str) else given
@@ -172,7 +172,11 @@ def _row(task: Task[Any], given: str | list[str] | dict[str, Any], place: str) -
 
 
 def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
-    """The pieces of each candidate; refused are none, too many, and words without pieces."""
+    """Return the piece ids of each candidate.
+
+    Raises:
+        RequestError: there are no candidates or too many, or one has no pieces in the vocabulary.
+    """
     if not 1 <= len(candidates) <= _MOST_CANDIDATES:
         raise invalid("candidates", f"from 1 to {_MOST_CANDIDATES} words")
     found = {}
@@ -188,9 +192,10 @@ def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[i
 def _variants(
     place: str, text: str, mask: str, top_k: int, pieces: dict[str, list[int]]
 ) -> list[Masked]:
-    """The text itself, and, for candidates of several pieces, with as many masks in a mask's place.
+    """Return the text, and its variants for candidates of several pieces.
 
-    First comes the text, then for each mask the lengths of candidates, shortest first.
+    A candidate of n pieces needs a variant with n masks in the place of the mask that it fills.
+    The text comes first, then for each mask a variant per length of candidates, shortest first.
     """
     count = text.count(mask)
     singles = [ids for ids in pieces.values() if len(ids) == 1]
@@ -208,14 +213,14 @@ def _variants(
 
 
 def _lengths(pieces: dict[str, list[int]]) -> list[int]:
-    """How many pieces candidates have, but for one."""
+    """Return the numbers of pieces that candidates have, without 1, in ascending order."""
     return sorted({len(ids) for ids in pieces.values()} - {1})
 
 
 def _chances(
     masks: int, pieces: dict[str, list[int]], singles: Sequence[float], answers: Any
 ) -> list[list[dict[str, Any]]]:
-    """The candidates of each mask, the likeliest first."""
+    """Return each mask's candidates with their probabilities, most likely first."""
     words = [word for word, ids in pieces.items() if len(ids) == 1]
     found = []
     for at in range(masks):

@@ -1,4 +1,4 @@
-"""A client of `bertworks serve`, with the verbs of `Model`; `AsyncClient` is the same, awaited.
+"""A client of `bertworks serve` with the methods of `Model`; `AsyncClient` is its async version.
 
 client = bw.Client("http://127.0.0.1:8080", key="…")
 client.embed(["a text", "another"])          # numpy [2, hidden_size], as Model.embed
@@ -29,22 +29,22 @@ T = TypeVar("T")
 _Body = Mapping[str, Any]
 Texts = str | Iterable[str]
 Rows = str | Iterable[Any]
-"""A text; or texts, pairs of texts or rows."""
+"""One text; or several texts, pairs of texts or rows."""
 
 _PART = 512
-"""Texts of a request; more are sent in several."""
+"""The most texts in a request; more texts are sent in several requests."""
 
 _MOST_WAIT = 60.0
 
 
 class ServerError(BertworksError):
-    """A server cannot be reached, or answers with an error; `status` is HTTP's, 0 for none."""
+    """A server cannot be reached, or returns an error; `status` is the HTTP status, 0 if none."""
 
     status: int = 0
 
 
 class EncodeKeywords(TypedDict, total=False):
-    """Of `embed`; the server chooses what is left out. `truncate` truncates long texts."""
+    """Keywords of `embed`; the server has defaults for all. `truncate` truncates long texts."""
 
     pooling: Pooling
     layers: Sequence[int]
@@ -55,7 +55,7 @@ class EncodeKeywords(TypedDict, total=False):
 
 
 class GenerationKeywords(TypedDict, total=False):
-    """Of `generate`, as of `Model.generate`."""
+    """Keywords of `generate`, as in `Model.generate`."""
 
     max_new_tokens: int
     temperature: float
@@ -66,18 +66,18 @@ class GenerationKeywords(TypedDict, total=False):
 
 
 class _Connection(ABC):
-    """What both clients have.
+    """The common base of both clients.
 
     Args:
-        url: the server's.
+        url: the server's address.
         key: an API key.
-        model: a served model's name; the server's first, if left out.
-        timeout: seconds for an answer; a connection has to be open after five.
-        retries: how often a request is sent again when the server is busy (429), waiting as long as
-            it says and a random while more.
+        model: name of a served model; the server's first model if omitted.
+        timeout: seconds to wait for a response; connecting may take at most five seconds.
+        retries: how often a request is sent again while the server is busy (429); `_wait` computes
+            the delays.
 
     Raises:
-        SettingsError: the address has no http:// or https:// before it.
+        SettingsError: the address does not begin with http:// or https://.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class _Connection(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Make the connections; none is opened before it is needed."""
+        """Create the HTTP client; it opens connections when they are needed."""
 
     def _options(self) -> dict[str, Any]:
         import httpx
@@ -108,15 +108,15 @@ class _Connection(ABC):
         return {"base_url": self.url, "headers": self._headers, "timeout": timeout}
 
     def _body(self, **values: Any) -> dict[str, Any]:
-        """A request, without what is left out."""
+        """Return the body of a request, without values that are None."""
         given = {"model": self.model, **values}
         return {name: value for name, value in given.items() if value is not None}
 
     def _checked(self, answer: httpx.Response) -> Any:
-        """The value of an answer.
+        """Return the JSON value of a response.
 
         Raises:
-            ServerError: it is an error.
+            ServerError: the response is an error.
         """
         if answer.is_success:
             return answer.json()
@@ -142,7 +142,7 @@ class _Connection(ABC):
 
 
 class Client(_Connection):
-    """A client that waits for answers; see `_Connection` for its arguments, and the module.
+    """A synchronous client; see `_Connection` for its arguments, and the module for an example.
 
     Raises:
         BertworksError: httpx is not installed.
@@ -169,10 +169,10 @@ class Client(_Connection):
         Args:
             texts: one text, or any number.
             settings: `pooling`, `layers`, `combine`, `normalize`, `precision`; and `truncate=True`
-                to cut texts that are too long, which are an error otherwise.
+                to truncate texts that are too long; otherwise they are an error.
 
         Raises:
-            ServerError: here and below: the server cannot be reached, or returns an error.
+            ServerError: the server cannot be reached, or returns an error; so in all methods.
         """
         bodies = [
             self._body(texts=part, encoding_format="base64", **settings) for part in _parts(texts)
@@ -226,14 +226,14 @@ class Client(_Connection):
     def rerank(
         self, query: str, texts: Iterable[str], *, truncate: bool = False
     ) -> list[tuple[int, float]]:
-        """Each text's number and score, best first."""
+        """Each text's index and score, best first."""
         body = self._body(query=query, texts=list(texts), truncate=truncate)
         return self._send(
             "/rerank", [body], lambda answers: [(one["index"], one["score"]) for one in answers[0]]
         )
 
     def tokenize(self, texts: Texts) -> list[list[dict[str, Any]]]:
-        """The tokens of each text, with their bytes in it."""
+        """The tokens of each text, with their byte offsets in it."""
         return self._send("/tokenize", [self._body(inputs=part) for part in _parts(texts)], _joined)
 
     def info(self) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class Client(_Connection):
         return found
 
     def _send(self, path: str, bodies: Sequence[_Body], read: Callable[[list[Any]], T]) -> T:
-        """Send requests; what is read from their answers."""
+        """Send requests, and return the value that `read` makes from their responses."""
         return read([self._post(path, body) for body in bodies])
 
     def _post(self, path: str, body: _Body) -> Any:
@@ -268,12 +268,12 @@ class Client(_Connection):
 def _awaited(
     verb: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """A verb of `Client` in `AsyncClient`: it returns what `_send` does, which is awaited there."""
+    """Type a method of `Client` for `AsyncClient`, whose `_send`, and so the method, is async."""
     return verb  # type: ignore[return-value]
 
 
 class AsyncClient(_Connection):
-    """A client whose verbs are awaited; its arguments and verbs are those of `Client`.
+    """A client with async methods; arguments and methods are those of `Client`, except `info`.
 
     Raises:
         BertworksError: httpx is not installed.
@@ -330,8 +330,11 @@ class AsyncClient(_Connection):
 
 
 def _wait(answer: httpx.Response, number: int) -> float:
-    """Seconds to wait before the next try: what the server says, doubled with each try, and half
-    as much again at random, so that clients that were refused together do not come again so."""
+    """Return the seconds to wait before the next try.
+
+    This is the delay that the server asks for, doubled at each try, plus a random part of up to a
+    half, so that clients that were refused together do not all try again together.
+    """
     try:
         asked = float(answer.headers["retry-after-ms"]) / 1000
     except (KeyError, ValueError):
@@ -341,10 +344,10 @@ def _wait(answer: httpx.Response, number: int) -> float:
 
 
 def _parts(texts: Any) -> list[list[Any]]:
-    """Texts in lists of as many as a request takes.
+    """Split texts into lists that fit in one request each.
 
     Raises:
-        DataError: it is no text, and no list of such.
+        DataError: `texts` is neither a text nor iterable.
     """
     if isinstance(texts, str):
         return [[texts]]

@@ -1,7 +1,7 @@
 """The explorer: its page at `/`, the page's files, and a route for each view.
 
-Views are computed one after another in a separate thread, beside the queue: each is about one
-text, takes up to seconds, and shares no batches.
+Views do not use the queue: a separate thread computes them, one at a time. A view takes up to
+seconds, and its texts are not batched with those of other requests.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ router = APIRouter(tags=["explorer"])
 
 
 def page_of(request: Request) -> Response | None:
-    """The explorer's page, if a browser asks."""
+    """Return the explorer's page if the client accepts HTML, else None."""
     return _file("index.html") if "text/html" in request.headers.get("accept", "") else None
 
 
 @router.get(PAGE_FILES + "{name:path}", include_in_schema=False)
 async def file(name: str) -> Response:
-    """A file of the explorer's page."""
+    """Return a file of the explorer's page."""
     return _file(name)
 
 
@@ -59,7 +59,7 @@ def _file(name: str) -> Response:
 
 
 class TargetChoice(BaseModel):
-    """Which probability of a prediction is watched; the likeliest, where a field is left out."""
+    """The probability that a view explains; an omitted field means the most likely choice."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -135,12 +135,12 @@ VIEWS: dict[str, tuple[type[StrictRequest], Callable[..., dict[str, Any]]]] = {
     "contexts": (ContextsRequest, explorer.contexts),
     "claim": (ClaimRequest, explorer.claim),
 }
-"""The request of each view, and what computes and describes it."""
+"""The request of each view, and the function that computes it; its docstring is the route's."""
 
 
 @router.get("/explore/models")
 async def models(request: Request, model: str | None = None) -> Response:
-    """The models, which views each has, and why it lacks the others; `model` is loaded first."""
+    """List the models with their views, and why they lack the others; load `model` first."""
     service = service_of(request)
     if model is not None:
         await job_of(request, model)
@@ -161,7 +161,7 @@ def _entry(every: Models, name: str) -> dict[str, Any]:
 
 
 def _elsewhere(every: Models, view: str) -> str:
-    """Which loaded models have a view."""
+    """Return a sentence that names the loaded models with a view; empty if there are none."""
     names = [one.name for one in every.all_loaded() if missing(one.model, view) is None]
     return f" On this server: {', '.join(names)}." if names else ""
 

@@ -1,19 +1,21 @@
-"""What can go wrong with a request, in one line: a status, and the body that a client expects.
+"""Errors of requests: a status, and a one-line message in the format that the client expects.
 
 | status | kind | when |
 |---|---|---|
-| 400 | Empty, Validation | nothing is given; a value is impossible; the body is no JSON |
-| 401, 403 | Unauthorized | no key, or a wrong one; a page of another host asks |
-| 404, 405 | NotFound | no such route or model |
+| 400 | Empty, Validation | no input; an impossible value; the body is not valid JSON |
+| 401, 403 | Unauthorized | no valid API key; the request's host is not this machine |
+| 404, 405 | NotFound | no such route, method or model |
 | 408 | Timeout | the deadline passed; the body did not arrive |
-| 413 | Validation | too many texts, or too long |
-| 415 | Validation | the body is not sent as JSON |
-| 422 | Validation, Tokenizer | a value of a wrong type; a text that cannot be tokenised |
-| 424 | Backend | the model was not trained for it; what it computes is not finite |
-| 429 | Overloaded | the queue is full |
-| 503 | Unhealthy | the server stops |
+| 413 | Validation | too many texts; a text, the request or its body is too long |
+| 415 | Validation | the content type is not JSON |
+| 422 | Validation, Tokenizer | a value of the wrong type; a text that cannot be tokenised |
+| 424 | Backend | the model was not trained for the task; its output is not finite |
+| 429 | Overloaded | the queue is full, or there are too many concurrent requests |
+| 500 | Internal | any other error |
+| 503 | Unhealthy | the server is not ready, or it stops |
 
-Under `/v1` the body is OpenAI's, and what is wrong with a request's values is 400, as it is there.
+Under `/v1` the body has OpenAI's format, and 400 replaces 413 (except for a body that is too large)
+and 422, as in OpenAI's API.
 """
 
 from __future__ import annotations
@@ -52,14 +54,14 @@ _KINDS: tuple[tuple[type[BertworksError], int, str, str | None], ...] = (
     (DataError, 422, "Tokenizer", None),
     (BertworksError, 424, "Backend", None),
 )
-"""The status, the kind and OpenAI's code of each error; the first that fits is taken."""
+"""The status, kind and OpenAI code of each error; the first entry that matches is used."""
 
 _NOUNS = {
     "str": ("a text", "texts"),
     "int": ("an integer", "integers"),
     "constrained-int": ("a token id", "token ids"),
 }
-"""What pydantic's types are to a client: one, and several; others are objects."""
+"""How messages name pydantic's types, singular and plural; all others are objects."""
 
 _VALUES = {
     type(None): "null",
@@ -70,19 +72,19 @@ _VALUES = {
     list: "a list",
 }
 _Placed = tuple[list[Any], Mapping[str, Any]]
-"""An error of pydantic's, after its place in the body."""
+"""A place in the body, and pydantic's error there."""
 
 
 class RequestError(Exception):
-    """An answer that is an error.
+    """An error response.
 
     Args:
-        status: HTTP's.
-        kind: in a word; counted in the metrics.
+        status: HTTP status.
+        kind: one word, for the body, the log and the metrics.
         message: one line.
-        field: of the request that is at fault.
-        code: OpenAI's.
-        headers: more of them.
+        field: the invalid field of the request.
+        code: OpenAI's error code.
+        headers: additional headers.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class RequestError(Exception):
         self.headers = dict(headers or {})
 
     def response(self, path: str) -> Response:
-        """The answer, in the form that clients of the path expect."""
+        """Return the response in the format that clients of the path expect."""
         message = self.message.encode("utf-8", "backslashreplace").decode()
         if path.startswith("/v1/"):
             status = 400 if self.status in (413, 422) and self.kind != "Body" else self.status
@@ -129,12 +131,12 @@ class RequestError(Exception):
 
 
 def invalid(field: str, message: str, status: int = 400, kind: str = "Validation") -> RequestError:
-    """A failure of a field of the request."""
+    """Return the error for an invalid field of the request."""
     return RequestError(status, kind, f"{field}: {message}", field)
 
 
 def error_of(error: Exception) -> RequestError:
-    """What an exception is to the client."""
+    """Convert an exception to the error that the client gets."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, RequestValidationError | ValidationError):
@@ -164,7 +166,7 @@ def _of_error(error: BertworksError) -> RequestError:
 
 
 def _of_validation(error: RequestValidationError | ValidationError) -> RequestError:
-    """The first thing that is wrong with a body, by its field."""
+    """Return the first error of a body, with its field."""
     found = error.errors()
     first = found[0]
     place, _ = _placed(first)
@@ -174,7 +176,7 @@ def _of_validation(error: RequestValidationError | ValidationError) -> RequestEr
     if first["type"] == "unknown_field":
         return invalid(_path([*place, str(first["ctx"]["field"])[:100]]), first["msg"], 422)
     if not place or isinstance(place[0], int):
-        # FastAPI hands on a body of another content type as bytes.
+        # FastAPI passes on a body with another content type as bytes.
         if isinstance(error, RequestValidationError) and isinstance(error.body, bytes):
             message = "the body is not sent as JSON: send the header content-type: application/json"
             return RequestError(415, "Validation", message)
@@ -186,7 +188,7 @@ def _of_validation(error: RequestValidationError | ValidationError) -> RequestEr
 
 
 def _of_value(error: Mapping[str, Any], place: list[Any]) -> RequestError:
-    """What is wrong with the value at a place."""
+    """Return the error for the value at a place."""
     if error["type"] == "missing":
         return invalid(_path(place), "must be given", 422)
     message = str(error["msg"]).removeprefix("Value error, ")
@@ -194,20 +196,20 @@ def _of_value(error: Mapping[str, Any], place: list[Any]) -> RequestError:
 
 
 def _of_union(found: list[_Placed], place: list[Any]) -> RequestError:
-    """What is wrong with a value that may be of several types.
+    """Return the error for a value that may have one of several types.
 
     Args:
-        found: all that is wrong; of this value there is at least one error for each type, whose
-            place has the type's name after the value's own place.
-        place: the value's.
+        found: all errors of the body. They have at least one error for each type of this value,
+            whose place is the value's place followed by the type's name.
+        place: the value's place.
     """
     depth = len(place)
     of_value = [one for one in found if one[0][:depth] == place and len(one[0]) > depth]
-    # Token ids are left out beside texts: servers refuse them by default.
+    # Where texts are allowed, token ids are not mentioned: the server refuses them by default.
     types = list(dict.fromkeys(str(parts[depth]) for parts, _ in of_value))
     types = [name for name in types if "int" not in name] or types
     of_value = [one for one in of_value if one[0][depth] in types]
-    # The type that was meant is the one that fits furthest into the value, up to its first error.
+    # The client probably meant the type whose first error is deepest in the value, or last.
     firsts = {str(parts[depth]): (parts, error) for parts, error in reversed(of_value)}
     parts, error = max(
         firsts.values(),
@@ -229,13 +231,13 @@ def _placed(error: Mapping[str, Any]) -> _Placed:
 
 
 def _is_type(part: Any) -> bool:
-    """Whether a part of a place is the name of a type of several, not a field or an index."""
+    """Whether a part of a place names one of a value's possible types, not a field or an index."""
     name = str(part)
     return not isinstance(part, int) and (name in _NOUNS or "[" in name or name[:1].isupper())
 
 
 def _described(name: str, *, many: bool = False) -> str:
-    """A type, by pydantic's name of it: `list[str]` is a list of texts."""
+    """Describe a type, given by pydantic's name: `list[str]` becomes `a list of texts`."""
     if name.startswith("list["):
         inner = _described(name.removeprefix("list[").removesuffix("]"), many=True)
         return f"{'lists' if many else 'a list'} of {inner}"
@@ -243,7 +245,7 @@ def _described(name: str, *, many: bool = False) -> str:
 
 
 def _path(place: list[Any]) -> str:
-    """`inputs[3].text` of the parts of a place."""
+    """Join the parts of a place, as in `inputs[3].text`."""
     named = [part for part in place if isinstance(part, int) or "[" not in str(part)]
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in named)
     return text.removeprefix(".")[:200]

@@ -1,10 +1,10 @@
-"""What every request passes: who asks, how much, for how long; and what is noted of it.
+"""Middleware around the application: access, limits, deadlines, logging, metrics.
 
-    id ─► host ─► key ─► requests at a time ─► body, whole and bounded ─► the application
-       ◄─ headers ◄─ metrics ◄─ a line of the log (no text, no key) ◄──────────┘
+    id ─► key or host ─► concurrent requests ─► whole body, limited size ─► the application
+       ◄─ log line (no text, no key) ◄─ metrics ◄─ headers ◄────────────────────────┘
 
-Plain ASGI, so that a body is bounded before anything reads it, and a client that hangs up stops
-what it asked for.
+This is plain ASGI, so that the size of a body is checked before anything parses it, and a request
+is cancelled when its client disconnects.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPEN = frozenset({"/health", "/ready", "/ping", "/"})
 """Paths that need no key."""
 
 PAGE_FILES = "/explore/static/"
-"""Where the page's files are, which need none either."""
+"""The path of the explorer's files, which need no key either."""
 
 Headers = Mapping[bytes, bytes]
 _ID = re.compile(rb"[\w.:-]{1,64}")
@@ -44,24 +44,24 @@ _ID = re.compile(rb"[\w.:-]{1,64}")
 class RequestContext:
     """A request's client and deadline, and figures for the log, the metrics and the headers."""
 
-    id: str  # new, or the one that the client sent
-    started: float  # on the monotonic clock, as is the deadline
-    client: str = ""  # a key's name, or an address; the queue shares time among clients
+    id: str  # sent by the client, or new
+    started: float  # on the monotonic clock, like the deadline
+    client: str = ""  # the key's name, or the address; the queue is fair to clients
     deadline: float | None = None
-    verb: str | None = None  # what the metrics call it
+    verb: str | None = None  # its name in the metrics
     model: str | None = None
     device: str = "cpu"  # where the model runs
     rows: int = 0
-    characters: int = 0  # of all rows, and so the tokens
+    characters: int = 0  # of all rows, like the tokens
     tokens: int = 0
-    tokenising: float = 0.0  # seconds, as are the next two
+    tokenising: float = 0.0  # seconds, like the next two
     queueing: float = 0.0
     computing: float = 0.0
     truncation: Truncation = field(default_factory=Truncation)
     error: str | None = None  # its kind
 
     def headers(self, now: float) -> dict[str, str]:
-        """The headers of text-embeddings-inference, times in milliseconds."""
+        """Return text-embeddings-inference's headers (times in ms), and `x-truncated-texts`."""
         parts = {
             "x-compute-time": now - self.started,
             "x-total-time": now - self.started,
@@ -79,31 +79,31 @@ class RequestContext:
 
 
 class Turnstile:
-    """Lets a few tasks pass in each turn of the event loop.
+    """Lets a few tasks continue in each iteration of the event loop.
 
-    A batch ends hundreds of requests at once, whose clients then send hundreds of new ones. If all
-    went on in one turn, a health check would wait for all of them.
+    A batch completes hundreds of requests at once, and their clients then send hundreds of new
+    ones. If all continued in one iteration, a health check would wait for all of them.
     """
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(4)
 
     async def passed(self) -> None:
-        """Wait for a turn."""
+        """Wait until this task may continue."""
         async with self._free:
             await asyncio.sleep(0)
 
 
 class Gate:
-    """The application's outermost part.
+    """The outermost middleware.
 
     Args:
-        app: what answers.
-        service: limits, metrics, and whether the server is about to stop: connections are then
-            closed.
-        keys: who may ask; without any, everybody who can reach it.
-        local: whether it listens to this machine alone. Without keys, requests must then name this
-            machine as their host, so that no web page can reach it under another name.
+        app: the application.
+        service: limits, metrics, and whether the server is stopping: then connections are closed.
+        keys: accepted API keys; without any, every client that can reach the server has access.
+        local: whether the server listens only to this machine. Without keys, requests must then
+            name this machine as their host, so that no web page can reach the server under
+            another name (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp, service: Service, keys: Keys, *, local: bool) -> None:
@@ -117,7 +117,7 @@ class Gate:
             await self.app(scope, receive, send)
             return
         if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}  # uvicorn leaves the body out
+            scope = {**scope, "method": "GET"}  # uvicorn omits the body
         headers: Headers = dict(scope["headers"])
         context = RequestContext(_id_of(headers), time.monotonic())
         scope.setdefault("state", {})["context"] = context
@@ -150,7 +150,7 @@ class Gate:
             self._note(scope, context, status)
 
     def _admit(self, scope: Scope, headers: Headers, context: RequestContext) -> None:
-        """Note who asks, and until when; refuse who may not, and whom there is no room for."""
+        """Note the client and the deadline; refuse requests without access, or too many at once."""
         client = scope.get("client")
         context.client = client[0] if client else "local"
         path = scope["path"]
@@ -180,7 +180,7 @@ class Gate:
             )
 
     async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> bytes:
-        """The whole body; one that is too large, or does not arrive, is refused."""
+        """Return the whole body; refuse one that is too large or does not arrive in time."""
         if scope["method"] == "GET":
             return b""
         limit = self.settings.max_body_bytes
@@ -209,7 +209,7 @@ class Gate:
     async def _while_there(
         self, scope: Scope, body: bytes, receive: Receive, send: Send, context: RequestContext
     ) -> None:
-        """Have the application answer, for as long as the client is there."""
+        """Run the application; cancel a POST if the client disconnects before the response."""
         given = False
 
         async def replay() -> Message:
@@ -277,14 +277,14 @@ def is_open(path: str) -> bool:
 
 
 def log(level: int, event: str, **values: Any) -> None:
-    """Write a line of the log: JSON, without what is None."""
+    """Write a JSON line to the log, without values that are None."""
     if LOG.isEnabledFor(level):
         known = {name: value for name, value in values.items() if value is not None}
         LOG.log(level, "%s", json.dumps({"time": round(time.time(), 3), "event": event, **known}))
 
 
 def _log_fault(context: RequestContext, error: Exception) -> None:
-    """Say where a fault is, but not its message: that may hold what a user has sent."""
+    """Log where an error occurred, but not its message, which may contain a user's text."""
     context.error = "Internal"
     frames = [
         f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
@@ -294,7 +294,7 @@ def _log_fault(context: RequestContext, error: Exception) -> None:
 
 
 def _id_of(headers: Headers) -> str:
-    """The id that a request brings, or a new one."""
+    """Return the id that the request has, if it is valid, or a new one."""
     given = headers.get(b"x-request-id", b"")
     return given.decode() if _ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
 

@@ -1,4 +1,4 @@
-"""A request for a model: its texts checked, computed in the queue, and answered."""
+"""A request to a model: checks of its texts, computation in the queue, the response."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ _IDS = (
 
 
 class Job:
-    """What a request asks of a model: the service, the request's context, and the model."""
+    """A request to a model: the service, the request's context, and the model."""
 
     def __init__(self, service: Service, context: RequestContext, served: Served) -> None:
         self.service, self.context, self.served = service, context, served
 
     def texts(self, field: str, given: str | list[str] | list[int] | list[list[int]]) -> list[Text]:
-        """Texts, or token ids where the server takes them, with the fields that they came in.
+        """Check texts (or token ids, if the server accepts them); return them with their fields.
 
         Raises:
-            RequestError: there are none, too many, one is empty or too long, or ids are not taken.
+            RequestError: there are no texts or too many, one is empty or too long, or token ids are
+                not accepted.
         """
         single = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
         values: Sequence[Any] = [given] if single else given
@@ -60,16 +61,18 @@ class Job:
         limit: int | None,
         prepare: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
     ) -> list[Any]:
-        """Compute rows in the queue; their answers, in order.
+        """Compute rows in the queue; return their results in order.
 
         Args:
-            items: the rows, as the runner takes them.
-            texts: what of each is tokenised: a text, words, or token ids; its `text` if left out.
-            limit: the most tokens that a row has; None where it has as many windows as it takes.
-            prepare: what tokenises the rows, if it is not `runner.prepare`.
+            items: the rows, in the runner's format.
+            texts: the part of each row that is tokenised: a text, words, or token ids; the item's
+                `text` if omitted.
+            limit: maximum tokens of a row; None if rows are split into any number of windows.
+            prepare: tokenises the rows; `runner.prepare` if omitted.
 
         Raises:
-            BertworksError: the first row's that cannot be computed; or the queue is full.
+            BertworksError: a row cannot be computed (the first such row's error), the queue is
+                full, or the deadline passed.
         """
         context = self.context
         if texts is None:
@@ -111,18 +114,18 @@ class Job:
         dimensions: int | None = None,
         prompt_name: str | None = None,
     ) -> list[NDArray[np.float32]]:
-        """The vectors of texts, cut and then brought to length 1 where that is asked.
+        """Compute the vectors of texts; shorten and then normalize them if requested.
 
         Args:
             items: texts, token ids, or lists of words.
-            normalize: whether vectors, of texts rather than tokens, have length 1.
-            truncate: whether texts that are too long are truncated; else they are an error.
-            side: where they are, "left" or "right", in any case.
-            dimensions: to which vectors are cut.
-            prompt_name: of what is put before texts; the model's default, if left out.
+            normalize: scale vectors to length 1; ignored for vectors of tokens.
+            truncate: truncate texts that are too long; otherwise they are an error.
+            side: the side at which texts are truncated: "left" or "right", in any letter case.
+            dimensions: the length to which vectors are shortened; ignored for vectors of tokens.
+            prompt_name: name of the prompt to put before texts; the model's default if omitted.
 
         Raises:
-            RequestError: vectors may not be cut so, or the model has no prompt of that name.
+            RequestError: vectors may not be shortened so, or the model has no such prompt.
             BertworksError: as `compute`.
         """
         self._check_dimensions(runner.embedder.width, dimensions)
@@ -144,7 +147,7 @@ class Job:
         return found
 
     def prompt(self, name: str | None) -> str:
-        """What is put before texts; a name that the model has no prompt of is refused."""
+        """Return the prompt to put before texts; refuse a name that the model does not have."""
         prompts = self.served.prompts
         if name is None:
             default = prompts.default if self.service.settings.default_prompt else None
@@ -155,7 +158,7 @@ class Job:
         return prompts.texts[name]
 
     def _check_dimensions(self, width: int, dimensions: int | None) -> None:
-        """Refuse a width to which vectors may not be cut."""
+        """Refuse a length to which vectors may not be shortened."""
         if dimensions is None:
             return
         if not 1 <= dimensions <= width:
@@ -174,10 +177,11 @@ class Job:
 
 
 async def job_of(request: Request, model: str | None, verb: str | None = None) -> Job:
-    """What a request asks of the model that it names, which is loaded for it.
+    """Return the job of a request to the model that it names; load the model if necessary.
 
     Args:
-        verb: what the metrics call it.
+        model: name of a served model; the default model if None.
+        verb: the request's name in the metrics.
     """
     service, context = service_of(request), context_of(request)
     served = service.models.loaded(model)
@@ -188,34 +192,34 @@ async def job_of(request: Request, model: str | None, verb: str | None = None) -
 
 
 def service_of(request: Request) -> Service:
-    """The server's models, queue and limits."""
+    """Return the server's models, queue and limits."""
     service: Service = request.app.state.service
     return service
 
 
 def context_of(request: Request) -> RequestContext:
-    """A request's id, client, deadline and figures."""
+    """Return a request's id, client, deadline, counts and times."""
     context: RequestContext = request.state.context
     return context
 
 
 def placed(field: str, values: Sequence[Any]) -> list[Text]:
-    """The texts of a list, with the places that they have in it."""
+    """Return the texts of a list, each with its place, such as `inputs[3]`."""
     return [Text(f"{field}[{at}]", value) for at, value in enumerate(values)]
 
 
 def _finished(
     vectors: NDArray[np.float32], *, normalize: bool, dimensions: int | None
 ) -> NDArray[np.float32]:
-    """Vectors cut, then brought to length 1; a zero vector stays one."""
+    """Shorten vectors, then scale them to length 1; a zero vector stays zero."""
     vectors = np.ascontiguousarray(vectors[:, :dimensions])
     return of_unit_length(vectors) if normalize else vectors
 
 
 async def encoded(vectors: Sequence[NDArray[np.float32]], form: str = "float") -> list[Any]:
-    """Vectors as an answer has them: numbers, or their little-endian float32 in base64.
+    """Encode vectors for a response: as numbers, or as base64 of little-endian float32.
 
-    Others are answered between some and the next: writing thousands takes a while.
+    Encoding thousands takes long, so other requests may run after every 64 vectors.
     """
     found: list[Any] = []
     for at, vector in enumerate(vectors):
@@ -229,14 +233,14 @@ async def encoded(vectors: Sequence[NDArray[np.float32]], form: str = "float") -
 
 
 def reply(request: Request, value: Any) -> Response:
-    """A value as JSON, arrays included, with the headers that say what it took."""
+    """Return a value, which may contain arrays, as JSON, with headers of times and counts."""
     headers = context_of(request).headers(time.monotonic())
     body = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, 200, headers, "application/json")
 
 
 def _most_tokens(text: str | Sequence[Any]) -> int:
-    """The most tokens that a text may become: its bytes, and two for its ends."""
+    """Estimate the most tokens of a text: one per character, three if not ASCII; plus two."""
     if isinstance(text, str):
         return (len(text) if text.isascii() else 3 * len(text)) + 2
     return 2 + sum(_most_tokens(part) if isinstance(part, str) else 1 for part in text)

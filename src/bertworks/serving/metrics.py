@@ -17,14 +17,15 @@ KINDS = (
     *("Backend", "Body", "Empty", "Internal", "NotFound", "Overloaded", "Timeout", "Tokenizer"),
     *("Unauthorized", "Unhealthy", "Validation", "Gone"),
 )
-"""Of errors; a label has no other value, so that their number is bounded."""
+"""Kinds of errors. The label has no other values, so that their number is limited."""
 
 
 class Metrics:
-    """Counters and histograms, all there from the start.
+    """Counters and histograms, which all exist from the start.
 
     Args:
-        queue_size, queue_tokens: of the requests that wait.
+        routes: the paths that may be values of the label `route`.
+        queue_size, queue_tokens: return the requests in the queue, and their tokens.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Metrics:
     ) -> None:
         self.registry = CollectorRegistry()
         self._routes = (*routes, "other")
-        # A client library's counters end in `_total`; these names do not, and are gauges to it.
+        # prometheus_client's counters end in `_total`; these names do not, so they are gauges.
         self._count = self._gauge("te_request_count", "requests", "route")
         self._success = self._gauge("te_request_success", "answered requests", "route")
         self._failure = self._gauge("te_request_failure", "failed requests", "err")
@@ -71,13 +72,13 @@ class Metrics:
         )
 
     def batch(self, rows: int, tokens: int, seconds: float) -> None:
-        """Note a batch."""
+        """Record a batch."""
         self._batch_size.observe(rows)
         self._batch_tokens.observe(tokens)
         self._batch_seconds.observe(seconds)
 
     def request(self, route: str, seconds: float, context: RequestContext) -> None:
-        """Note a request that was answered, or failed with a kind of error."""
+        """Record a request that was answered, or that failed."""
         route = route if route in self._routes else "other"
         kind = context.error
         self._count.labels(route).inc()
@@ -90,7 +91,7 @@ class Metrics:
             self._work(context)
 
     def _work(self, context: RequestContext) -> None:
-        """Note what a request was to the queue."""
+        """Record the rows and times of a request in the queue."""
         verb, rows = context.verb, context.rows
         seconds = {
             "tokenization_duration": context.tokenising,
@@ -112,7 +113,7 @@ class Metrics:
                 failure.inc()
 
     def text(self) -> bytes:
-        """All of them, as Prometheus reads them."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def _gauge(self, name: str, what: str, *labels: str) -> Gauge:

@@ -1,4 +1,4 @@
-"""The models that a server has: by name, loaded early or late, and how their verbs are run."""
+"""The models of a server: loaded at the start or on demand, with a runner for each verb."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RunnerT = TypeVar("RunnerT")
 TaskRunnerT = TypeVar("TaskRunnerT", bound=TaskRunner)
 
 _MOST_RUNNERS = 32
-"""Of a model, for different settings; the least recently used are made anew."""
+"""The most runners of a model, for different settings; the least recently used is dropped."""
 
 
 class UnknownModelError(BertworksError):
@@ -40,17 +40,17 @@ class UnknownModelError(BertworksError):
 
 
 class WrongModelError(BertworksError):
-    """A model was not trained for what a request asks."""
+    """A model was not trained for the task of a request."""
 
 
 class Prompts(NamedTuple):
-    """What a sentence encoder's files say that is put before texts.
+    """The prompts and the vector lengths that a sentence encoder's files define.
 
     Attributes:
-        texts: by name.
-        default: the name of the one that is put where a request names none.
-        dimensions: of vectors that may be cut (Matryoshka); empty if the files say of none.
-        any_dimensions: whether they may be cut anywhere.
+        texts: the prompts, by name.
+        default: name of the prompt for requests that name none.
+        dimensions: lengths to which vectors may be shortened (Matryoshka); empty if none are named.
+        any_dimensions: whether vectors may be shortened to any length.
     """
 
     texts: Mapping[str, str]
@@ -60,7 +60,7 @@ class Prompts(NamedTuple):
 
     @classmethod
     def read(cls, directory: Path) -> Prompts:
-        """From `config_sentence_transformers.json` and `config.json`."""
+        """Read `config_sentence_transformers.json` and `config.json`."""
         said = directory / "config_sentence_transformers.json"
         sentence = read_json(said) if said.is_file() else {}
         config = read_json(directory / "config.json")
@@ -74,12 +74,12 @@ class Prompts(NamedTuple):
 
 
 class Served:
-    """A model that is loaded.
+    """A loaded model.
 
     Args:
-        name: what requests call it.
-        source: its directory, or name on the hub.
-        settings: those of `EngineSettings`: what it computes in.
+        name: its name in requests.
+        source: its directory, or its name on the hub.
+        settings: values for `EngineSettings`: precision and determinism.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Served:
 
     @property
     def task(self) -> Task[Any] | None:
-        """What it was trained for."""
+        """The task that it was trained for, if any."""
         return self.model.task
 
     @property
     def can_score_pairs(self) -> bool:
-        """Whether it gives pairs of texts one number each."""
+        """Whether it predicts one number for a pair of texts."""
         task = self.task
         if isinstance(task, ClassificationTask) and len(task.labels) > 1:
             return False
@@ -111,7 +111,7 @@ class Served:
 
     @property
     def verbs(self) -> frozenset[str]:
-        """What it can be asked, by the task that it was trained for."""
+        """The verbs that it can serve, depending on its task."""
         task = self.task
         found = {"embed"}
         if isinstance(task, PretrainingTask):
@@ -132,7 +132,7 @@ class Served:
         return frozenset(found)
 
     def check(self, verb: str) -> None:
-        """Refuse what the model was not trained for."""
+        """Raise `WrongModelError` if the model was not trained for a verb."""
         if verb not in self.verbs:
             trained = "nothing but vectors" if self.task is None else self.task.name
             raise WrongModelError(
@@ -141,7 +141,7 @@ class Served:
             )
 
     def engine(self, precision: str | None = None) -> EngineSettings:
-        """How it is run."""
+        """Return the settings of the engine, with another precision if one is given."""
         said = {} if precision is None else {"precision": precision}
         return EngineSettings.parse({**self._settings, **said})
 
@@ -152,24 +152,24 @@ class Served:
         precision: str | None = None,
         **settings: Any,
     ) -> EmbedRunner:
-        """Texts to vectors; `settings` are those of `Model.embed`, lists as tuples."""
+        """Return a runner that embeds texts; `settings` as in `Model.embed`, lists as tuples."""
 
         def make() -> EmbedRunner:
             engine = self.engine(precision).with_values(batch_tokens=WHOLE)
             how = {**engine.model_dump(), **settings, "normalize": False, "prompt": ""}
-            return kind(self.model.embedder(**how))  # requests have their prompts put before
+            return kind(self.model.embedder(**how))  # prompts belong to the requests
 
         return self._runner((kind, precision, *sorted(settings.items())), make)
 
     def runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
-        """Rows of the task to what a verb answers, for which the model must be trained."""
+        """Return the runner of a verb; raise `WrongModelError` if the model lacks the verb."""
         self.check(verb)
         task, network = self.task, self.model.network
         assert task is not None and isinstance(network, Network)
         return self._runner((kind,), lambda: kind(task, network, self.engine()))
 
     def generate(self, batch_tokens: int) -> GenerateRunner:
-        """Prompts to what comes next, in batches of so many tokens."""
+        """Return the runner that continues prompts, for batches of `batch_tokens` tokens."""
         self.check("generate")
         network = self.model.network
         assert isinstance(network, PretrainingNetwork)
@@ -193,10 +193,10 @@ class Models:
     """The models of a server, the first of which is the default.
 
     Args:
-        sources: each model's directory or name on the hub, by the name that requests use.
-        device, precision: where they run, and in what.
-        deterministic: answers have the same bits whatever they are batched with.
-        max_memory: bytes of weights; beyond it, the least recently used model is unloaded.
+        sources: each model's directory or name on the hub, by its name in requests.
+        device, precision: the device and precision of all models.
+        deterministic: results are bitwise equal whatever a text is batched with.
+        max_memory: maximum bytes of weights; above it, the least recently used model is unloaded.
     """
 
     def __init__(
@@ -217,10 +217,10 @@ class Models:
         self._lock = threading.Lock()
 
     def name(self, name: str | None) -> str:
-        """The name of a model that is served.
+        """Return the name of a served model; the default model's for None.
 
         Raises:
-            UnknownModelError: there is none of that name.
+            UnknownModelError: no model has that name.
         """
         name = name or self.default
         if name not in self.sources:
@@ -230,7 +230,7 @@ class Models:
         return name
 
     def loaded(self, name: str | None = None) -> Served | None:
-        """A model, if it is loaded; it was used just now."""
+        """Return a model if it is loaded, and mark it as the most recently used."""
         with self._lock:
             found = self._loaded.get(self.name(name))
             if found is not None:
@@ -238,12 +238,12 @@ class Models:
             return found
 
     def all_loaded(self) -> list[Served]:
-        """Those that are loaded, in the order in which they are served."""
+        """Return the loaded models, in the order of `sources`."""
         with self._lock:
             return [self._loaded[name] for name in self.sources if name in self._loaded]
 
     def get(self, name: str | None = None) -> Served:
-        """A model; it is loaded if it was not.
+        """Return a model; load it if necessary.
 
         Raises:
             UnknownModelError: no model has that name.
@@ -254,9 +254,9 @@ class Models:
             return self.loaded(name) or self._load(name)
 
     def reload(self) -> list[str]:
-        """Load all loaded models anew, from what their files hold by now; their names.
+        """Load all loaded models again from their files; return their names.
 
-        A model that cannot be loaded stays as it was, and its error is raised at the end.
+        A model that cannot be loaded stays as it was; the first such error is raised at the end.
         """
         names = [served.name for served in self.all_loaded()]
         errors: list[BertworksError] = []
@@ -283,7 +283,7 @@ class Models:
                     break
                 self._loaded.popitem(last=False)
                 is_freed = True
-        if is_freed and gc.get_freeze_count():  # frozen at the start: see `Server.startup`
+        if is_freed and gc.get_freeze_count():  # `Server.startup` froze objects
             gc.unfreeze()
             gc.collect()
             gc.freeze()
@@ -291,12 +291,12 @@ class Models:
 
 
 def named_sources(models: Sequence[str]) -> dict[str, str]:
-    """The models of a command line by name: `NAME=MODEL`, or the last part of its path.
+    """Return the models of a command line by name: of `NAME=MODEL`, or the last part of a path.
 
-    A model of the hub keeps its whole name.
+    A model on the hub keeps its full name.
 
     Raises:
-        SettingsError: two have the same name, or there are none.
+        SettingsError: two models have the same name, or there are no models.
     """
     found: dict[str, str] = {}
     for given in models:

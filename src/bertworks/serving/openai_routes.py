@@ -1,4 +1,4 @@
-"""What OpenAI's clients ask for, and reranking as Cohere and Jina have it."""
+"""Routes of OpenAI's API, and reranking in the format of Cohere and Jina."""
 
 from __future__ import annotations
 

@@ -84,13 +84,13 @@ EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "/explore/claim": ("embed", {"texts": ["She opened the door."], "claim": "previous"}),
     "/predict-rows": ("predict-rows", {"rows": [{"text": "A fine film."}]}),
 }
-"""The verb that a model must have, and the request, by route."""
+"""For each route, the verb that a model must have, and an example request."""
 
 
 def runnable(models: Models, path: str) -> dict[str, Any] | None:
-    """The example of a route, with a model that can answer it; None if no loaded model can.
+    """Return the example of a route, with a model that can answer it; None if no model can.
 
-    Models that are not loaded yet may be able to: as long as there are such, there is an example.
+    A model that is not loaded yet may be able to: then the example names the default model.
     """
     if path not in EXAMPLES:
         return None if path != "/embed_sparse" else {"inputs": TEXT}
@@ -103,7 +103,7 @@ def runnable(models: Models, path: str) -> dict[str, Any] | None:
 
 
 def _of_model(body: dict[str, Any], path: str, served: Served) -> dict[str, Any]:
-    """An example in the model's words: its mask, its columns, pairs if it takes these alone."""
+    """Adapt an example to a model: its mask token, its columns, pairs if it expects pairs."""
     tokenizer = served.model.tokenizer
     for field in ("inputs", "text"):
         if "{mask}" in body.get(field, ""):
@@ -118,7 +118,7 @@ def _of_model(body: dict[str, Any], path: str, served: Served) -> dict[str, Any]
 
 
 def described(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[], dict[str, Any]]:
-    """The OpenAPI description, made when it is first asked for and models are loaded."""
+    """Return a function that makes the OpenAPI description, for the models loaded at that time."""
     usual = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -150,7 +150,7 @@ def described(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[], 
 
 
 def _describe(operation: dict[str, Any], path: str, *, with_keys: bool) -> None:
-    """Say what errors look like, and which routes need a key."""
+    """Add the error responses, and the API key if the route needs one."""
     kind = "OpenAIError" if path.startswith("/v1/") else "TEIError"
     schema = {"schema": {"$ref": f"#/components/schemas/{kind}"}}
     for code, text in ERRORS.items():
@@ -162,12 +162,12 @@ def _describe(operation: dict[str, Any], path: str, *, with_keys: bool) -> None:
 
 
 def docs_page(described: Mapping[str, Any], base: str, model: str) -> str:
-    """The routes of an OpenAPI description as a page.
+    """Return an HTML page of the routes of an OpenAPI description.
 
     Args:
         described: the description.
         base: the server's address, such as http://127.0.0.1:8080/.
-        model: the name of one that is served, for paths that hold one.
+        model: name of a served model, for paths that contain one.
     """
     sections: dict[str, list[str]] = {}
     for path, verbs in described["paths"].items():

@@ -1,12 +1,12 @@
-"""Requests of many callers, packed into batches: in order, fair, bounded.
+"""A queue that packs the rows of many requests into batches: ordered, fair, bounded.
 
     submit ─► rows ─► tokenising thread ─► ready rows ─► network thread ─► the requests' futures
 
-A *runner* computes answers; rows of one runner may share a batch, whoever sent them. A batch takes
-the ready rows of the client that has been served least, then of the next, up to a budget of tokens
-(start-time fair queueing: Goyal, Vin and Cheng 1996, over tokens). So whatever others have queued,
-a client's first rows wait for the batch that is under way, and for no more than one of each client
-that came before and has not been served yet.
+A *runner* computes results. Rows of one runner may share a batch, also rows of different clients. A
+batch is filled with ready rows, each time from the client that was served the fewest tokens, up to
+a limit of tokens (start-time fair queueing: Goyal, Vin and Cheng 1996, over tokens). So whatever
+others have queued, a client's first rows wait only for the current batch, and for at most one batch
+of each earlier client that has not been served yet.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ..errors import BertworksError
 
 _SLICE_ROWS = 64
 _SLICE_CHARACTERS = 1 << 16
-"""Of one request that are tokenised before the next one's turn."""
+"""The most rows and characters of a request that are tokenised before the next one's turn."""
 
 
 class OverloadedError(BertworksError):
-    """The queue is full; `retry_after` says in how many seconds to try again."""
+    """The queue is full; the client may try again after `retry_after` seconds."""
 
     retry_after: float = 1.0
 
 
 class TooLargeError(BertworksError):
-    """A request has more tokens than the queue ever takes."""
+    """A request may have more tokens than the queue can hold."""
 
 
 class LateError(BertworksError):
@@ -42,7 +42,7 @@ class LateError(BertworksError):
 
 
 class ClosedError(BertworksError):
-    """The queue takes no more requests."""
+    """The queue accepts no more requests."""
 
 
 class Sized(Protocol):
@@ -53,24 +53,24 @@ class Sized(Protocol):
 
 
 class Runner(Protocol):
-    """What computes answers; rows of the same (equal) runner may be in one batch."""
+    """Computes results; rows of equal runners may share a batch."""
 
     def __hash__(self) -> int: ...
 
     def prepare(self, items: Sequence[Any]) -> Sequence[Sized]:
-        """Tokenise items. A `BertworksError` is of one of them: they are then tried in parts."""
+        """Tokenise items. After a `BertworksError`, parts of them are tried to find its cause."""
         ...
 
     def run(self, examples: Sequence[Any]) -> Sequence[Any]:
-        """An answer for each example, or what is left of it as `Unfinished`.
+        """Return for each example its result, or the remaining work as `Unfinished`.
 
-        As in `prepare`; a `MemoryError` halves the budget.
+        Errors are handled as in `prepare`; a `MemoryError` halves the limit of tokens.
         """
         ...
 
 
 class Unfinished(NamedTuple):
-    """What is left of a row that takes more than one batch; others have their turn in between."""
+    """The remaining work of a row that needs several batches; other rows run in between."""
 
     example: Sized
 
@@ -79,10 +79,10 @@ class Ticket:
     """A request in the queue.
 
     Attributes:
-        future: of the answers, one for each item in order; or of the first item's error, which
-            drops the others. Cancelling it drops what is not computed yet.
-        preparing, running: seconds that its rows were tokenised, and in the network.
-        tokens: that its rows have, once they are tokenised.
+        future: holds the results, one for each item in order; or the first error of an item, which
+            drops the other items. Cancelling it drops items that are not computed yet.
+        preparing, running: seconds in which its rows were tokenised, and computed by the network.
+        tokens: the tokens of its rows that are tokenised.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class Ticket:
         self.future: Future[list[Any]] = Future()
         self.answers: list[Any] = [None] * len(items)
         self.costs = [size if limit is None else min(size, limit) for size in sizes]
-        self.held = sum(self.costs)  # of the queue's tokens
-        self.left = self.untokenised = len(items)  # rows without an answer, and without tokens
-        self.next = 0  # the first row that nothing was done for
+        self.held = sum(self.costs)  # tokens that it holds in the queue
+        self.left = self.untokenised = len(items)  # rows without result, not tokenised
+        self.next = 0  # the first row not yet taken to be tokenised
         self.ready: deque[tuple[int, Sized]] = deque()
         self.has_turn = False
         self.is_over = False
@@ -111,7 +111,7 @@ class Ticket:
         self.tokens = 0
 
     def notify(self) -> None:
-        """Give the caller, if there is one still, the answers or the error."""
+        """Set the future's results or error, unless it was cancelled."""
         if not self.future.set_running_or_notify_cancel():
             return
         if self.error is None:
@@ -120,7 +120,7 @@ class Ticket:
             self.future.set_exception(self.error)
 
     def cut(self) -> range:
-        """The next rows to be tokenised together."""
+        """Return the next rows to tokenise together."""
         first = self.next
         characters = 0
         while self.next < len(self.items) and self.next - first < _SLICE_ROWS:
@@ -132,17 +132,17 @@ class Ticket:
 
 
 class _Lane:
-    """A client: how much it was served, and its requests that have rows to tokenise or run."""
+    """A client: how many tokens it was served, and its requests with rows to tokenise or run."""
 
     def __init__(self, client: Hashable, number: int) -> None:
         self.client, self.number = client, number
-        self.served = 0  # tokens, or as much as the least served client then had
+        self.served = 0  # tokens; at least `Queue._served` when it becomes active
         self.requests = 0
         self.untokenised: deque[Ticket] = deque()
         self.turns: dict[Runner, deque[Ticket]] = {}
 
     def front(self, runner: Runner, is_awaited: Callable[[Ticket], bool]) -> Ticket | None:
-        """The request whose row of a runner is next; those that ended are left out."""
+        """Return the request with the next row for a runner; remove requests that ended."""
         turns = self.turns.get(runner, deque())
         while turns:
             if turns[0].ready and is_awaited(turns[0]):
@@ -159,7 +159,7 @@ class _Row(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a queue holds: requests, and tokens (of what is not tokenised yet, at most so many)."""
+    """The requests and tokens in a queue; an upper bound for rows that are not tokenised yet."""
 
     requests: int
     tokens: int
@@ -169,11 +169,10 @@ class Queue:
     """Batches the rows of any number of callers; see the module.
 
     Args:
-        batch_tokens: of a batch, at most (or one row); halved where memory runs out.
-        max_tokens: that are held, at most; beyond, `submit` refuses.
-        max_wait: seconds that a batch waits for rows that are being tokenised. A request that is
-            alone waits for nothing.
-        clock: seconds; deadlines are compared with it.
+        batch_tokens: maximum tokens of a batch (or one row); halved when memory runs out.
+        max_tokens: maximum tokens in the queue; above it, `submit` refuses requests.
+        max_wait: seconds that a batch waits while other rows are being tokenised.
+        clock: returns seconds; deadlines are compared with it.
         observe: called after each batch with its rows, tokens and seconds.
     """
 
@@ -189,12 +188,12 @@ class Queue:
         self._clock, self._observe = clock, observe
         self._changed = threading.Condition()
         self._lanes: dict[Hashable, _Lane] = {}
-        self._untokenised: deque[_Lane] = deque()  # each lane once, in turn
+        self._untokenised: deque[_Lane] = deque()  # each lane once, in order of turns
         self._tickets: set[Ticket] = set()
-        self._over: list[Ticket] = []  # whose callers wait to hear it
+        self._over: list[Ticket] = []  # ended, but their futures are not resolved yet
         self._tokens = self._served = self._numbers = 0
         self._untokenised_rows = self._ready_tokens = 0
-        self._rate = 0.0  # tokens a second
+        self._rate = 0.0  # tokens per second
         self._threads: list[threading.Thread] = []
         self._closed = False
         self.broken: BaseException | None = None
@@ -208,7 +207,7 @@ class Queue:
 
     @property
     def load(self) -> Load:
-        """What is held at the moment."""
+        """The current requests and tokens."""
         with self._changed:
             return Load(len(self._tickets), self._tokens)
 
@@ -223,18 +222,18 @@ class Queue:
         prepare: Callable[[Sequence[Any]], Sequence[Sized]] | None = None,
         deadline: float | None = None,
     ) -> Ticket:
-        """Queue a request. Nothing of it is tokenised before it is taken or refused.
+        """Queue a request. It is accepted or refused before any of it is tokenised.
 
         Args:
-            items: its rows, one at least.
-            sizes: the most tokens that each may become, such as its characters.
-            limit: the most tokens that a row may have.
-            client: whose it is; clients are served alike.
-            prepare: what tokenises the items, if it is not `runner.prepare`.
-            deadline: on the queue's clock; rows that are reached later are not computed.
+            items: its rows, at least one.
+            sizes: maximum tokens of each row, for example its number of characters.
+            limit: maximum tokens of any row.
+            client: the client that sent it; clients get equal shares.
+            prepare: tokenises the items; `runner.prepare` if omitted.
+            deadline: on the queue's clock; rows whose turn comes later are not computed.
 
         Raises:
-            OverloadedError, TooLargeError, ClosedError: it cannot be taken.
+            OverloadedError, TooLargeError, ClosedError: the request cannot be accepted.
         """
         assert items and len(items) == len(sizes), "a request has rows, each of some size"
         with self._changed:
@@ -260,9 +259,9 @@ class Queue:
         return ticket
 
     def prepare_some(self, *, wait: bool = False) -> bool:
-        """Tokenise some rows of the request whose turn it is; False if there are none.
+        """Tokenise some rows of the next request; return False if there are none.
 
-        With `wait`, a request is waited for until the queue is closed.
+        With `wait`, wait for a request until the queue is closed.
         """
         part = None
         while part is None:
@@ -288,9 +287,9 @@ class Queue:
         return True
 
     def run_batch(self, *, wait: bool = False) -> bool:
-        """Compute a batch; False if no row is ready.
+        """Compute a batch; return False if no row is ready.
 
-        With `wait`, rows are waited for until the queue is closed.
+        With `wait`, wait for rows until the queue is closed.
         """
         batch: list[_Row] = []
         while not batch:
@@ -303,7 +302,7 @@ class Queue:
         answers = self._run(batch[0].ticket.runner, batch)
         seconds = self._clock() - started
         tokens = sum(row.example.num_tokens for row in batch)
-        # Before the answers are given: who has one finds its batch counted.
+        # Before the results are set: a client that has one finds its batch in the metrics.
         if self._observe is not None:
             self._observe(len(batch), tokens, seconds)
         with self._changed:
@@ -320,7 +319,7 @@ class Queue:
         return True
 
     def close(self) -> None:
-        """Take no more requests, and finish those that were taken."""
+        """Accept no more requests, and finish those that were accepted."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -328,7 +327,7 @@ class Queue:
             thread.join()
 
     def _may_end(self, *, wait: bool) -> bool:
-        """Whether there is nothing to do and nothing to wait for; if there is, wait a little."""
+        """Whether a thread may end; if not, wait for a change."""
         if not wait or (self._closed and not self._tickets):
             return True
         self._changed.wait()
@@ -346,7 +345,7 @@ class Queue:
             raise error
 
     def _next_untokenised(self) -> tuple[Ticket, range] | None:
-        """The rows that are tokenised next: clients take turns, and so do a client's requests."""
+        """Return the next rows to tokenise: clients take turns, and so do a client's requests."""
         while self._untokenised:
             lane = self._untokenised.popleft()
             ticket = lane.untokenised.popleft()
@@ -360,7 +359,7 @@ class Queue:
         return None
 
     def _add_ready(self, ticket: Ticket, row: int, example: Sized | Exception) -> None:
-        """Note a tokenised row, or why it could not be tokenised."""
+        """Add a tokenised row, or the error of tokenising it."""
         if ticket.is_over:
             return
         ticket.untokenised -= 1
@@ -379,7 +378,7 @@ class Queue:
             ticket.has_turn = True
 
     def _put_back(self, ticket: Ticket, row: int, example: Sized) -> None:
-        """Note what is left of a row: of its client's rows, it is the next."""
+        """Add the rest of an unfinished row, as the next of its client's rows."""
         if ticket.is_over:
             return
         ticket.tokens += max(0, example.num_tokens - ticket.costs[row])
@@ -392,14 +391,14 @@ class Queue:
         ticket.has_turn = True
 
     def _weigh(self, ticket: Ticket, row: int, example: Sized) -> None:
-        """Count a row that is ready by its tokens."""
+        """Count a ready row by its actual tokens."""
         cost = example.num_tokens
         self._hold(ticket, cost - ticket.costs[row])
         ticket.costs[row] = cost
         self._ready_tokens += cost
 
     def _await_more(self) -> None:
-        """Wait a little while rows are being tokenised, so that the next batch is fuller."""
+        """Wait up to `max_wait` while rows are tokenised, so that the next batch is fuller."""
         until = self._clock() + self.max_wait
         while self._untokenised_rows and (left := until - self._clock()) > 0:
             if self._ready_tokens >= self.batch_tokens:
@@ -407,13 +406,13 @@ class Queue:
             self._changed.wait(left)
 
     def _next_batch(self, *, wait: bool) -> list[_Row]:
-        """Ready rows of one runner, the least served clients first; none if none is ready."""
+        """Return ready rows of one runner, least served clients first; empty if none is ready."""
         if wait and self._ready_tokens:
             self._await_more()
         while lanes := [lane for lane in self._lanes.values() if lane.turns]:
             first = min(lanes, key=lambda lane: (lane.served, lane.number))
             runner = next(iter(first.turns))
-            first.turns[runner] = first.turns.pop(runner)  # another one's turn the next time
+            first.turns[runner] = first.turns.pop(runner)  # another runner is next
             self._served = first.served
             batch = self._batch_of(runner, [lane for lane in lanes if runner in lane.turns])
             if batch:
@@ -444,7 +443,7 @@ class Queue:
         return batch
 
     def _run(self, runner: Runner, batch: Sequence[_Row]) -> list[Any]:
-        """The outcome of each row of a batch, which is computed in parts where it does not fit."""
+        """Return each row's result or error; compute the batch in parts if memory is too small."""
         examples = [row.example for row in batch]
         answers: list[Any] = []
         while left := examples[len(answers) :]:
@@ -460,7 +459,7 @@ class Queue:
         return answers
 
     def _is_awaited(self, ticket: Ticket) -> bool:
-        """Whether anyone still waits for a request; a late one gets its error."""
+        """Whether a request is still active; end it with `LateError` if its deadline has passed."""
         if ticket.is_over:
             return False
         if ticket.deadline is not None and self._clock() >= ticket.deadline:
@@ -469,7 +468,7 @@ class Queue:
         return True
 
     def _settle(self, ticket: Ticket, row: int, outcome: Any) -> None:
-        """Note a row's outcome; the last answer, or the first error, ends the request."""
+        """Store a row's result or error; the last result or the first error ends the request."""
         if ticket.is_over:
             return
         self._hold(ticket, -ticket.costs[row])
@@ -485,7 +484,7 @@ class Queue:
         self._tokens += tokens
 
     def _end(self, ticket: Ticket, error: BaseException | None = None) -> None:
-        """Give up what a request still held; its caller hears of it once the lock is free."""
+        """End a request and release its tokens; `_notify` resolves its future without the lock."""
         ticket.is_over, ticket.error = True, error
         self._tickets.discard(ticket)
         self._hold(ticket, -ticket.held)
@@ -500,7 +499,7 @@ class Queue:
         self._over.append(ticket)
 
     def _cancel(self, ticket: Ticket) -> None:
-        """Give up a request whose caller has gone away; nothing, if it is over already."""
+        """End a request whose future was cancelled; do nothing if it has ended already."""
         with self._changed:
             if not ticket.is_over:
                 self._end(ticket)
@@ -508,14 +507,14 @@ class Queue:
                 self._changed.notify_all()
 
     def _notify(self) -> None:
-        """Resolve the futures of requests that are over, without the lock."""
+        """Resolve the futures of ended requests, without the lock."""
         with self._changed:
             over, self._over = self._over, []
         for ticket in over:
             ticket.notify()
 
     def _loop(self, step: Callable[..., bool]) -> None:
-        """A thread. A fault of the queue itself fails whatever is held, and hangs nobody."""
+        """Run a thread. An error of the queue itself ends all requests, so that none hangs."""
         try:
             while step(wait=True):
                 pass
@@ -529,16 +528,16 @@ class Queue:
 
 
 def _fitting(examples: Sequence[Sized], tokens: int) -> int:
-    """How many examples, from the first on, have so many tokens at most; one at least."""
+    """Return how many of the first examples have at most `tokens` tokens together; at least 1."""
     ends = accumulate(example.num_tokens for example in examples)
     return max(1, sum(1 for _ in takewhile(lambda end: end <= tokens, ends)))
 
 
 def _apart(compute: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]) -> list[Any]:
-    """What is computed for each item, or the error that is this item's alone.
+    """Compute each item's result, or the error that this item causes.
 
-    A `BertworksError` is of some of the items: halves are tried until these are alone. Any other
-    exception but `MemoryError` is of all.
+    After a `BertworksError`, halves are tried until the items that cause it are found. Any other
+    exception except `MemoryError` counts for all items.
     """
     try:
         found = list(compute(items))

@@ -1,7 +1,7 @@
-"""What the queue runs: a model's verbs, each as tokenising and as computing a batch.
+"""Runners of the queue: for each verb, how rows are tokenised and a batch is computed.
 
-Rows of one runner share batches, whoever sent them; what only concerns how a text is tokenised, or
-what is kept of its answer, belongs to the row and not to the runner.
+Rows of one runner share batches, also rows of different clients. Settings that only affect how a
+text is tokenised, or which part of the result is kept, belong to the row and not to the runner.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from ..text.tokenizer import Tokenizer
 from .queue import Unfinished
 
 WHOLE = 1 << 40
-"""The tokens that the engine takes at once: the queue has made the batch."""
+"""The engine's limit of tokens: never reached, because the queue has made the batch."""
 
 
 class Text(NamedTuple):
     """A text of a request.
 
     Attributes:
-        where: what an error calls it: its field.
-        text: itself; or, where they are taken, token ids or words.
+        where: its field, for errors.
+        text: the text; or token ids or words, where they are accepted.
     """
 
     where: str
@@ -54,7 +54,7 @@ class Text(NamedTuple):
 
 
 class TaskRow(NamedTuple):
-    """A row of a task, and the field that an error names."""
+    """A row of a task, and its field, for errors."""
 
     where: str
     row: Row
@@ -62,12 +62,12 @@ class TaskRow(NamedTuple):
 
 @dataclass
 class Truncation:
-    """What becomes of a request's texts that are too long.
+    """How a request's texts are truncated that are too long.
 
     Attributes:
-        side: where they are truncated; None: they are an error.
-        max_tokens: of all texts together.
-        truncated, tokens: how many texts were truncated, and the tokens of all, so far.
+        side: the side at which they are truncated; None: they are an error.
+        max_tokens: maximum tokens of all texts together.
+        truncated, tokens: number of truncated texts and of tokens of all texts, so far.
     """
 
     side: Literal["left", "right"] | None = None
@@ -76,14 +76,14 @@ class Truncation:
     tokens: int = 0
 
     def count(self, tokens: int) -> None:
-        """Note the tokens of a text; a `LengthError` if they are too many by now."""
+        """Add the tokens of a text; raise `LengthError` if the total is too large."""
         self.tokens += tokens
         if self.max_tokens is not None and self.tokens > self.max_tokens:
             raise LengthError(f"the texts have more than {self.max_tokens:,} tokens")
 
 
 class EmbedRunner:
-    """Texts, lists of words, or token ids, to a vector each."""
+    """Computes a vector for each text, list of words, or list of token ids."""
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
@@ -92,11 +92,11 @@ class EmbedRunner:
     def prepare(
         self, items: Sequence[Text], truncation: Truncation | None = None
     ) -> list[EncodedText]:
-        """Tokenise texts, all of one kind.
+        """Tokenise items, which are all texts, all lists of words, or all lists of token ids.
 
         Raises:
-            LengthError: a text is too long, and none is to be truncated.
-            DataError: a text cannot be tokenised, or an id is none of the vocabulary's.
+            LengthError: a text is too long and not to be truncated, or the total is too large.
+            DataError: a text cannot be tokenised, or a token id is not in the vocabulary.
         """
         truncation = truncation or Truncation()
         where = [item.where for item in items]
@@ -140,7 +140,7 @@ class EmbedRunner:
 
 
 class TokenStatesRunner(EmbedRunner):
-    """Texts to a vector for each of their tokens: float32 `[tokens, width]`."""
+    """Computes a vector for each token of a text: float32 `[tokens, width]`."""
 
     def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, "tokens width"]]:
         found: list[Any] = [None] * len(examples)
@@ -156,14 +156,14 @@ class TokenStatesRunner(EmbedRunner):
 
 
 class Scored(NamedTuple):
-    """What a task on texts predicts for a row, and the logits behind it."""
+    """A prediction of a task on texts, and its logits."""
 
     prediction: Prediction
     logits: Float[np.ndarray, " labels"]
 
 
 class TaskRunner:
-    """Rows of a task to its predictions; of a task on texts, to `Scored`."""
+    """Computes a task's prediction for each row; for a task on texts, `Scored`."""
 
     def __init__(self, task: Task[Any], network: Network, engine: EngineSettings) -> None:
         self.task, self.network = task, network
@@ -171,10 +171,13 @@ class TaskRunner:
         self._rows = 0
 
     def prepare(self, items: Sequence[Any], task: Task[Any] | None = None) -> list[Any]:
-        """Tokenise `TaskRow`s, by another form of the task where long texts are treated otherwise.
+        """Tokenise `TaskRow`s.
+
+        Args:
+            task: replaces the runner's task, to treat long texts differently.
 
         Raises:
-            DataError: a row is not one of the task.
+            DataError: a row is not valid for the task.
         """
         first = self._rows
         self._rows += len(items)
@@ -193,7 +196,7 @@ class TaskRunner:
         return [found[_number(example)] for example in examples]
 
     def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
-        """The answer for each row, by its number."""
+        """Return the result of each row, by the row's number."""
         answers: dict[int, Any] = self.task.decode(outputs, batch)
         if not isinstance(self.task, TextTask):
             return answers
@@ -204,7 +207,7 @@ class TaskRunner:
 
 
 class AnswerRunner(TaskRunner):
-    """Questions and passages to what each request makes its answer from, by the task's `answer`."""
+    """Computes spans of passages; each request makes its answer from them by `task.answer`."""
 
     task: AnsweringTask
 
@@ -216,11 +219,11 @@ class Masked(NamedTuple):
     """A text with masks, or a pair of texts.
 
     Attributes:
-        where: what an error calls it.
+        where: its field, for errors.
         text, pair: the texts.
-        top_k: how many pieces are given for each mask.
-        candidates: a mask's number and the ids of the pieces that are scored at this mask and
-            those after it.
+        top_k: number of pieces to return for each mask.
+        candidates: for each candidate, the number of a mask, and the ids of its pieces, which are
+            scored at this mask and the following ones.
     """
 
     where: str
@@ -242,7 +245,7 @@ class MaskedRow(NamedTuple):
 
 
 class MaskedRunner(TaskRunner):
-    """Texts with masks to what `PretrainingTask.decode` returns, and chances of `candidates`."""
+    """Computes `PretrainingTask.decode` of texts with masks, and probabilities of `candidates`."""
 
     task: PretrainingTask
 
@@ -269,7 +272,7 @@ class MaskedRunner(TaskRunner):
 
 
 def _probabilities(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]:
-    """Each row's number, and the probabilities of all pieces at each of its masks."""
+    """Yield each row's number, and the probabilities of all pieces at its masks."""
     chances = torch.softmax(logits.float(), -1).cpu()
     positions = np.asarray(batch.targets["masked_positions"].cpu())
     edges = np.searchsorted(positions, np.asarray(batch.packed.cu_seqlens.cpu())).tolist()
@@ -280,7 +283,7 @@ def _probabilities(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]
 def _scores(
     chances: Float[Tensor, "masks vocab_size"], candidates: Sequence[tuple[int, Sequence[int]]]
 ) -> list[float]:
-    """The probability of each candidate: the product of those of its pieces."""
+    """Return the probability of each candidate: the product of its pieces' probabilities."""
     return [
         float(np.prod([float(chances[mask + at, piece]) for at, piece in enumerate(ids)]))
         for mask, ids in candidates
@@ -288,10 +291,10 @@ def _scores(
 
 
 _STEPS = 16
-"""The tokens that a text is given in a batch; other requests wait for no more."""
+"""The most new tokens of a text in one batch, for which other requests have to wait."""
 
 _MEMORY_BATCHES = 8
-"""How many batches' keys and values are kept; a text beyond is computed anew in each batch."""
+"""Keys and values are kept for this many batches; other texts are recomputed in each batch."""
 
 
 class Continued(NamedTuple):
@@ -301,15 +304,15 @@ class Continued(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """What it holds at the end of its next batch."""
+        """The tokens of the text after its next batch."""
         return min(len(self.text.tokens) + _STEPS, self.text.num_tokens)
 
 
 class GenerateRunner:
-    """Prompts to their continuations by a causal model; each prompt has its settings.
+    """Continues prompts with a causal model; each prompt has its settings.
 
     Args:
-        batch_tokens: of the queue's batches.
+        batch_tokens: maximum tokens of the queue's batches.
     """
 
     def __init__(
@@ -332,10 +335,11 @@ class GenerateRunner:
         """Tokenise prompts.
 
         Args:
-            seen: counts the prompts of a request.
+            seen: counts equal prompts of a request, so that each has different random draws.
 
         Raises:
-            LengthError, DataError: a prompt leaves no room for a token; it has none.
+            LengthError: a prompt leaves no room for a new token.
+            DataError: a prompt has no tokens.
         """
         settings = settings or GenerationSettings()
         seen = Counter() if seen is None else seen
@@ -355,7 +359,7 @@ class GenerateRunner:
         return made
 
     def run(self, examples: Sequence[Continued]) -> list[str | Unfinished]:
-        """What comes next; it does not depend on other requests."""
+        """Return the continuations; they do not depend on other requests."""
         texts = [example.text for example in examples]
         with _memory_errors():
             pieces = self.tokenizer.vocab_size
@@ -369,7 +373,7 @@ class GenerateRunner:
         ]
 
     def _bounded(self, text: Continuation) -> Continuation:
-        """The text, without its memory where the memories are too large."""
+        """Return the text, without its memory (KV cache) if all memories would be too large."""
         assert text.memory is not None
         kept = sum(int(memory.lengths.sum()) for memory in self._kept)
         if kept + len(text.tokens) > self._most_kept:
@@ -379,7 +383,7 @@ class GenerateRunner:
 
 
 def too_long(tokens: int, limit: int, where: str) -> LengthError:
-    """The error of a text that is too long."""
+    """Return the error for a text that is too long."""
     return LengthError(
         f"{tokens} tokens, but at most {limit} fit",
         where=where,
@@ -388,7 +392,7 @@ def too_long(tokens: int, limit: int, where: str) -> LengthError:
 
 
 def _number(example: Any) -> int:
-    """The row's number that an example was given."""
+    """Return the number of an example's row."""
     number: int | None = example.row if isinstance(example, PretrainingExample) else example.index
     assert number is not None, "it was made from a row"
     return number
@@ -400,7 +404,7 @@ def _numbered(examples: Sequence[EncodedText]) -> list[EncodedText]:
 
 @contextmanager
 def _memory_errors() -> Iterator[None]:
-    """Have what the libraries say when memory runs out be a `MemoryError`."""
+    """Convert the errors that libraries raise when memory runs out to `MemoryError`."""
     try:
         yield
     except RuntimeError as error:

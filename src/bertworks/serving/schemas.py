@@ -1,4 +1,4 @@
-"""What requests and answers look like: the source of the OpenAPI page."""
+"""Schemas of requests and responses, from which the OpenAPI description is made."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Truncate = Field(None, description="Truncate texts that are too long; else they 
 
 
 class LenientRequest(BaseModel):
-    """A request as other servers take it: unknown fields, which theirs may have, are ignored."""
+    """A request in another server's format; unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 class StrictRequest(BaseModel):
-    """A request that only this server takes: an unknown field is an error."""
+    """A request in a format of this server only: an unknown field is an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -47,7 +47,7 @@ class StrictRequest(BaseModel):
 
 
 class EmbeddingsRequest(LenientRequest):
-    """OpenAI's embeddings."""
+    """A request for embeddings in OpenAI's format."""
 
     model: str | None = Field(None, description="A served model's name; the first if omitted.")
     input: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
@@ -93,7 +93,7 @@ class Document(BaseModel):
 
 
 class V1RerankRequest(LenientRequest):
-    """Reranking as Cohere and Jina have it."""
+    """A request for reranking in the format of Cohere and Jina."""
 
     model: str | None = None
     query: str
@@ -138,7 +138,7 @@ class TEIError(BaseModel):
 
 
 class TEIParameters(LenientRequest):
-    """What may be said of texts."""
+    """Options for texts."""
 
     truncate: bool | None = Truncate
     truncation_direction: Side = "Right"
@@ -146,20 +146,20 @@ class TEIParameters(LenientRequest):
 
 
 class TEIRequest(TEIParameters):
-    """What requests have in common."""
+    """Fields that requests have in common."""
 
     model: str | None = None
 
 
 class PairsRequest(TEIRequest):
-    """What requests for labels and ranks have in common."""
+    """Fields that requests for labels and ranks have in common."""
 
     raw_scores: bool = Field(False, description="Logits instead of probabilities.")
     prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
 
 
 class EmbedAllRequest(TEIRequest):
-    """A vector of each token."""
+    """A vector for each token."""
 
     inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
 
@@ -204,11 +204,11 @@ class SimilarityInput(LenientRequest):
 
 
 class SimilarityParameters(TEIParameters):
-    """What may be said of the texts of a similarity."""
+    """Options for the texts of a similarity request."""
 
 
 class SimilarityRequest(LenientRequest):
-    """Cosines of one text and others."""
+    """Cosines between one text and others."""
 
     inputs: SimilarityInput
     parameters: SimilarityParameters | None = None
@@ -225,7 +225,7 @@ class TokenizeRequest(LenientRequest):
 
 
 class Token(BaseModel):
-    """A token; `start` and `stop` are bytes of the text."""
+    """A token; `start` and `stop` are byte offsets in the text."""
 
     id: int
     text: str
@@ -246,7 +246,7 @@ class DecodeRequest(LenientRequest):
 
 
 class EncodeRequest(LenientRequest):
-    """Vectors of texts, from layers and by a pooling of one's choice."""
+    """Vectors of texts, with a choice of layers and pooling."""
 
     id: int = 0
     texts: list[str] | list[Words]
@@ -267,11 +267,11 @@ class EncodeAnswer(BaseModel):
     status: int
 
 
-# --- what a BERT does ---
+# --- BERT's tasks ---
 
 
 class FillMaskRequest(StrictRequest):
-    """The likeliest pieces for each mask of texts, or how likely given candidates are."""
+    """The most likely pieces for each mask of texts, and the probabilities of any candidates."""
 
     inputs: str | list[str]
     top_k: TopK = 5
@@ -297,7 +297,7 @@ class FilledMasks(BaseModel):
 
 
 class ClassifyRequest(StrictRequest):
-    """The label and the probabilities of each text, pair of texts; or the value of a regression."""
+    """The label and probabilities, or the regression value, of each text or pair of texts."""
 
     inputs: str | list[str] | list[list[str]] = Field(
         description="A text, texts, or pairs of texts."
@@ -356,7 +356,7 @@ class Generated(BaseModel):
 
 
 class RowsRequest(StrictRequest):
-    """Predictions for rows of any task, those of users included."""
+    """Predictions for rows of any task, including tasks that users define."""
 
     rows: list[str | list[str] | dict[str, Any]] = Field(
         description="A row's columns are those of the task; or a text, or a pair of texts."

@@ -1,4 +1,4 @@
-"""Labels, values and ranks: what tasks on texts say, as probabilities or as logits."""
+"""Labels, values and ranks predicted by tasks on texts, as probabilities or as logits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .runners import Scored, TaskRow, TaskRunner, Text
 async def score_texts(
     job: Job, verb: str, rows: Sequence[Text], *, truncate: bool | None, windows: bool = False
 ) -> list[Scored]:
-    """What a task on texts says of rows of one text or two.
+    """Predict rows of one or two texts with a task on texts.
 
-    Long rows are cut with `truncate`, read in windows with `windows`, and else an error.
+    Long rows are truncated with `truncate`, split into windows with `windows` (or if the task does
+    so), and otherwise an error.
     """
     runner = job.served.runner(verb, TaskRunner)
     task = runner.task
@@ -56,7 +57,7 @@ async def score_texts(
 async def ranks(
     job: Job, query: str, texts: Sequence[str], *, field: str, truncate: bool | None, raw: bool
 ) -> list[tuple[int, float]]:
-    """How well texts belong to a query, 0 to 1, or as logits; each after its number, best first."""
+    """Return each text's index and score for a query, best first: from 0 to 1, or raw logits."""
     job.service.check_texts(field, texts)
     job.service.check_text("query", query)
     rows = [row._replace(text=(query, row.text)) for row in placed(field, texts)]

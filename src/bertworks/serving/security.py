@@ -1,4 +1,4 @@
-"""Who may ask: API keys, and the hosts that a server without keys listens to."""
+"""Access: API keys, and the hosts on which a server without keys may listen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST = 16
 
 
 class Keys:
-    """API keys by name, of which only digests are held."""
+    """API keys by name; only their digests are kept."""
 
     def __init__(self, keys: Mapping[str, str] | None = None) -> None:
         self._digests = {name: _digest(key) for name, key in (keys or {}).items()}
@@ -26,7 +26,7 @@ class Keys:
         return bool(self._digests)
 
     def owner(self, key: str) -> str | None:
-        """The name of a key, or None; all are compared, each in constant time."""
+        """Return the name of a key, or None. All keys are compared, each in constant time."""
         found = None
         digest = _digest(key)
         for name, known in self._digests.items():
@@ -36,13 +36,13 @@ class Keys:
 
 
 def read_keys(file: Path | None) -> Keys:
-    """The keys of a file, and of the variable `BERTWORKS_API_KEYS`: `NAME:KEY`, or `KEY` alone.
+    """Read the keys of a file and of the variable `BERTWORKS_API_KEYS`: `NAME:KEY` or `KEY`.
 
     Args:
-        file: a key a line; `#` begins a comment. In the variable, commas part them.
+        file: one key per line; `#` begins a comment line. In the variable, commas separate keys.
 
     Raises:
-        SettingsError: the file cannot be read, or has no key; a key is short, or a name is given
+        SettingsError: the file cannot be read, or has no key; a key is too short; a name is used
             twice.
     """
     given = os.environ.get(ENVIRONMENT, "").split(",")
@@ -73,7 +73,7 @@ def read_keys(file: Path | None) -> Keys:
 
 
 def _content(file: str | Path) -> bytes:
-    """What a file holds; a `SettingsError` if it cannot be read."""
+    """Return the content of a file; raise `SettingsError` if it cannot be read."""
     try:
         return Path(file).read_bytes()
     except FileNotFoundError:
@@ -83,14 +83,14 @@ def _content(file: str | Path) -> bytes:
 
 
 def _with_keys(lines: Sequence[str]) -> dict[int, str]:
-    """The lines that hold a key, by their numbers, counted from 1."""
+    """Return the lines that contain a key, by line number, counted from 1."""
     stripped = enumerate(map(str.strip, lines), 1)
     return {number: line for number, line in stripped if line and not line.startswith("#")}
 
 
-@lru_cache(maxsize=64)  # each request asks
+@lru_cache(maxsize=64)  # called for each request
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is that of this machine alone."""
+    """Whether a host name or address is a loopback, reachable only from this machine."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -100,7 +100,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_host(host: str, keys: Keys, *, no_auth: bool) -> None:
-    """Refuse to serve other machines without any key."""
+    """Raise `SettingsError` if other machines could send requests without a key."""
     if not is_loopback(host) and not keys and not no_auth:
         raise SettingsError(
             f"host={host} can be reached from other machines, and there are no API keys",
@@ -109,14 +109,14 @@ def check_host(host: str, keys: Keys, *, no_auth: bool) -> None:
 
 
 def check_tls(key: str | None, certificate: str | None) -> None:
-    """See that the files for HTTPS hold what they should.
+    """Check that the files for HTTPS contain a certificate and a private key.
 
     Args:
-        key: the PEM file of the private key; if left out, the certificate's holds it too.
-        certificate: the PEM file of the certificate; without both there is no HTTPS.
+        key: PEM file of the private key; if omitted, the certificate's file must contain it.
+        certificate: PEM file of the certificate; if both are omitted, HTTPS is off.
 
     Raises:
-        SettingsError: they do not.
+        SettingsError: a file is missing, cannot be read, or does not contain its part.
     """
     if certificate is None:
         if key is not None:
@@ -133,7 +133,7 @@ def check_tls(key: str | None, certificate: str | None) -> None:
 
 
 def host_of(header: str) -> str:
-    """The host of a `Host` header, without its port."""
+    """Return the host of a `Host` header, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.rpartition(":")[0] if header.count(":") == 1 else header

@@ -1,4 +1,4 @@
-"""The process: sockets, signals, threads, logs."""
+"""The server process: sockets, signals, threads, logs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _LAST_SECONDS = 0.25
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, with signals that lose no request.
+    """uvicorn's server, with signal handlers that lose no request.
 
-    SIGTERM and SIGINT: `/ready` is 503 at once, requests are taken for `drain_delay` seconds, and
-    then all that were taken are answered; a second one ends at once. SIGHUP: models are loaded
-    anew.
+    After SIGTERM or SIGINT, `/ready` returns 503 at once, requests are accepted for `drain_delay`
+    seconds, and then all accepted requests are answered. A second signal stops the server at once.
+    SIGHUP loads the models again.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
@@ -54,16 +54,15 @@ class Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's; then what is there by now is left out of Python's garbage collections, and
-        the log says where the server listens.
+        """Start uvicorn, exclude existing objects from garbage collection, log the address.
 
-        Torch and its models are a quarter of a million objects: to search them takes 0.15 s, in
-        which nobody is answered.
+        Torch and the models have a quarter of a million objects: a collection that visits them
+        takes 0.15 s, in which no request is answered.
         """
         await super().startup(sockets)
         gc.freeze()
         gc.enable()
-        _, port, *_ = self.servers[0].sockets[0].getsockname()  # any, if 0 was asked for
+        _, port, *_ = self.servers[0].sockets[0].getsockname()  # chosen by the system for port 0
         log(
             logging.INFO,
             "listening",
@@ -82,7 +81,7 @@ class Server(uvicorn.Server):
         asyncio.get_running_loop().call_later(self.service.settings.drain_delay, self._exit)
 
     def _exit(self) -> None:
-        """Take no more connections; a request may still be on its way on an open one."""
+        """Accept no more connections; wait for requests that may be on their way on open ones."""
         for listening in self.servers:
             listening.close()
         asyncio.get_running_loop().call_later(_LAST_SECONDS, self._finish)
@@ -114,17 +113,17 @@ def serve(
     log_level: str = "info",
     **options: Any,
 ) -> None:
-    """Serve models until a signal ends it.
+    """Serve models until a signal stops the server.
 
     Args:
-        no_auth: listen to other machines without a key.
-        log_level: "debug" also notes health checks.
-        options: more of uvicorn's, such as `ssl_keyfile` and `ssl_certfile`.
+        no_auth: serve other machines without API keys.
+        log_level: "debug" also logs health checks.
+        options: other options of uvicorn, such as `ssl_keyfile` and `ssl_certfile`.
 
     Raises:
-        SettingsError: the host is not this machine alone, and nobody needs a key; or the files
-            for HTTPS are not what they should be.
-        BertworksError: the port cannot be listened to, or a model cannot be loaded.
+        SettingsError: other machines could send requests without a key; or the files for HTTPS are
+            not valid.
+        BertworksError: the server cannot listen on the port, or a model cannot be loaded.
     """
     check_host(host, keys, no_auth=no_auth)
     check_tls(options.get("ssl_keyfile"), options.get("ssl_certfile"))
@@ -149,7 +148,7 @@ def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvic
         **options,
     )
     try:
-        config.load()  # before the models, which take longer
+        config.load()  # before the models are loaded, which takes longer
     except ssl.SSLError as error:
         files = (config.ssl_certfile, config.ssl_keyfile)
         raise SettingsError(
@@ -161,7 +160,7 @@ def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvic
 
 
 def url_of(config: uvicorn.Config, port: int) -> str:
-    """The address of a server that listens to a port, as a client gives it."""
+    """Return the URL of a server that listens on a port."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"{'https' if config.is_ssl else 'http'}://{host}:{port}"
 
@@ -169,12 +168,12 @@ def url_of(config: uvicorn.Config, port: int) -> str:
 def _run(server: Server) -> None:
     try:
         if not server.service.settings.lazy:
-            # Before the port is opened: what cannot be loaded is an error of the command.
+            # Before the port is opened: the command fails if a model cannot be loaded.
             for name in server.service.models.sources:
                 server.service.models.get(name)
         server.run()
     except SystemExit as error:
-        # uvicorn ends so while it handles what the system says.
+        # uvicorn raises this while it handles an error of the system.
         host, reason = server.config.host, error.__context__
         number = reason.errno if isinstance(reason, OSError) else None
         fix = "Another server may be there; give another --port."
@@ -186,7 +185,7 @@ def _run(server: Server) -> None:
 
 
 def log_to_stderr(level: str) -> None:
-    """Have lines of the log, and nothing of uvicorn's below a warning, go to standard error."""
+    """Write the log to standard error, without uvicorn's messages below CRITICAL."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     LOG.handlers[:] = [handler]
@@ -196,23 +195,23 @@ def log_to_stderr(level: str) -> None:
 
 
 def usable_cpus() -> int:
-    """The processors that this process may use: by its affinity, and by its group's quota."""
+    """Return how many processors this process may use, by its affinity and its cgroup's quota."""
     count = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, min(count, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # no such group, or no limit
+    except (OSError, ValueError):  # no cgroup, or no limit
         return count
 
 
 def use_threads() -> None:
-    """Leave a processor to HTTP, and the others to torch, unless OMP_NUM_THREADS says how many.
+    """Use one processor for HTTP and the others for torch, unless OMP_NUM_THREADS is set.
 
-    On two processors a server with one thread of torch answers 1.2 to 1.4 times as many requests as
-    one with two (docs/decisions.md). Python's threads take turns more often than usual: the
-    network's would otherwise hold up answers, health checks among them, for 5 ms at a time.
+    On two processors, a server with one torch thread answers 1.2 to 1.4 times as many requests as
+    with two (docs/decisions.md). Also switch between Python's threads more often than by default:
+    otherwise the network's thread delays responses, even of health checks, by 5 ms at a time.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""What requests share: models, queue, limits, metrics, and the thread of the explorer's views."""
+"""State that requests share: models, queue, limits, metrics, the explorer's thread."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from .settings import ServeSettings
 T = TypeVar("T")
 
 _MOST_VIEWS = 32
-"""Views of the explorer that wait at a time."""
+"""The most views of the explorer that wait or run at a time."""
 
 
 class Service:
     """Models, queue and limits of a server.
 
     Args:
-        routes: all routes that requests may have.
+        routes: the paths of all routes, for the metrics.
 
     Attributes:
-        answering: what answers pass, a few at a time.
-        draining: whether it is about to stop, and takes no new clients.
+        answering: lets a few responses continue at a time.
+        draining: whether the server is stopping; responses then close their connections.
         lane: computes the explorer's views.
-        ready: whether the models that are not lazy are loaded.
+        ready: whether the models are loaded (with `lazy`, True at once).
     """
 
     def __init__(self, models: Models, settings: ServeSettings, routes: Iterable[str]) -> None:
@@ -52,7 +52,7 @@ class Service:
         self.answering = Turnstile()
 
     def check_count(self, field: str, count: int) -> None:
-        """Refuse no texts, and too many."""
+        """Refuse a count of zero, or one that is too large."""
         most = self.settings.max_texts
         if not count:
             raise invalid(field, "give at least one text", kind="Empty")
@@ -68,16 +68,16 @@ class Service:
             raise invalid(field, f"{len(text):,} characters, but at most {most:,}", 413)
 
     def check_texts(self, field: str, texts: Sequence[Sequence[object]]) -> None:
-        """Refuse texts of which there are none or too many, or one is empty or too long."""
+        """Refuse an empty list, too many texts, and texts that are empty or too long."""
         self.check_count(field, len(texts))
         for at, text in enumerate(texts):
             self.check_text(f"{field}[{at}]", text)
 
 
 class Lane:
-    """A thread that computes views of the explorer one after another, beside the queue.
+    """A thread, separate from the queue, that computes the explorer's views one at a time.
 
-    Work whose client has left, or whose deadline has passed, is dropped or stopped (`is_awaited`).
+    If a client disconnects or a deadline passes, the work is dropped or stopped (`is_awaited`).
     """
 
     def __init__(self) -> None:
@@ -85,10 +85,10 @@ class Lane:
         self._waiting = 0
 
     async def run(self, work: Callable[[], T], deadline: float | None) -> T:
-        """What the work returns; if the client leaves, it is dropped, or stops at the next layer.
+        """Return the result of work; if the client disconnects, the work stops at the next layer.
 
         Raises:
-            OverloadedError: too many wait.
+            OverloadedError: too many views wait.
             LateError: the deadline passed.
         """
         if self._waiting >= _MOST_VIEWS:
@@ -108,5 +108,5 @@ class Lane:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Wait for the work that has begun; drop the rest."""
+        """Wait for the running work; drop the rest."""
         self._thread.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What clients of text-embeddings-inference and of bert-as-service ask for."""
+"""Routes of the APIs of text-embeddings-inference and bert-as-service."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
 
 @router.post("/embed_sparse")
 async def embed_sparse(body: EmbedAllRequest, request: Request) -> Response:
-    """Refused: no model here makes sparse vectors."""
+    """Always an error: no model here makes sparse vectors."""
     job = await job_of(request, body.model)
     raise WrongModelError(
         f"the model {job.served.name!r} makes no sparse vectors (it has no SPLADE pooling)",
@@ -155,7 +155,7 @@ async def decode(body: DecodeRequest, request: Request) -> Response:
 @router.post("/", include_in_schema=False)
 @router.post("/invocations", include_in_schema=False)
 async def of_kind(request: Request) -> Response:
-    """What the model's kind has for it: vectors, labels or ranks."""
+    """Return vectors, labels or ranks, depending on the model's type."""
     try:
         body = await request.json()
     except (ValueError, RecursionError):
@@ -169,7 +169,7 @@ async def of_kind(request: Request) -> Response:
         return await rerank(RerankRequest.model_validate(body), request)
     if kind == "classifier":
         return await predict(PredictRequest.model_validate(body), request)
-    if isinstance(body.get("inputs"), dict):  # as huggingface_hub's client asks for similarity
+    if isinstance(body.get("inputs"), dict):  # a similarity request of huggingface_hub's client
         return await similarity(SimilarityRequest.model_validate(body), request)
     return await embed(EmbedRequest.model_validate(body), request)
 
@@ -201,7 +201,7 @@ async def encode(body: EncodeRequest, request: Request) -> Response:
 
 
 def info(service: Service, served: Served) -> dict[str, Any]:
-    """What `/info` says of a model."""
+    """Return the content of `/info` for a model."""
     limits = service.settings
     parameter = next(served.model.network.parameters())
     return {
@@ -230,7 +230,7 @@ def info(service: Service, served: Served) -> dict[str, Any]:
 
 
 def model_type(served: Served) -> dict[str, Any]:
-    """The model's kind, as text-embeddings-inference has them."""
+    """Return the model's type in text-embeddings-inference's format."""
     labels = served.model.labels or ("LABEL_0",)
     names = {
         "id2label": {str(number): name for number, name in enumerate(labels)},
@@ -245,7 +245,7 @@ def model_type(served: Served) -> dict[str, Any]:
 
 
 def text_rows(service: Service, given: str | list[str] | list[list[str]]) -> list[Text]:
-    """Rows of one text or two, checked, with their places; that of one alone is `inputs`."""
+    """Check rows of one or two texts; return them with their places (`inputs` for a single one)."""
     single = isinstance(given, str) or (bool(given) and isinstance(given[0], str))
     if single and len(given) == 1 and isinstance(given, list):
         raise invalid("inputs", "a list of strings is a pair; a batch is a list of lists", 422)
@@ -262,7 +262,7 @@ def text_rows(service: Service, given: str | list[str] | list[list[str]]) -> lis
 
 
 def check_pairs(body: PairsRequest) -> None:
-    """Refuse a prompt, or truncating on the left, for rows that may be pairs."""
+    """Refuse a prompt, and truncation on the left, for rows that may be pairs."""
     if body.prompt_name is not None:
         raise invalid("prompt_name", "prompts are for vectors, not for labels and ranks")
     if body.truncation_direction.lower() == "left":
@@ -272,7 +272,7 @@ def check_pairs(body: PairsRequest) -> None:
 def tokens_of(
     tokenizer: Tokenizer, texts: Sequence[str], *, special: bool
 ) -> list[list[dict[str, Any]]]:
-    """The tokens of texts, with their bytes in them."""
+    """Return the tokens of each text, with their byte offsets in it."""
     found = []
     places = [f"inputs[{at}]" for at in range(len(texts))]
     for text, encoding in zip(texts, tokenizer.encode_batch(texts, where=places), strict=True):
