@@ -53,6 +53,8 @@ def test_without_a_key_no_route_but_health_answers(saved, start) -> None:
                 assert server.http.get(path, headers=headers).status_code == 401, path
             refused = server.post("/embed", {"inputs": TEXT}, headers=headers)
             assert (refused.status_code, refused.content) == (401, b"")
+            for path in ("/", "/health", "/explore/static/app.js"):  # open to GET alone
+                assert server.post(path, {"inputs": TEXT}, headers=headers).status_code == 401, path
             openai = server.post("/v1/embeddings", {"model": "m", "input": "a"}, headers=headers)
             assert openai.status_code == 401
             assert openai.json()["error"]["code"] == "invalid_api_key"

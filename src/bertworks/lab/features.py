@@ -217,7 +217,8 @@ class _Work:
                 say(self.progress, f"{name}, seed {seed}")
                 found = measure(seed, directory)
                 files.write_json(file, found, indent=1)
-                for part in ("checkpoints", "best"):  # large, and no longer needed
+            for part in ("checkpoints", "best"):  # large, and no longer needed
+                if (directory / part).exists():
                     shutil.rmtree(directory / part)
             outcomes[seed] = json.loads(file.read_bytes())
         return ResultRow(name, paper, outcomes)

@@ -96,7 +96,7 @@ class FillRequest(MaskedRequest):
     layers: bool = True
     left: bool = True
     off: list[Two] = Off
-    checkpoint: int | None = Field(None, description="A step of the run that the model is of.")
+    checkpoint: int | None = Field(None, description="A step of the model's training run.")
 
 
 class AttentionRequest(MaskedRequest):

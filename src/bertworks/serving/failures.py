@@ -145,7 +145,8 @@ def error_of(error: Exception) -> RequestError:
         message = {404: "no such route", 405: "no such method here"}.get(
             error.status_code, str(error.detail)
         )
-        return RequestError(error.status_code, "NotFound", message, headers=error.headers)
+        kind = "NotFound" if error.status_code in (404, 405) else "Validation"
+        return RequestError(error.status_code, kind, message, headers=error.headers)
     if isinstance(error, BertworksError):
         return _of_error(error)
     return RequestError(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("bertworks.serving")
 OPEN = frozenset({"/health", "/ready", "/ping", "/"})
-"""Paths that need no key."""
+"""Paths that need no key to be read; a POST to "/" does."""
 
 PAGE_FILES = "/explore/static/"
 """The path of the explorer's files, which need no key either."""
@@ -158,7 +158,7 @@ class Gate:
             owner = self.keys.owner(_key_of(headers))
             if owner is not None:
                 context.client = owner
-            elif not is_open(path) and not (path == "/metrics" and self.local):
+            elif not is_open(scope["method"], path) and not (path == "/metrics" and self.local):
                 raise RequestError(401, "Unauthorized", "no valid API key", code="invalid_api_key")
         elif self.local and not is_loopback(host_of(headers.get(b"host", b"").decode("latin-1"))):
             raise RequestError(
@@ -256,7 +256,9 @@ class Gate:
             context.error = "Validation" if status < 500 else "Internal"
         self.service.metrics.request(route, seconds, context)
         log(
-            logging.DEBUG if is_open(route) or route == "/metrics" else logging.INFO,
+            logging.DEBUG
+            if is_open(scope["method"], route) or route == "/metrics"
+            else logging.INFO,
             "request",
             id=context.id,
             method=scope["method"],
@@ -271,9 +273,9 @@ class Gate:
         )
 
 
-def is_open(path: str) -> bool:
-    """Whether a path needs no key."""
-    return path in OPEN or path.startswith(PAGE_FILES)
+def is_open(method: str, path: str) -> bool:
+    """Whether a request needs no key."""
+    return method == "GET" and (path in OPEN or path.startswith(PAGE_FILES))
 
 
 def log(level: int, event: str, **values: Any) -> None:

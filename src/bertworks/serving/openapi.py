@@ -16,7 +16,7 @@ from .models import Models, Served
 from .schemas import OpenAIError, TEIError
 
 ERRORS = {
-    400: "A value is impossible, or the body is no JSON.",
+    400: "A value is impossible, or the body is not valid JSON.",
     401: "No valid API key.",
     403: "The request names another host.",
     404: "No such model.",
