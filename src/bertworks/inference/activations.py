@@ -1,8 +1,8 @@
-"""What a network computes on the way: hidden states and attention weights; heads switched off.
+"""Hidden states and attention weights of a network, optionally with heads switched off.
 
-For explanations alone. Attention is computed by its plain formula, so that its weights can be kept:
-the numbers are those of the fast kernels but for rounding. The network is a twin of its frozen form
-that shares all weights, made for one run; nothing that others use is changed.
+For explanations only. Attention is computed by its plain formula, so that its weights can be kept;
+the results equal those of the fast kernels except for rounding. Each run makes a twin of the
+network's frozen form, which shares all weights, so nothing that others use is changed.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from .engine import not_finite
 from .form import frozen_form, twins_of
 
 is_awaited: ContextVar[Callable[[], bool]] = ContextVar("is_awaited", default=lambda: True)
-"""Whether anyone waits for what is computed; asked after each layer."""
+"""Whether the caller still waits for the result; called after each layer."""
 
 
 class AbandonedError(BertworksError):
-    """Nobody waits any more for what is computed."""
+    """The caller no longer waits for the result."""
 
 
 @dataclass
 class Activations:
-    """What was computed of a pack whose sequences have one length."""
+    """Results for a pack whose sequences all have the same length."""
 
     # `[sequences, length, hidden_size]`: the first layer's input, then each layer's output; with
     # `norm_first`, the final norm is part of the last
     states: list[Float[Tensor, "sequences length hidden_size"]] = field(default_factory=list)
-    # of each layer `[sequences, heads, queries, keys]`; empty if it was not asked for
+    # of each layer `[sequences, heads, queries, keys]`; empty if not requested
     attention: list[Float[Tensor, "sequences heads length length"]] = field(default_factory=list)
-    # what `Network.predict` returns; empty for a bare encoder
+    # the result of `Network.predict`; empty for an encoder without a task
     outputs: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -62,22 +62,22 @@ def activations(
     layer: int = 0,
     hidden: Float[Tensor, "tokens hidden_size"] | None = None,
 ) -> Activations:
-    """Run a network in float32, and keep what it computes.
+    """Run a network in float32, and keep its hidden states and outputs.
 
     Args:
-        network: a task's, or a bare encoder; neither it nor its modes are changed.
-        packed: sequences of one length.
-        targets: what the task's `predict` needs of a batch beside the pack; if left out, the
-            encoder runs alone.
-        attention: whether attention weights are kept.
-        off: which heads are switched off for which sequence: their context vectors are zero before
+        network: of a task, or with an encoder only; neither its weights nor its modes change.
+        packed: sequences of the same length.
+        targets: the part of a batch that the task's `predict` needs in addition to the pack; if
+            omitted, only the encoder runs.
+        attention: whether to keep attention weights.
+        off: the heads to switch off for each sequence: their context vectors are set to zero before
             the output map (Michel et al. 2019, §2.2).
-        layer: the first layer that is computed, from 0.
-        hidden: its input; the embeddings of the pack, if left out.
+        layer: the first layer to compute, from 0; only used with `hidden`.
+        hidden: the input of that layer; if omitted, the embeddings of the pack.
 
     Raises:
         CheckpointError: a number is NaN or infinite.
-        AbandonedError: nobody waits for it any more (`is_awaited`).
+        AbandonedError: the caller no longer waits (`is_awaited`).
     """
     assert len(packed.groups) == 1, "sequences of one length"
     device = next(network.parameters()).device
@@ -96,7 +96,7 @@ def activations(
 
 
 def embedding_steps(encoder: Encoder, packed: Packed) -> dict[str, Tensor]:
-    """The embeddings of a pack as they are added up, by name, without parts that a family lacks.
+    """The embeddings of a pack step by step, by name, without steps that a family lacks.
 
     Returns:
         `word`, `position`, `segment`, `task`: `[tokens, width]` each; `sum` of these; `norm`: after
@@ -129,7 +129,7 @@ def embedding_steps(encoder: Encoder, packed: Packed) -> dict[str, Tensor]:
 
 @dataclass
 class _Watch:
-    """What is kept of a run, which heads are off in it, and where it begins."""
+    """Settings of a run: what to keep, which heads are off, and the first layer."""
 
     kept: Activations
     attention: bool
@@ -158,7 +158,7 @@ class _WatchedAttention(SelfAttention):
     watch: _Watch
 
     def context(self, hidden: Tensor, scope: AttentionScope) -> Tensor:
-        """As `SelfAttention`'s, with the weights in memory."""
+        """The same as in `SelfAttention`, but with the attention weights in memory."""
         length, watch = scope.packed.max_seqlen, self.watch
         query, key, value = self.query_key_value(hidden).view(-1, *self.heads_shape).unbind(1)
         if scope.rotation is not None:
@@ -183,7 +183,7 @@ class _WatchedAttention(SelfAttention):
 
 
 def _twin(form: HasEncoder, watch: _Watch) -> HasEncoder:
-    """A network with the same tensors, whose encoder is watched."""
+    """A twin with the same tensors, whose encoder records to `watch`."""
     watched = set(form.encoder.modules())
 
     def change(module: nn.Module, twin: nn.Module) -> None:

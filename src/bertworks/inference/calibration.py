@@ -1,11 +1,11 @@
-"""Fixed codes for the inputs of a network's 8-bit linear maps, found from texts.
+"""Calibration for int8: fixed codes for the inputs of a network's linear maps, chosen from texts.
 
-    texts ─► network in float32, its maps watched ─► ranges and samples ─► codes of least error
+    texts ─► float32 network that records inputs ─► ranges and samples ─► codes of least error
 
-For each map some candidates are tried on a sample of its inputs. What is compared is the error of
-the map's results, each relative to its token's: so that the few tokens with very large inputs
-([CLS], full stops) do not decide about all others. Their inputs may then be out of range. A map
-whose inputs no fixed codes suit keeps scales that are found for each token.
+For each map, several candidates are tried on a sample of its inputs. Their errors in the map's
+outputs are compared, relative to the size of each token's output. So the few tokens with very large
+inputs ([CLS], full stops) do not decide for all others; their inputs may be out of range. A map for
+which no fixed codes are good enough keeps scales that are computed for each token.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ..model.encoder import FeedForward, Layer
 from ..model.layers import Linear
 from .form import FUSED, forget, twins_of
 
-_SAMPLE = 1024  # tokens of which a map's inputs are kept
-_ALPHAS = 0.5, 0.65, 0.8, 0.9  # how much of an input's range goes into the weights
-_SHARES = 1.0, 0.8  # of the ranges, where each input has its own
+_SAMPLE = 1024  # maximum tokens per map whose inputs are kept
+_ALPHAS = 0.5, 0.65, 0.8, 0.9  # how much of an input's range moves into the weights
+_SHARES = 1.0, 0.8  # of each input's range, if each has its own step
 _COMMON_SHARES = 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2  # of the range of all inputs together
-_MUCH = 10  # times the error of a scale for each token: more is too much
-_LEAST = 1e-6  # of a range or a weight: an input that never changes has a step too
-_CODES, _ZERO = 255, 128  # steps between the unsigned codes, and what they are shifted by
+_MUCH = 10  # fixed codes with more than this many times the error of scales per token are rejected
+_LEAST = 1e-6  # lower bound of ranges and weights: an input that never changes needs a step too
+_CODES, _ZERO = 255, 128  # number of steps between unsigned codes, and the offset of these
 
 
 def calibrate(network: nn.Module, run: Callable[[nn.Module], object]) -> None:
-    """Give a network's 8-bit linear maps fixed codes for their inputs, in place.
+    """Set fixed codes for the inputs of a network's 8-bit linear maps, in place.
 
-    Only what it computes with `precision="int8"` changes.
+    Only results with `precision="int8"` change.
 
     Args:
         network: in evaluation mode.
-        run: calls a network of the same parts on texts, in float32.
+        run: runs the network that it is given, a twin of `network`, on texts in float32.
 
     Raises:
-        DataError: `run` has computed nothing.
+        DataError: `run` computed nothing.
     """
     seen = {
         part: _Seen(part)
@@ -68,14 +68,14 @@ def calibrate(network: nn.Module, run: Callable[[nn.Module], object]) -> None:
 
 @dataclass
 class _Seen:
-    """Of what a map was given: the range of each input, and some tokens."""
+    """Recorded inputs of a map: the range of each, and a sample of tokens."""
 
     linear: Linear
     tokens: int = 0
     least: Tensor = field(init=False)
     greatest: Tensor = field(init=False)
     sample: list[Tensor] = field(default_factory=list)
-    every: int = 1  # of so many tokens one is in the sample
+    every: int = 1  # one of this many tokens is in the sample
 
     def add(self, x: Float[Tensor, "*batch inputs"]) -> None:
         rows = x.detach().float().reshape(-1, x.shape[-1])
@@ -91,10 +91,10 @@ class _Seen:
             self.sample, self.every = self.sample[::2], 2 * self.every
 
     def codes(self, is_common: bool) -> InputCodes | None:
-        """Those with the least error; None if scales found for each token are much better.
+        """The codes with the least error; None if scales per token are much better.
 
         Args:
-            is_common: with one step for all inputs.
+            is_common: whether all inputs have the same step.
         """
         weight = self.linear.weight.detach().float()
         rows = torch.stack(self.sample)
@@ -129,14 +129,14 @@ class _Seen:
     def _common(self, weight: Tensor, usual: Tensor) -> Iterator[InputCodes]:
         """Candidates with one step for all inputs, and a code for zero."""
         least, greatest = self.least.min().clamp(max=0), self.greatest.max().clamp(min=0)
-        for share in _COMMON_SHARES:  # what is below zero, as GELU's results are, is kept whole
+        for share in _COMMON_SHARES:  # the whole range below zero is kept, for GELU's outputs
             step = ((greatest * share - least) / _CODES).clamp(min=_LEAST)
             zero = (-least / step).round()
             yield InputCodes.found(weight, step[None], ((_ZERO - zero) * step)[None], usual)
 
 
 class _Watched(Linear):
-    """The same; what it is given is seen."""
+    """A linear map that records its inputs."""
 
     seen: _Seen
 
@@ -146,7 +146,7 @@ class _Watched(Linear):
 
 
 def _watched(network: nn.Module, seen: dict[Linear, _Seen]) -> nn.Module:
-    """A network with the same tensors, whose maps are watched."""
+    """A twin with the same tensors, whose maps record their inputs."""
 
     def watch(module: nn.Module, twin: nn.Module) -> None:
         if isinstance(module, Linear) and module in seen:

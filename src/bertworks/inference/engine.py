@@ -1,10 +1,11 @@
-"""Any number of rows through a network: answers in order, in bounded memory.
+"""Predictions for any number of rows: in order, in bounded memory.
 
     rows ─► windows of `window_rows` ─► examples, sorted by length ─► batches by a budget of tokens
-         ─► network.predict ─► task.decode ─► answers in the order of the rows
+         ─► network.predict ─► task.decode ─► predictions in the order of the rows
 
-Sorting puts sequences of equal length side by side, which the encoder needs to be fast; the answers
-do not depend on it, since a sequence's do not depend on what it is batched with.
+Sorting puts sequences of equal length next to each other, which makes the encoder fast. It does not
+change the predictions, since a sequence's result does not depend on the rest of its batch (except
+for rounding in bfloat16: see `EngineSettings.deterministic`).
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from .settings import EngineSettings
 
 NOT_FINITE = "Try precision=fp32, or train the model again with a lower learning rate."
 _WINDOW_CHARACTERS = 1 << 24
-"""Of the texts that are held at a time, however few rows they are."""
+"""A window ends at this many characters of text, even if it has few rows."""
 
 T = TypeVar("T")
 ExampleT = TypeVar("ExampleT", bound=Example)
 
 
 class Sized(Protocol):
-    """What has a length in tokens."""
+    """Anything with a length in tokens."""
 
     @property
     def num_tokens(self) -> int: ...
@@ -49,19 +50,19 @@ SizedT = TypeVar("SizedT", bound=Sized)
 
 
 class Cuts:
-    """What limits cut off examples, counted as they go by.
+    """Counts of truncated examples.
 
     Attributes:
-        rows: how many there were.
-        cut_rows: of how many something was cut off.
-        cut_tokens: how much, in all.
+        rows: number of examples.
+        cut_rows: number of truncated examples.
+        cut_tokens: number of tokens cut off, in total.
     """
 
     def __init__(self) -> None:
         self.rows = self.cut_rows = self.cut_tokens = 0
 
     def add(self, examples: Iterable[ExampleT]) -> Iterator[ExampleT]:
-        """Count examples, and hand them on."""
+        """Count examples while yielding them."""
         for example in examples:
             self.rows += 1
             self.cut_rows += example.truncated_tokens > 0
@@ -69,13 +70,13 @@ class Cuts:
             yield example
 
     def take_in(self, other: Cuts) -> None:
-        """Add what another has counted."""
+        """Add the counts of another."""
         self.rows += other.rows
         self.cut_rows += other.cut_rows
         self.cut_tokens += other.cut_tokens
 
     def remarks(self) -> list[str]:
-        """The counts for people, if anything was cut."""
+        """The counts as a message to the user; empty if nothing was truncated."""
         if not self.cut_rows:
             return []
         what = f"{self.cut_rows:,} of {self.rows:,} rows were too long for the model: "
@@ -86,13 +87,13 @@ DEFAULTS = EngineSettings()
 
 
 def row_number(at: int) -> str:
-    """What a row is called that has no other name."""
+    """The default name of a row in errors."""
     return f"row {at + 1}"
 
 
 @dataclass(frozen=True)
 class _Predict:
-    """What a worker has: a network and its task, and the threads to run it with."""
+    """Predicts windows in a worker: the network, its task, and the number of threads."""
 
     network: Network
     task: Task[Any]
@@ -102,7 +103,7 @@ class _Predict:
     def __call__(
         self, part: tuple[int, Sequence[tuple[PlacedRow, Row]]]
     ) -> tuple[list[Prediction], Cuts]:
-        """The answers for a window of rows, of which the first has the number that is given."""
+        """Predict a window of rows, which is given with the number of its first row."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         start, window = part
@@ -128,19 +129,19 @@ def predict(
     workers: int | None = 1,
     on: str | None = None,
 ) -> Iterator[tuple[Row, Prediction]]:
-    """Each row with what is predicted for it, in the order of the rows.
+    """Yield each row with its prediction, in the order of the rows.
 
-    Rows are drawn, and answers given, a window at a time. A warning at the end reports what was cut
-    off.
+    Rows are read and predicted one window at a time. At the end, a warning reports truncated rows.
 
     Args:
-        rows: of any number; their target's columns are not looked at.
-        first, end: only the rows from one number on, before another.
-        workers, on: how many processes, each with the network, and where; see `parallel.map`.
+        rows: any number; their target columns are not read.
+        first, end: predict only the rows from number `first` up to, but not including, `end`.
+        workers, on: number of processes, each with the network, and where they run; see
+            `parallel.map`.
 
     Raises:
-        DataError: a row is not one of the task.
-        CheckpointError: what the network puts out for a row is not finite.
+        DataError: a row does not fit the task.
+        CheckpointError: the network's output for a row is not finite.
     """
     cuts = Cuts()
     drawn: deque[Sequence[tuple[PlacedRow, Row]]] = deque()
@@ -165,7 +166,7 @@ def predict(
 
 
 def threads_of_worker(workers: int | None, on: str | None) -> int | None:
-    """The threads of each of several processes of this machine; None: as they are."""
+    """Threads for each of several processes on this machine; None: leave the number unchanged."""
     if workers == 1 or on is not None:
         return None
     return max(1, torch.get_num_threads() // (workers or os.cpu_count() or 1))
@@ -174,10 +175,10 @@ def threads_of_worker(workers: int | None, on: str | None) -> int | None:
 def labelled_examples(
     task: Task[ExampleT], rows: Iterable[PlacedRow], chunk_rows: int = 4096
 ) -> Iterator[ExampleT]:
-    """The examples of labelled rows, numbered from 0.
+    """Yield the examples of labelled rows, numbered from 0.
 
     Raises:
-        DataError: a row is not one of the task, or its label is missing or unknown.
+        DataError: a row does not fit the task, or its label is missing or unknown.
     """
     start = 0
     for chunk in chunks(task.in_context(rows), chunk_rows, _characters):
@@ -194,16 +195,16 @@ def outputs_of(
     place: Callable[[int], str] = row_number,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[dict[str, Tensor], Batch]]:
-    """What a network puts out for examples, batch by batch, longest first.
+    """Yield a network's outputs for examples, batch by batch, longest first.
 
-    An example's sequences are never parted, so each row's answer can be decoded from one batch.
+    All sequences of an example are in the same batch, so each row can be decoded from one batch.
 
     Args:
-        place: what an error calls the example at a place among the examples.
-        share: `(rank, world)`: of the batches, from number `rank` on, each `world`-th alone.
+        place: returns the name in errors of the example at an index of `examples`.
+        share: `(rank, world)`: compute only every `world`-th batch, beginning with number `rank`.
 
     Raises:
-        CheckpointError: what the network puts out for an example is not finite.
+        CheckpointError: the network's output for an example is not finite.
     """
     device = next(network.parameters()).device
 
@@ -218,7 +219,7 @@ def outputs_of(
     for part in islice(by_tokens(examples, settings.batch_tokens), rank, None, world):
         outputs, batch = run(part)
         if not all(map(is_finite, outputs.values())):
-            # Rows, tokens or masks: what an output's entries are of, each task knows for itself.
+            # Only the task knows how outputs relate to examples, so each example is run alone.
             alone = (one for one in part if not all(map(is_finite, run([one])[0].values())))
             first = next(alone, part[0])
             raise not_finite(place(next(at for at, one in enumerate(examples) if one is first)))
@@ -226,11 +227,11 @@ def outputs_of(
 
 
 def check_finite(vectors: Tensor, place: Callable[[int], str]) -> None:
-    """See that all numbers of `[vectors, …]` are finite.
+    """Check that all numbers of `[vectors, …]` are finite.
 
     Args:
-        vectors: what a network has computed.
-        place: what an error calls the row that the vector at a place is of.
+        vectors: computed by a network.
+        place: returns the name in errors of the row to which the vector at an index belongs.
 
     Raises:
         CheckpointError: a number is NaN or infinite.
@@ -241,7 +242,7 @@ def check_finite(vectors: Tensor, place: Callable[[int], str]) -> None:
 
 
 def not_finite(where: str) -> CheckpointError:
-    """The error of a row for which a network computes numbers that are not finite."""
+    """The error for a row whose outputs are not finite."""
     return CheckpointError(
         "the model's output is not finite",
         where=where,
@@ -250,7 +251,7 @@ def not_finite(where: str) -> CheckpointError:
 
 
 def by_tokens(examples: Sequence[SizedT], batch_tokens: int) -> Iterator[list[SizedT]]:
-    """Examples by length, longest first, in batches of at most so many tokens (or one example)."""
+    """Yield batches, longest examples first, of at most `batch_tokens` tokens or one example."""
     part: list[SizedT] = []
     tokens = 0
     for example in sorted(examples, key=lambda example: -example.num_tokens):
@@ -266,12 +267,12 @@ def by_tokens(examples: Sequence[SizedT], batch_tokens: int) -> Iterator[list[Si
 def chunks(
     items: Iterable[T], size: int, characters: Callable[[T], int] | None = None
 ) -> Iterator[list[T]]:
-    """Items in lists of `size`, the last perhaps shorter; and those of long texts, too.
+    """Yield lists of `size` items; the last list may be shorter, and lists of long texts are.
 
     Args:
         items: in order.
-        size: the most of them in a list.
-        characters: of an item's texts; a list ends when they are many.
+        size: maximum items per list.
+        characters: returns the characters of an item's texts; a list ends at `_WINDOW_CHARACTERS`.
     """
     chunk: list[T] = []
     held = 0

@@ -1,4 +1,4 @@
-"""How well a network does on rows whose answers are known."""
+"""Evaluate a network: on labelled rows, or on held-out documents of a corpus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .settings import EngineSettings, MeasuredSettings
 
 
 class Team(Protocol):
-    """Processes that measure one network together; see `training.distributed`."""
+    """Processes that evaluate one network together; see `training.distributed`."""
 
     @property
     def rank(self) -> int: ...
@@ -46,18 +46,18 @@ def evaluate(
     breakdown: bool = True,
     team: Team | None = None,
 ) -> Evaluation:
-    """Measure a network by its task's metrics.
+    """Evaluate a network by its task's metrics.
 
     Args:
-        network: the task's; nothing of it changes.
+        network: of the task; it is not changed.
         examples: with targets (see `engine.labelled_examples`); any number.
-        team: processes that share the batches, if the task's evaluator can add up what they
-            gather; each of them calls this, and gets the outcome of all batches.
+        team: processes that share the batches, if the task's evaluator can add up their results;
+            each of them calls this function, and gets the result of all batches.
 
     Raises:
         DataError: there are no examples.
         BertworksError: the metrics need a package that is not installed.
-        CheckpointError: what the network puts out for a row, or the loss of all, is not finite.
+        CheckpointError: the output for a row, or the total loss, is not finite.
     """
     evaluator = task.evaluator()
     shared = team if team is not None and team.world > 1 and evaluator.gathered else None
@@ -73,7 +73,7 @@ def evaluate(
     if shared is not None:
         parts = shared.gather(evaluator.notes())
         evaluator = task.evaluator()
-        for part in parts:  # in the order of ranks: all of them get the same bits
+        for part in parts:  # in the order of ranks, so that all processes get the same bits
             evaluator.take_in(part)
     metrics = evaluator.result()
     if not math.isfinite(metrics.get("loss", 0.0)):
@@ -88,14 +88,14 @@ def evaluate(
 
 
 class _Task(PretrainingTask):
-    """Pre-training as it is measured."""
+    """The pre-training task with the evaluator below."""
 
     def evaluator(self) -> PretrainingEvaluator:
         return super().evaluator() if self.causal else _Evaluator(self.tokenizer.mask_id)
 
 
 class _Evaluator(PretrainingEvaluator):
-    """Also `mlm_mask_accuracy`: of the tokens that are `[MASK]` alone."""
+    """Adds `mlm_mask_accuracy`: the accuracy on tokens replaced by `[MASK]`."""
 
     gathered = (*PretrainingEvaluator.gathered, "_asked", "_right")
 
@@ -120,18 +120,18 @@ class _Evaluator(PretrainingEvaluator):
 
 
 def is_corpus(data: Any) -> bool:
-    """Whether data are a directory that `prepare` made."""
+    """Whether `data` is a directory made by `prepare`."""
     return isinstance(data, str | Path) and (Path(data) / "manifest.json").is_file()
 
 
 def held_out_of_run(source: str | None) -> dict[str, Any]:
-    """What the pre-training run that a model is in held out, as `MeasuredSettings` names it.
+    """The held-out part of the pre-training run that a model belongs to, as `MeasuredSettings`.
 
     Args:
-        source: what the model was loaded from.
+        source: where the model was loaded from.
 
     Returns:
-        Nothing where the model is in no such run.
+        The settings by name; empty if the model is not in the directory of a pre-training run.
 
     Raises:
         SettingsError: the run's settings cannot be read, or are damaged.
@@ -159,19 +159,20 @@ def evaluate_held_out(
     measured: MeasuredSettings,
     engine: EngineSettings,
 ) -> Evaluation:
-    """Measure a pre-trained network on held-out documents of a prepared corpus.
+    """Evaluate a pre-trained network on held-out documents of a prepared corpus.
 
-    The measure is the same whatever a model was trained with: 15 % of the tokens are chosen one by
-    one, of which 80 % are masked, 10 % replaced and 10 % left (paper §3.1). It is a function of the
-    corpus and the settings alone, so that models with one vocabulary compare.
+    The masking does not depend on the model's training: 15 % of the tokens are chosen individually;
+    of these, 80 % are replaced by `[MASK]`, 10 % by a random token, and 10 % are unchanged (paper
+    §3.1). It is a function of the corpus and the settings only, so models with the same vocabulary
+    can be compared.
 
     Args:
         data: the corpus; its tokenizer must be the model's.
-        measured: which documents, and how many of their sequences. If its seed was left out, a
-            remark says which one was used.
+        measured: which documents, and how many of their sequences. If its seed is omitted, a remark
+            reports the one that was used.
 
     Raises:
-        DataError: the model was trained for something else; or the corpus was prepared with another
+        DataError: the model was trained for another task; or the corpus was prepared with another
             tokenizer, or is too small.
     """
     if not isinstance(task, PretrainingTask):

@@ -1,4 +1,4 @@
-"""Texts as vectors: one of each text, or of each of its tokens or words (paper §5.3)."""
+"""Vectors of texts: one for each text, or for each of its tokens or words (paper §5.3)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOKENS_OF_A_THREAD = 2048
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A text as the engine batches it."""
+    """A tokenised text and its index, for batching."""
 
     index: int
     encoding: Encoding
@@ -40,14 +40,14 @@ class EncodedText:
 
 
 class States:
-    """The hidden states that were asked for, of any number of texts.
+    """Selected hidden states of any number of texts.
 
     Attributes:
-        texts, cut: how many texts there were so far, and how many of them were too long.
-        limit: the most tokens of a text.
+        texts, cut: the number of texts so far, and how many of them were truncated.
+        limit: maximum tokens per text.
 
     Raises:
-        SettingsError: there is no such layer, or the limit is beyond the encoder's positions.
+        SettingsError: a layer does not exist, or the limit exceeds the encoder's positions.
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class States:
 
     @property
     def width(self) -> int:
-        """The numbers of a token's vector."""
+        """The length of a token's vector."""
         count = len(self.layers) if self.settings.combine == "concat" else 1
         return count * self.config.hidden_size
 
     def places(self, texts: Sequence[str]) -> list[str]:
-        """What to call the next texts in an error: by their numbers."""
+        """Names of the next texts in errors: their numbers."""
         return [f"text {self.texts + at + 1}" for at in range(len(texts))]
 
     def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
         """Tokenise texts.
 
         Raises:
-            DataError: a text has a lone surrogate, has no tokens, or is too long where
-                `truncation` is "error".
+            DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
+                "error".
         """
         encodings = self.tokenizer.encode_batch(
             texts,
@@ -99,12 +99,12 @@ class States:
         return [EncodedText(at, encoding) for at, encoding in enumerate(encodings)]
 
     def batches(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
-        """Packs of texts of much the same length, longest first, on the encoder's device."""
+        """Yield packs of texts of similar length, longest first, on the encoder's device."""
         most = self.engine.batch_tokens
-        if self.device.type == "cpu":  # whose memory grows with them, and its speed does not
+        if self.device.type == "cpu":  # larger batches need more memory, but are not faster
             most = min(most, _TOKENS_OF_A_THREAD * torch.get_num_threads())
         for part in by_tokens(texts, most):
-            ordered = part[::-1]  # in order of length, which makes attention's groups large
+            ordered = part[::-1]  # sorted by length, for large groups in attention
             yield (
                 ordered,
                 Packed.from_arrays(
@@ -126,11 +126,11 @@ class States:
     def parts(
         self, packed: Packed, reduce: Callable[[Tensor], Tensor]
     ) -> list[Float[Tensor, "vectors width"]]:
-        """What is laid side by side: of each layer, or of all together, once it is reduced."""
+        """The vectors to concatenate: of each layer, or of all layers combined, after `reduce`."""
         layers, encoder = self.layers, self.frozen_encoder()
         last = self.config.num_hidden_layers
         states: Iterable[tuple[int, Tensor]]
-        if layers == [last]:  # the encoder's call may compute all layers at once
+        if layers == [last]:  # a call of the encoder may compute all layers at once
             states = [(last, encoder(packed))]
         else:
             states = enumerate(encoder.hidden_states(packed))
@@ -150,10 +150,11 @@ class States:
 
 
 class Embedder(States):
-    """Makes vectors of texts; see `States`, whose arguments it takes, and `EmbedSettings`.
+    """Computes vectors of texts; see `States` for the arguments, and `EmbedSettings`.
 
     Raises:
-        SettingsError: there is no pooler where it is asked for, or of other layers than the last.
+        SettingsError: the pooler is requested, but the model has none, or other layers than the
+            last are.
     """
 
     def __init__(
@@ -173,13 +174,13 @@ class Embedder(States):
                 raise SettingsError("pooling='pooler' uses only the last layer")
 
     def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
-        """Tokenise texts, with the prompt before each; see `States.encode`."""
+        """Tokenise texts, each with the prompt before it; see `States.encode`."""
         prompt = self.prompt
         return super().encode([prompt + text for text in texts] if prompt else texts, where)
 
     @property
     def width(self) -> int:
-        """The numbers of a text's vector."""
+        """The length of a text's vector."""
         return super().width * width_factor(self.pooling)
 
     def embed(
@@ -188,11 +189,11 @@ class Embedder(States):
         where: Sequence[str] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> NDArray[np.float32]:
-        """The vectors of some texts, all of which are held at once: float32 `[texts, width]`.
+        """Return the vectors of texts, all in memory at once: float32 `[texts, width]`.
 
         Args:
-            where: what to call each in an error; if left out, by its number.
-            progress: called with how many of them are done, batch by batch.
+            where: the name of each text in errors; if omitted, its number.
+            progress: called after each batch with the number of texts done.
 
         Raises:
             DataError: see `encode`.
@@ -207,11 +208,11 @@ class Embedder(States):
         place: Callable[[int], str] = row_number,
         progress: Callable[[int], None] | None = None,
     ) -> Float[np.ndarray, "texts width"]:
-        """The vectors of texts that are tokenised, whose indices count from 0.
+        """Return the vectors of tokenised texts, whose indices count from 0.
 
         Args:
-            place: what an error calls the text of an index.
-            progress: called with how many of them are done, batch by batch.
+            place: returns the name in errors of the text with an index.
+            progress: called after each batch with the number of texts done.
 
         Raises:
             CheckpointError: a vector is not finite.
@@ -239,13 +240,16 @@ class Embedder(States):
 
 
 def embed(embedder: Embedder, texts: Iterable[tuple[str, str]]) -> Iterator[NDArray[np.float32]]:
-    """Vectors of texts, window by window, in the order of the texts.
+    """Yield the vectors of texts, window by window, in the order of the texts.
+
+    Args:
+        texts: the name in errors and the text of each.
 
     Yields:
         float32 `[texts, width]`, up to `window_rows` texts at a time.
 
     Raises:
-        DataError: a text has a lone surrogate, has no tokens, or is too long where `truncation` is
+        DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
             "error".
     """
     for window in chunks(texts, embedder.engine.window_rows):
@@ -257,7 +261,7 @@ def embed(embedder: Embedder, texts: Iterable[tuple[str, str]]) -> Iterator[NDAr
 
 
 def _layers(asked: Sequence[int], count: int) -> list[int]:
-    """Numbers of hidden states, 0 for the embeddings up to `count`."""
+    """Numbers of hidden states: 0 for the embeddings, up to `count` for the last layer."""
     for layer in asked:
         if not -count - 1 <= layer <= count:
             raise SettingsError(f"there is no layer {layer}: the encoder has {count}")
@@ -268,17 +272,17 @@ Vectors = NDArray[np.float32]
 
 
 class Features(NamedTuple):
-    """Tokens or words of some texts, in order."""
+    """Vectors of the tokens or words of texts, in order."""
 
-    rows: NDArray[np.int64]  # int64 `[features]`: the text's place among those given
-    names: list[str]  # each token or word, as the tokenizer or the text has it
-    # int32 `[features, 2]`: its first and past-the-last character in the text
+    rows: NDArray[np.int64]  # int64 `[features]`: the index of the text
+    names: list[str]  # each token as in the vocabulary, or each word as in the text
+    # int32 `[features, 2]`: the first character in the text, and the one after the last
     spans: NDArray[np.int32]
     vectors: Vectors  # float32 `[features, width]`
 
 
 class TokenFeatures(States):
-    """Makes vectors of tokens or words; see `States`, whose arguments it takes."""
+    """Computes vectors of tokens or words; see `States` for the arguments."""
 
     settings: TokenSettings
 
@@ -288,11 +292,11 @@ class TokenFeatures(States):
         where: Sequence[str] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Features:
-        """The vectors of some texts, all of which are held at once.
+        """Return the vectors of some texts, all in memory at once.
 
         Args:
-            where: what to call each in an error; if left out, by its number.
-            progress: called with how many of them are done, batch by batch.
+            where: the name of each text in errors; if omitted, its number.
+            progress: called after each batch with the number of texts done.
 
         Raises:
             DataError: see `States.encode`.
@@ -322,7 +326,7 @@ class TokenFeatures(States):
     def _parts(
         self, text: str, encoding: Encoding, hidden: Vectors
     ) -> Iterator[tuple[str, tuple[int, int], Vectors]]:
-        """Each token or word: its name, its place, and its vector."""
+        """Yield the name, the span and the vector of each token or word."""
         kept = np.flatnonzero(~encoding.special_tokens_mask)
         if self.settings.of == "tokens":
             names = self.tokenizer.tokens(encoding.input_ids[kept])

@@ -1,13 +1,13 @@
-"""The frozen form of a network: what inference runs, made once from the module that is trained.
+"""The frozen form of a network, which inference runs; made once from the trainable module.
 
-    module (trained, shared, never changed here) ─► frozen form for one precision ─► answers
+    module (trainable, shared, never changed here) ─► frozen form for one precision ─► outputs
 
-A form is a second tree of the same modules in evaluation mode. Its layers are computed by native
-code where that is possible (`inference/native.py`). Elsewhere its linear maps hold their weights
-in the form's dtype, laid out for oneDNN's kernels where the processor has them, with the activation
-of the feed-forward layers in the same kernel. All else is shared with the module. Nothing in a form
-changes once it is made, so threads may share it, and may use forms of several precisions at once. A
-form whose module has other weights by now is replaced at its next use.
+A form is a second tree of the same modules, in evaluation mode. Native code computes its layers
+where possible (`inference/native.py`). Otherwise its linear maps hold their weights in the form's
+dtype, packed for oneDNN's kernels if the processor supports these, with the activation of the
+feed-forward layers in the same kernel. Everything else is shared with the module. A form never
+changes, so threads may share it, and may use forms of several precisions at the same time. If the
+weights of the module have changed, the form is replaced at its next use.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _version = attrgetter("_version")
 
-_ROWS = 2048  # of a block of the feed-forward layers
-_FIXED_ROWS = 1024  # of each product, where results must not depend on their number; divides _ROWS
-_ONE_SUM = 384  # AMX's kernels for bfloat16 add up to so many products in one order, always
+_ROWS = 2048  # per block of the feed-forward layers
+_FIXED_ROWS = 1024  # per product, if results must not depend on the batch; divides _ROWS
+_ONE_SUM = 384  # AMX's bfloat16 kernels add up to this many products in a fixed order
 
-# The names that oneDNN's kernels have for activations: the operation and its algorithm.
+# oneDNN's names of activations: the operation and its algorithm.
 FUSED = {
     ACTIVATIONS["gelu"]: ("gelu", "none"),
     ACTIVATIONS["gelu_new"]: ("gelu", "tanh"),
@@ -58,17 +58,17 @@ FUSED = {
 def frozen_form(
     network: ModuleT, precision: InferencePrecision = "fp32", deterministic: bool = False
 ) -> ModuleT:
-    """The network as inference runs it; call it in `torch.inference_mode()`.
+    """Return the frozen form of a network; call it in `torch.inference_mode()`.
 
-    Forms are kept for as long as the network is, one for each precision, until an optimizer's step
-    or any other change of the weights. (A change through `.data`, which PyTorch does not follow, is
-    seen by one number of each tensor.)
+    Forms are kept as long as the network exists, one for each precision, until an optimizer step or
+    any other change of the weights. (PyTorch does not track changes through `.data`; they are
+    detected by comparing one number of each tensor.)
 
     Args:
-        network: any module; neither it nor its modes are changed.
-        precision: what its encoders compute in.
-        deterministic: a row's result has the same bits whatever rows are beside it, also where the
-            kernels for bfloat16 need a fixed number of rows for that.
+        network: any module; neither its weights nor its modes change.
+        precision: the precision of its encoders.
+        deterministic: compute the same bits for a row whatever the other rows are, even if the
+            bfloat16 kernels need a fixed number of rows for that.
     """
     dtype = dtype_of(precision, next(network.parameters()).device)
     kind = dtype, precision == "int8", deterministic and torch.cpu._is_amx_tile_supported()
@@ -82,7 +82,7 @@ def frozen_form(
 
 
 class FrozenLinear(Linear):
-    """`activation(x Wᵀ + b)` with weights that were cast, and packed, once."""
+    """`activation(x Wᵀ + b)` with weights that were cast and packed once."""
 
     dtype: torch.dtype
     ready: Tensor
@@ -91,7 +91,7 @@ class FrozenLinear(Linear):
     adding: Any  # the kernel that adds a residual
     activation: Any
     fused: tuple[str, str]
-    fixed_rows = False  # whether each product is of as many rows
+    fixed_rows = False  # whether each product has `_FIXED_ROWS` rows
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         if x.dtype is not self.dtype or not x.numel():  # a head may compute in float32
@@ -117,9 +117,9 @@ class FrozenLinear(Linear):
 
 
 class FrozenFeedForward(FeedForward):
-    """The same in blocks of rows, which bounds the memory that lies between the maps."""
+    """Computes in blocks of rows, which bounds the memory between the two maps."""
 
-    is_apart = False  # whether the activation is no part of the first map
+    is_apart = False  # whether the activation is separate from the first map
 
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"]
@@ -138,20 +138,20 @@ class FrozenFeedForward(FeedForward):
         hidden: Float[Tensor, "tokens hidden_size"],
         residual: Float[Tensor, "tokens hidden_size"],
     ) -> Float[Tensor, "tokens hidden_size"]:
-        """The same added to a residual."""
+        """The output of the feed-forward layer plus a residual."""
         output = self.output.plus
         return _in_blocks(lambda rows, before: output(self.inner(rows), before), hidden, residual)
 
 
 class FrozenLayer(Layer):
-    """The same without dropout; the linear maps add the residuals."""
+    """A layer without dropout, whose linear maps add the residuals."""
 
     attention: SelfAttention
     feed_forward: FrozenFeedForward
 
     @staticmethod
     def can_be(layer: Layer) -> bool:
-        """Whether a layer's parts are those that this calls."""
+        """Whether a layer has the submodules that this class calls."""
         mix, fed = layer.attention, layer.feed_forward
         return (
             isinstance(mix, SelfAttention)
@@ -173,7 +173,7 @@ class FrozenLayer(Layer):
 
 
 class FrozenMLMHead(MLMHead):
-    """The same with a decoder that was cast once."""
+    """An MLM head with a decoder that was cast once."""
 
     fixed_rows = False
 
@@ -184,7 +184,7 @@ class FrozenMLMHead(MLMHead):
 
 
 def _in_blocks(compute: Callable[..., Tensor], *tensors: Tensor, most_rows: int = _ROWS) -> Tensor:
-    """What is computed of each row, some rows at a time."""
+    """Apply a function of rows to blocks of at most `most_rows` rows."""
     if len(tensors[0]) <= most_rows:
         return compute(*tensors)
     blocks = zip(*(torch.split(tensor, most_rows) for tensor in tensors), strict=True)
@@ -192,7 +192,7 @@ def _in_blocks(compute: Callable[..., Tensor], *tensors: Tensor, most_rows: int 
 
 
 def _by_fixed_rows(compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """What is computed of each vector, by products of as many rows each, the last ones zeros."""
+    """Apply a function of rows to blocks of exactly `_FIXED_ROWS` rows, padded with zeros."""
     *batch, _ = tensors[0].shape
     rows = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
     count = len(rows[0])
@@ -202,7 +202,7 @@ def _by_fixed_rows(compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
 
 
 class _Form:
-    """A frozen form, and what it was made of."""
+    """A frozen form, and the state of the module when it was made."""
 
     def __init__(
         self, network: nn.Module, dtype: torch.dtype | None, int8: bool, fixed_rows: bool
@@ -216,7 +216,7 @@ class _Form:
         self._sizes = [len(table) for table in self._tables]
         self._held = [*chain.from_iterable(map(dict.values, self._tables))]
         tensors = [held for held in self._held if isinstance(held, Tensor)]
-        # Those that have a version.
+        # Inference tensors have no version.
         self._tensors = [tensor for tensor in tensors if not tensor.is_inference()]
         self._versions = [*map(_version, self._tensors)]
         self._addresses = [*map(Tensor.data_ptr, self._tensors)]
@@ -226,8 +226,8 @@ class _Form:
             self.network = _Freezing(network, dtype, int8, fixed_rows).twin(network, dtype)
 
     def is_current(self) -> bool:
-        """Whether the module still holds what the form was made of."""
-        # No loop in Python: this is done at each call, of a single short text too.
+        """Whether the module still has the state from which the form was made."""
+        # No loop in Python: this runs at each call, even for a single short text.
         return (
             [*map(len, self._tables)] == self._sizes
             and all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._held))
@@ -237,19 +237,19 @@ class _Form:
         )
 
     def is_of(self, tensors: Container[int]) -> bool:
-        """Whether it was made of a tensor that is among those with these identities."""
+        """Whether the module has a tensor with one of these ids."""
         return any(id(tensor) in tensors for tensor in self._tensors)
 
 
 def _one_number(tensor: Tensor) -> Iterator[NDArray[Any]]:
-    """A view of a number in the middle of a tensor's memory, where NumPy can look into it."""
+    """Yield a view of a number in the middle of a tensor's memory, if NumPy can read it."""
     known = tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64)
     if known and tensor.is_contiguous() and tensor.numel():
         yield tensor.detach().view(-1)[tensor.numel() // 2 :][:1].numpy()
 
 
 def forget(network: nn.Module) -> None:
-    """Drop a network's forms: what they were made of, beside its tensors, has changed."""
+    """Drop a network's forms, after a change of something other than its tensors."""
     with _lock:
         _forms.pop(network, None)
 
@@ -261,7 +261,7 @@ _lock = Lock()
 
 
 def _forget(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Drop the forms of what an optimizer has changed: its fused step raises no version."""
+    """Drop the forms of networks that an optimizer changed: fused steps do not raise versions."""
     if not _forms:
         return
     changed = {id(part) for group in optimizer.param_groups for part in group["params"]}
@@ -275,7 +275,7 @@ register_optimizer_step_post_hook(_forget)
 
 
 class _Freezing:
-    """Makes the twins of a network's modules, each once."""
+    """Makes the frozen twins of a network's modules, each once."""
 
     def __init__(
         self, network: nn.Module, dtype: torch.dtype | None, int8: bool, fixed_rows: bool
@@ -301,12 +301,12 @@ class _Freezing:
         """A module's twin.
 
         Args:
-            dtype: what its linear maps compute in; None for that of their weights.
+            dtype: the compute dtype of its linear maps; None: the dtype of their weights.
         """
         if module in self.twins:
             return self.twins[module]
         if isinstance(module, Embeddings):
-            dtype = None  # see there
+            dtype = None  # embeddings are computed in the precision of the parameters
         if isinstance(module, Layer) and module in self.native:
             native = self.twins[module] = twin_of(module, module._modules)
             FrozenNativeLayer.prepare(native, self.native[module], bool(self.quantized))
@@ -357,11 +357,11 @@ class _Freezing:
         linear.fixed_rows = self._needs_fixed_rows(linear.dtype, linear.in_features)
 
     def _needs_fixed_rows(self, dtype: torch.dtype, inputs: int) -> bool:
-        """Whether a product's sums depend on its rows otherwise, and must not."""
+        """Whether the order of a product's sums would depend on its rows, and must not."""
         return self.fixed_rows and dtype is torch.bfloat16 and inputs > _ONE_SUM
 
     def _fuse(self, twin: FeedForward) -> None:
-        """Let the first linear map compute the activation too."""
+        """Let the first linear map also compute the activation."""
         first, activation = twin.intermediate, twin.activation
         if self.packs:
             twin.__class__ = FrozenFeedForward
@@ -382,21 +382,21 @@ class _Freezing:
 
 
 def twin_of(module: ModuleT, parts: Mapping[str, nn.Module | None]) -> ModuleT:
-    """A module with the same parameters and attributes, and other submodules."""
+    """A module with the same parameters and attributes, but other submodules."""
     twin = object.__new__(type(module))
     twin.__dict__.update(module.__dict__)
     twin.__dict__["_modules"] = dict(parts)
-    # Found at once, where `nn.Module` would look for them in one table after the other.
+    # As plain attributes these are found at once; `nn.Module` would search several tables.
     twin.__dict__.update(module._parameters)
     twin.__dict__.update(parts)
     return twin
 
 
 def twins_of(network: ModuleT, change: Callable[[nn.Module, nn.Module], None]) -> ModuleT:
-    """A network of twins that share its tensors.
+    """Make a twin of each module of a network; the twins share its tensors.
 
     Args:
-        change: called with each module and its twin, which it may change.
+        change: called with each module and its twin; may change the twin.
     """
     twins: dict[nn.Module, nn.Module] = {}
 
@@ -418,8 +418,8 @@ def _unchanged(x: Tensor) -> Tensor:
 
 
 def _is_faster_alone(first: Linear, activation: Callable[[Tensor], Tensor]) -> bool:
-    """Whether an activation takes less time after a map than in its kernel (docs/decisions.md)."""
-    looked_up = activation is not ACTIVATIONS["relu"]  # by oneDNN, in tables
+    """Whether an activation is faster after a map than in its kernel (docs/decisions.md)."""
+    looked_up = activation is not ACTIVATIONS["relu"]  # oneDNN computes all others with tables
     whole = first.out_features % LANES == 0
     return looked_up and whole and not torch.cpu._is_avx512_supported()
 

@@ -1,9 +1,10 @@
-"""Going on with texts, token by token: greedy, or drawn at random.
+"""Generate text, token by token: greedily, or by sampling.
 
-Each step runs one new token of each sequence; what came before is remembered (`model.memory`).
-Sequences go through side by side, and what each becomes does not depend on the others: its draws
-are a function of the seed, the prompt (and how often it has come before), and the step. So a
-sequence may be interrupted after any step and continued beside others (Yu et al. 2022, Orca, §3.1).
+Each step computes one new token of each sequence; keys and values of earlier tokens are kept
+(`model.memory`). Sequences share batches, but the result of each does not depend on the others: its
+random draws are a function of the seed, the prompt (and how often it occurred before), and the
+step. So a sequence may be interrupted after any step and continued in another batch (Yu et al.
+2022, Orca, §3.1).
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ def generate(
     engine: EngineSettings,
     pieces: int | None = None,
 ) -> list[list[int]]:
-    """The tokens that continue each prompt.
+    """Return the tokens that continue each prompt.
 
     Args:
         network: causal, with its language-model head.
         prompts: token ids, at least one each.
         pieces: see `continue_texts`.
-        engine: the precision, and how many tokens are held at a time, prompts and new ones.
+        engine: the precision, and the maximum number of tokens per batch, prompts and new ones.
 
     Raises:
-        CheckpointError: what the network computes for a prompt is not finite.
+        CheckpointError: the network's output for a prompt is not finite.
         DataError: a prompt is empty, or leaves no position for a new token.
         SettingsError: the network is not causal.
     """
@@ -79,14 +80,14 @@ class Continuation:
     """A text that is being continued.
 
     Attributes:
-        place: what an error calls it.
-        prompt: its beginning, at least one token.
-        key: what its draws are drawn from.
+        place: its name in errors.
+        prompt: its first tokens, at least one.
+        key: the seed of its random draws.
         settings: how its tokens are chosen.
-        num_tokens: as many as there may be in the end.
-        new: the tokens that were added so far.
-        memory: the keys and values of all tokens but the last; without it, all are computed again.
-        is_over: whether no more tokens are added.
+        num_tokens: the maximum number of its tokens, prompt included.
+        new: the tokens added so far.
+        memory: the keys and values of all tokens but the last; if None, all are computed again.
+        is_over: whether the text is complete.
     """
 
     place: str
@@ -100,11 +101,11 @@ class Continuation:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The prompt, and what was added."""
+        """The prompt and the new tokens."""
         return self.prompt + self.new
 
     def added(self, token: int) -> Continuation:
-        """The text with one more token, or at its end, which a stop token is no part of."""
+        """The text with one more token; a stop token is not added, but ends the text."""
         if token in self.settings.stop_ids:
             return replace(self, is_over=True)
         is_over = len(self.tokens) + 1 >= self.num_tokens
@@ -114,12 +115,12 @@ class Continuation:
 def begin(
     place: str, prompt: tuple[int, ...], copy: int, settings: GenerationSettings, max_seqlen: int
 ) -> Continuation:
-    """A text to which no token was added yet.
+    """A text without new tokens.
 
     Args:
-        place: what an error calls it.
-        prompt: token ids: one at least, and fewer than `max_seqlen`.
-        copy: how often the same prompt has come before; the draws of each are others.
+        place: its name in errors.
+        prompt: token ids: at least one, and fewer than `max_seqlen`.
+        copy: how often the same prompt occurred before; each copy has different random draws.
         settings: how tokens are chosen.
         max_seqlen: of the network.
     """
@@ -136,27 +137,27 @@ def continue_texts(
     *,
     pieces: int | None = None,
 ) -> list[Continuation]:
-    """Add tokens to texts, side by side.
+    """Add tokens to texts, in one batch.
 
     Args:
         network: causal, with its language-model head.
-        texts: any, with memories or without; they stay as they are.
-        engine: what the network computes in.
-        steps: the most tokens that each is given; None: until all are over.
-        pieces: those that may be chosen are the first so many; None: as many as the embeddings
-            have rows, some of which may be of no piece.
+        texts: with or without memories; they are not changed.
+        engine: the precision of the network.
+        steps: maximum number of new tokens of each text; None: until all texts are complete.
+        pieces: only the first `pieces` ids may be chosen; None: all rows of the embeddings, some of
+            which may belong to no piece.
 
     Returns:
-        The texts, in order. Those that are not over have their memory.
+        The texts, in order. Those that are not complete have their memory.
 
     Raises:
-        CheckpointError: what the network computes for a text is not finite.
+        CheckpointError: the network's output for a text is not finite.
     """
     form = frozen_form(network, engine.precision, engine.deterministic)
     device = next(network.parameters()).device
     found = list(texts)
     alive = [at for at, text in enumerate(texts) if not text.is_over]
-    # In order of length, so that attention's groups are large; they stay so, step by step.
+    # Sorted by length, for large groups in attention; each step keeps the order.
     alive.sort(key=lambda at: len(texts[at].tokens))
     memory = Memory.joined([texts[at].memory for at in alive])
     while alive and steps != 0:
@@ -179,7 +180,7 @@ def continue_texts(
 
 
 def _next(tokens: Sequence[Sequence[int]], memory: Memory) -> Packed:
-    """The next tokens of each sequence, their positions counted on."""
+    """Pack the next tokens of each sequence, with positions that follow those in memory."""
     packed = Packed.from_arrays([np.asarray(row, np.int64) for row in tokens])
     if not len(memory.lengths):
         return packed
@@ -188,7 +189,7 @@ def _next(tokens: Sequence[Sequence[int]], memory: Memory) -> Packed:
 
 
 def _choose(logits: Float[Tensor, "texts pieces"], texts: Sequence[Continuation]) -> list[int]:
-    """A token for each text, by its settings."""
+    """Choose a token for each text, by its settings."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for row, text in enumerate(texts):
         settings = text.settings
@@ -201,18 +202,18 @@ def _choose(logits: Float[Tensor, "texts pieces"], texts: Sequence[Continuation]
 
 
 def _draw(logits: Float[Tensor, "texts pieces"], texts: Sequence[Continuation]) -> list[int]:
-    """A token for each of some texts that have the same chances to be drawn."""
+    """Choose a token for each of some texts, which have the same sampling settings."""
     settings = texts[0].settings
     if settings.temperature == 0:
         likeliest: list[int] = logits.argmax(-1).tolist()
         return likeliest
     scores, ids = logits.double().sort(stable=True, dim=-1, descending=True)
-    scores = (scores - scores[:, :1]) / settings.temperature  # at most 0, however low it is
+    scores = (scores - scores[:, :1]) / settings.temperature  # at most 0, for any temperature
     if settings.top_k is not None:
         scores = scores[:, : settings.top_k]
     chances = torch.softmax(scores, -1)
     if settings.top_p is not None:
-        # The token with which the share is reached is still in.
+        # The token with which the share is reached is kept.
         before = chances.cumsum(-1) - chances
         chances = chances.masked_fill(before >= settings.top_p, 0)
     ends = chances.cumsum(-1)

@@ -1,4 +1,4 @@
-"""Parts that several machines made, put together: of a corpus, of vectors, of predictions."""
+"""Merge parts made by several machines: of a corpus, of vectors, of predictions."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ def _merge_files(parts: Sequence[Path], out: Path) -> WrittenVectors | int:
                 append(paths, new, head)
                 return note.rows
             layout.join(paths, new, note.rows)
-            # Before the file, since it says nothing as long as that is not there.
+            # Written before the file gets its name: a note without its file is ignored.
             replace(note, checksum=checksum_of(new)).write(note_file(out))
     return WrittenVectors(note.rows, note.width, 0, note.cut)
 
 
 def _finished(path: Path) -> Note:
-    """The note of a finished file.
+    """Return the note of a finished file.
 
     Raises:
-        DataError: there is none, or the file was cut.
+        DataError: there is no note, or the file is not finished or is damaged.
     """
     try:
         note = Note.read(note_file(path))
@@ -113,7 +113,7 @@ def _stranger(path: Path, first: Path, difference: str) -> DataError:
 
 
 def _difference(first: Note, part: Note, before: Note) -> str | None:
-    """What a part has that does not fit to the first one and to the sum of those before it."""
+    """How a part conflicts with the first part, or with the sum of the parts before it, if so."""
     for name in {**first.made_with, **part.made_with}:
         value, other = setting_in(first.made_with, name), setting_in(part.made_with, name)
         if other != value:

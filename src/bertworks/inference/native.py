@@ -1,4 +1,4 @@
-"""Layers of a frozen form that native code computes, where a network and the processor allow it."""
+"""Layers of a frozen form in native code, if the network and the processor allow it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..packed import Packed, Sequences
 
 
 class FrozenNativeLayer(Layer):
-    """The same in one call, in bfloat16."""
+    """A layer computed in one native call, in bfloat16."""
 
     weights: NativeLayer
     native: NativeLayers
@@ -33,7 +33,7 @@ class FrozenNativeLayer(Layer):
 
     @staticmethod
     def prepare(layer: Layer, config: EncoderConfig, int8: bool) -> None:
-        """Make a layer one that native code computes, in place; its parameters stay as they are."""
+        """Let native code compute a layer, in place; its parameters do not change."""
         parts = _Parts.of(layer)
         assert parts is not None
         packed = _eight_bit_map if int8 else _bfloat16_map
@@ -49,10 +49,10 @@ class FrozenNativeLayer(Layer):
 
 
 class FrozenNativeEncoder(Encoder):
-    """The same with all layers in one call, if their outputs are not asked for."""
+    """An encoder that computes all layers in one call, if only the last output is needed."""
 
     native: NativeLayers
-    hooks: list[Mapping[int, Any]]  # those of each layer, which are to be called
+    hooks: list[Mapping[int, Any]]  # of each layer; if there are any, layers are called singly
 
     def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
         if not isinstance(packed, Packed) or any(self.hooks):
@@ -62,7 +62,7 @@ class FrozenNativeEncoder(Encoder):
 
     @staticmethod
     def prepare(encoder: Encoder) -> None:
-        """Make an encoder whose layers native code computes one that computes them at once."""
+        """Let an encoder compute all layers in one call, if native code computes each layer."""
         groups = encoder.config.layer_groups
         weights = [
             layer.weights for layer in encoder.layers if isinstance(layer, FrozenNativeLayer)
@@ -82,8 +82,8 @@ def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> li
     """The layers of an encoder that native code can compute.
 
     Args:
-        dtype: what the encoder computes in.
-        int8: whether products are of 8-bit numbers.
+        dtype: the compute dtype of the encoder.
+        int8: whether products are of 8-bit integers.
     """
     config = encoder.config
     widths = (config.hidden_size, config.intermediate_size, config.head_size)
@@ -111,14 +111,14 @@ def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> li
 
 
 class _Parts(NamedTuple):
-    """What a layer consists of, in the order in which it is computed."""
+    """The submodules of a layer, in the order of computation."""
 
     maps: tuple[Linear, Linear, Linear, Linear]
     norms: tuple[LayerNorm, LayerNorm]
 
     @staticmethod
     def of(layer: Layer) -> _Parts | None:
-        """None if a part is not the package's: an adapter's, or another class of a user's."""
+        """Return None if a part is not of the package's classes, such as an adapter."""
         mix, fed = layer.attention, layer.feed_forward
         if (
             type(layer) is not Layer
@@ -136,7 +136,7 @@ class _Parts(NamedTuple):
         return _Parts(maps, (first, second))
 
     def are_of(self, config: EncoderConfig) -> bool:
-        """Whether they have the shapes of a geometry."""
+        """Whether the parts have the shapes of `config`."""
         width, inner = config.hidden_size, config.intermediate_size
         shapes = [(3 * width, width), (width, width), (inner, width), (width, inner)]
         return [tuple(linear.weight.shape) for linear in self.maps] == shapes and all(
@@ -149,7 +149,7 @@ def _bfloat16_map(linear: Linear) -> NativeMap:
 
 
 def _eight_bit_map(linear: Linear) -> NativeMap:
-    """See `QuantizedLinear.prepare`, whose numbers these are."""
+    """Uses the same numbers as `QuantizedLinear.prepare`."""
     weight, inputs = linear.weight.detach().float(), linear.input_codes
     if inputs is not None:
         inputs = inputs.to(weight.device)

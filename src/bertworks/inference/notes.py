@@ -1,7 +1,7 @@
-"""The note beside a file of vectors, or of a part of predictions: what it holds, and how far.
+"""The note next to a file of vectors, or to a part of predictions: contents and progress.
 
-Each part's note has a digest of all texts before it, and of all up to its end, so that the parts of
-the same texts form one chain.
+Each part's note has a digest of all texts before the part, and of all texts up to its end, so that
+the parts of the same texts form a chain.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Note:
-    """How far a file is; kept beside it."""
+    """Contents and progress of a file; saved next to it."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # a flipped bit may make another key
+    __pydantic_config__ = ConfigDict(extra="forbid")  # a flipped bit may change a key
 
     made_with: Mapping[str, Any]  # model and settings
-    width: Annotated[int, Field(ge=0, lt=2**31)] = 0  # the numbers of a vector; 0: predictions
-    rows: int = 0  # the texts whose vectors are written
-    size: int = 0  # the bytes of the part that they take
-    cut: int = 0  # the texts among them that were too long, and cut
+    width: Annotated[int, Field(ge=0, lt=2**31)] = 0  # the length of a vector; 0: predictions
+    rows: int = 0  # the number of texts that are written
+    size: int = 0  # the bytes of the file up to the end of these
+    cut: int = 0  # how many of these texts were truncated
     texts: str = ""  # a digest of the texts so far
-    complete: bool = False  # whether these are all
+    complete: bool = False  # whether all texts are written
     format_version: int = FORMAT_VERSION  # of this note
-    # CRC-32 of the windows in the part (`part …`), or of the finished file (`file …`)
+    # CRC-32 of the windows in the unfinished file (`part …`), or of the finished file (`file …`)
     checksum: str = ""
-    unfinished: str = ""  # the part's, once `checksum` is of a file that has no name yet
-    # which part of all texts this is (`I/N`); then `total` is how many these are and `whole` their
-    # digest (earlier releases had none), `first` the number of the part's first, and `before` the
-    # digest of those before it
+    # checksum of the unfinished file, when `checksum` is that of a file that has no name yet
+    unfinished: str = ""
+    # which part of all texts this is (`I/N`). Then `total` is the number of all texts and `whole`
+    # their digest (earlier releases had none), `first` the number of the part's first text, and
+    # `before` the digest of the texts before it
     part: str | None = None
     first: int = 0
     total: int = 0
@@ -55,7 +56,7 @@ class Note:
         """Read a note.
 
         Raises:
-            ValueError: it is none, or damaged.
+            ValueError: it is not a note, or is damaged.
             OSError: it cannot be read.
         """
         tree = files.parse_json(file.read_bytes())
@@ -64,10 +65,10 @@ class Note:
         return TypeAdapter(cls).validate_python(tree)
 
     def check(self, out: Path) -> None:
-        """See that a finished file still is what its note says.
+        """Check that a finished file matches its note.
 
         Raises:
-            DataError: it is not.
+            DataError: it does not.
         """
         size, why = out.stat().st_size, ""
         if out.suffix != ".parquet" and size != self.size:
@@ -78,7 +79,7 @@ class Note:
             raise DataError(why, where=str(out), fix=f"Remove {out.name}*, and make it again.")
 
     def write(self, beside: Path) -> None:
-        """Write the note, whole or not at all."""
+        """Write the note atomically."""
         absent = () if self.part else ("part", "first", "total", "before", "whole")
         tree = {name: value for name, value in asdict(self).items() if name not in absent}
         if not self.unfinished:
@@ -87,17 +88,18 @@ class Note:
 
 
 def note_file(out: Path) -> Path:
-    """Where the note about a file lies."""
+    """The path of the note about a file."""
     return out.with_name(f"{out.name}.json")
 
 
 def note_of_part(
     texts: Iterable[tuple[str, str]], begun: Note, part: Part, size: int
 ) -> tuple[Note, int]:
-    """What the note of a part of texts begins with, and the number of the text that it ends before.
+    """Return the initial note of a part of texts, and the number of the first text after the part.
 
     Args:
-        texts: places and texts; they are dealt in windows of `size`, in ranges.
+        texts: all texts, with their names in errors; each part gets consecutive windows of `size`
+            texts.
     """
     ends, found = [(0, "")], ""
     for window in chunks(texts, size, lambda placed: len(placed[1])):
@@ -112,13 +114,13 @@ def note_of_part(
 
 
 def digest(before: str, text: str) -> str:
-    """A digest of a text and of what was before it."""
+    """A digest of a text and of the digest before it."""
     coded = before.encode() + text.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(coded, digest_size=16).hexdigest()
 
 
 def checksum_of(out: Path) -> str:
-    """What the note of a finished file says of its bytes."""
+    """The checksum of a finished file, as in its note."""
     return f"file {crc(out):08x}"
 
 

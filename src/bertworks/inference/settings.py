@@ -1,4 +1,4 @@
-"""The settings of what is computed with a model.
+"""Settings of inference.
 
 Nothing here imports torch, so that help on settings is fast.
 """
@@ -15,17 +15,17 @@ from ..settings import Settings, with_default
 from ..tables.reading import TableOptions
 
 _LATER = {"deterministic": False, "prompt": ""}
-"""Settings that earlier releases did not have, as those computed."""
+"""Settings that earlier releases did not have, with the values that these releases used."""
 
 
 def noted(settings: Settings) -> dict[str, Any]:
-    """What a note beside results says of settings; that of an earlier release says the same."""
+    """The settings to record in a note, in the same form as in earlier releases."""
     found = settings.model_dump(mode="json")
     return {name: value for name, value in found.items() if _LATER.get(name) != value}
 
 
 def setting_in(note: Mapping[str, Any], name: str) -> Any:
-    """What a note says of a setting."""
+    """The value of a setting in a note."""
     return note.get(name, _LATER.get(name))
 
 
@@ -171,7 +171,7 @@ class EmbeddingSettings(EmbedSettings, EngineSettings):
 class FeatureSettings(TokenSettings, EngineSettings):
     """The settings of `features`."""
 
-    window_rows: int = with_default(EngineSettings, "window_rows", 256)  # with all their vectors
+    window_rows: int = with_default(EngineSettings, "window_rows", 256)  # memory: all vectors
 
 
 class GenerateSettings(GenerationSettings, EngineSettings):
@@ -188,5 +188,5 @@ class TextProbeSettings(EmbedSettings, TableOptions):
     max_iterations: int = Field(10_000, ge=1, description="maximum iterations of the solver")
 
     def of_vectors(self) -> dict[str, Any]:
-        """What is said of the vectors; the rest is the model's own."""
+        """The vector settings that were given; the others are those saved with the model."""
         return self.model_dump(include=self.model_fields_set & set(EmbedSettings.model_fields))

@@ -1,4 +1,4 @@
-"""Files of vectors that are made window by window: NumPy's and Parquet, of texts or their parts."""
+"""Vector files written window by window: NumPy and Parquet; of texts, or of tokens or words."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ else:
 
 
 class Layout(ABC):
-    """A file of vectors whose part can be appended to."""
+    """A format of vector files; an unfinished file (`.part`) can be appended to."""
 
     def __init__(self, width: int) -> None:
         self.width = width
 
     @abstractmethod
     def head(self) -> bytes:
-        """What a part begins with."""
+        """The first bytes of an unfinished file."""
 
     @abstractmethod
     def window(self, start: int, texts: Sequence[str], made: Any) -> bytes:
-        """What is appended for the rows from `start` on."""
+        """The bytes to append for the rows from `start` on."""
 
     @abstractmethod
     def finished(self, part: Path, out: Path, rows: int) -> AbstractContextManager[Path]:
-        """The file of a part, which gets its name at the end; if broken off, do it again."""
+        """Make the finished file, renamed to `out` on exit; if interrupted, it can be repeated."""
 
     @abstractmethod
     def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
-        """Put finished files together, in their order; they have so many rows in all."""
+        """Join finished files, in their order; they have `rows` rows in total."""
 
 
 def append(parts: Sequence[Path], out: Path, head: bytes) -> None:
-    """Put files together whose heads are as long as this one, which is written instead."""
+    """Join files whose heads are as long as `head`, which replaces them."""
     with out.open("wb") as whole:
         whole.write(head)
         for part in parts:
@@ -63,7 +63,7 @@ def append(parts: Sequence[Path], out: Path, head: bytes) -> None:
 
 
 class Npy(Layout):
-    """NumPy's; its header has room for any number of rows, and is written again at the end."""
+    """NumPy's format; its header has room for any number of rows, and is rewritten at the end."""
 
     def head(self, rows: int = 0) -> bytes:
         header = BytesIO()
@@ -72,7 +72,7 @@ class Npy(Layout):
         return header.getvalue()
 
     def window(self, start: int, texts: Sequence[str], made: NDArray[np.float32]) -> bytes:
-        del start, texts  # the order says which vector is whose
+        del start, texts  # the order tells which vector belongs to which text
         return made.astype("<f4", copy=False).tobytes()
 
     @contextmanager
@@ -87,7 +87,7 @@ class Npy(Layout):
 
 
 class Parquet(Layout):
-    """Parquet, whose part is a stream of Arrow's, since Parquet's end is known at the end alone."""
+    """Parquet; the unfinished file is an Arrow stream, since Parquet's footer comes last."""
 
     @cached_property
     def schema(self) -> Any:
@@ -102,18 +102,18 @@ class Parquet(Layout):
         return self.batch(pa.array(rows), pa.array(texts, pa.string()), self.lists(made))
 
     def lists(self, vectors: NDArray[np.float32]) -> Any:
-        """Vectors as an array of lists."""
+        """Vectors as an Arrow array of lists."""
         return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.width)
 
     def batch(self, *columns: Any) -> bytes:
-        """Columns as a message of the stream."""
+        """Columns as a message of the Arrow stream."""
         return bytes(pa.record_batch(list(columns), schema=self.schema).serialize())
 
     @contextmanager
     def finished(self, part: Path, out: Path, rows: int) -> Iterator[Path]:
         del rows
         with part.open("r+b") as file:
-            file.write(self.head())  # which the part's checksum leaves out
+            file.write(self.head())  # the checksum does not cover it, so it may be damaged
         with pa.OSFile(str(part)) as stream, files.atomic(out) as new:
             self._write(pa.ipc.open_stream(stream), new)
             yield new
@@ -129,7 +129,7 @@ class Parquet(Layout):
 
 
 class TokenParquet(Parquet):
-    """A row of Parquet for each token or word; `row` is the text's."""
+    """Parquet with a row for each token or word; its column `row` is the number of the text."""
 
     def __init__(self, width: int, of: str) -> None:
         super().__init__(width)
@@ -154,7 +154,7 @@ class TokenParquet(Parquet):
 
 
 def _row_groups(path: Path) -> Iterator[Any]:
-    """The row groups of a file, which are the windows that it was made by."""
+    """Yield the row groups of a file, which are the windows in which it was written."""
     try:
         with pq.ParquetFile(path) as file:
             for number in range(file.num_row_groups):
@@ -168,10 +168,10 @@ def _row_groups(path: Path) -> Iterator[Any]:
 
 
 def layout_of(out: Path, width: int) -> Layout:
-    """The layout that a file's name asks for.
+    """The layout for the suffix of a file name.
 
     Raises:
-        DataError: it asks for none.
+        DataError: the suffix is unknown.
     """
     kinds: dict[str, type[Layout]] = {".npy": Npy, ".parquet": Parquet}
     if out.suffix not in kinds:

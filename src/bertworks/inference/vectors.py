@@ -1,13 +1,13 @@
-"""Vectors of any number of texts to a file, in bounded memory; killed, it resumes.
+"""Write vectors of any number of texts to a file, in bounded memory; an interrupted run resumes.
 
     vectors.npy          float32 [texts, width]: `numpy.load(…, mmap_mode="r")`
     vectors.parquet      row, text, vector (a list of fixed size)
-    vectors.npy.json     what the vectors were made with, and how many there are
-    vectors.npy.part     the file, while it is being made
+    vectors.npy.json     model and settings of the vectors, and how many there are
+    vectors.npy.part     the file while it is unfinished
 
-A part is only ever appended to, a window of texts at a time; what follows the end that the
-note names is of a window that was not finished, and cut off. So a killed run ends with the same
-file as one that was not.
+The unfinished file is only appended to, one window of texts at a time. Bytes after the end that the
+note records belong to an unfinished window, and are removed. So an interrupted and resumed run
+makes the same file as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from .vector_files import Layout, TokenParquet, layout_of
 
 @dataclass(frozen=True)
 class WrittenVectors:
-    """What was written."""
+    """Counts of written vectors."""
 
-    rows: int  # the texts whose vectors are in the file, and the numbers of each
-    width: int
-    new: int  # those that this run made; the others were there before
-    cut: int  # the texts that were too long, and cut
+    rows: int  # the number of texts in the file
+    width: int  # the length of each vector
+    new: int  # how many of the texts this run computed; the others were already in the file
+    cut: int  # how many of the texts were truncated
 
 
 def write_vectors(
@@ -67,18 +67,18 @@ def write_vectors(
     """Write a vector of each text, or of each of its tokens or words, in the order of the texts.
 
     Args:
-        out: a name that ends in `.parquet`, or, but for tokens and words, in `.npy`. If an earlier
-            run was stopped, this one resumes its file.
-        texts: the place and the text of each row; any number.
-        made_with: what the vectors depend on, as JSON can hold it.
-        part: `I/N`: only the I-th of N parts of the texts, which then are read twice.
-        workers, on: how many processes, and where; see `parallel.map`.
-        progress: called with how many rows are done.
+        out: a name that ends in `.parquet` or, for text vectors only, in `.npy`. If an earlier run
+            was interrupted, this one resumes its file.
+        texts: the name in errors and the text of each row; any number.
+        made_with: everything that the vectors depend on, as JSON values.
+        part: `I/N`: only the I-th of N parts of the texts, which are then read twice.
+        workers, on: number of processes, and where they run; see `parallel.map`.
+        progress: called with the number of rows done.
 
     Raises:
-        DataError: a text is none; or the file is there already, or was started with another model,
-            other settings or other texts.
-        OutputError: it cannot be written, or is being written by another process.
+        DataError: a text is invalid; or the file exists without a note, or was made with another
+            model, other settings or other texts.
+        OutputError: the file cannot be written, or another process is writing it.
     """
     check_name(out)
     out = Path(out)
@@ -90,7 +90,7 @@ def write_vectors(
         texts = islice(texts, begun.first, end)
     unfinished = out.with_name(f"{out.name}.part")
     check_inputs(out, inputs)
-    # What is finished is only read.
+    # A finished file is only read.
     with nullcontext() if out.exists() else claim(out), files.writing(out):
         note = _read_note(out, unfinished, beside, begun)
         before, was_complete = note.rows, note.complete
@@ -102,7 +102,7 @@ def write_vectors(
 
         if not note.complete:
             if not note.rows:
-                beside.unlink(missing_ok=True)  # of a file that was removed
+                beside.unlink(missing_ok=True)  # left from a file that was removed
             try:
                 made = _made(windows, embedder, workers, on, report)
                 with _opened(unfinished, note, layout) as file, closing(made):
@@ -130,7 +130,7 @@ def write_vectors(
             if was_complete:
                 _check_part(unfinished, note, layout)
             note = _name(unfinished, out, note, layout)
-        if note.unfinished or note.checksum.startswith("part"):  # so did earlier releases end
+        if note.unfinished or note.checksum.startswith("part"):  # `part`: by earlier releases
             checksum = note.checksum if note.unfinished else checksum_of(out)
             replace(note, checksum=checksum, unfinished="").write(beside)
         unfinished.unlink(missing_ok=True)
@@ -140,8 +140,10 @@ def write_vectors(
 def fingerprint(
     encoder: Encoder, tokenizer: Tokenizer, network: torch.nn.Module | None = None
 ) -> str:
-    """What identifies a model: a digest of its weights (of a network's, with its heads, if one is
-    given), geometry and tokenizer."""
+    """A digest that identifies a model: of its weights, geometry and tokenizer.
+
+    The weights are those of `network`, with its heads, if it is given.
+    """
     found = hashlib.blake2b(digest_size=16)
     found.update(tokenizer.fingerprint.encode())
     config = encoder.config
@@ -154,7 +156,7 @@ def fingerprint(
 
 
 def begun_with(out: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """The model and settings of the vectors that a file holds; empty if it is not there."""
+    """The model and settings of the vectors in a file; empty if it has no readable note."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         found: Mapping[str, Any] = json.loads(note_file(Path(out)).read_text("utf-8"))["made_with"]
         return found
@@ -174,7 +176,7 @@ def _layout(out: Path, embedder: Embedder | TokenFeatures) -> Layout:
 
 
 class _Encoder(HasEncoder):
-    """An encoder without heads, whose class every worker knows."""
+    """An encoder without heads, of a class that every worker can import."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -183,14 +185,14 @@ class _Encoder(HasEncoder):
 
 @dataclass(frozen=True)
 class _Embed:
-    """What a worker has: a model, and the threads to run it with."""
+    """Embeds windows in a worker: the model, and the number of threads."""
 
     embedder: Embedder | TokenFeatures
     threads: int | None = None
     report: Callable[[int], None] | None = None
 
     def __call__(self, window: Sequence[tuple[str, str]]) -> tuple[Any, int]:
-        """The vectors of a window, and how many texts were cut."""
+        """Return the vectors of a window, and how many texts were truncated."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         places, texts = zip(*window, strict=True)
@@ -206,7 +208,7 @@ def _made(
     on: str | None,
     report: Callable[[int], None],
 ) -> Generator[tuple[list[str], Any, int]]:
-    """The texts of each window, their vectors, and how many were cut."""
+    """Yield the texts of each window, their vectors, and how many were truncated."""
     drawn: deque[list[str]] = deque()
 
     def kept() -> Iterator[Sequence[tuple[str, str]]]:
@@ -227,13 +229,13 @@ def _made(
 
 
 def _add(texts: Sequence[str], vectors: Any, note: Note, file: BinaryIO, layout: Layout) -> Note:
-    """Append a window; the note of it, which is true once this has returned."""
+    """Append a window and flush it to disk; return the note that includes it."""
     window = layout.window(note.first + note.rows, texts, vectors)
     file.write(window)
     file.flush()
     os.fsync(file.fileno())
     checksum = note.checksum
-    if checksum or not note.rows:  # one that an earlier release began has none
+    if checksum or not note.rows:  # files of earlier releases have none
         checksum = f"part {zlib.crc32(window, int(checksum[5:] or '0', 16)):08x}"
     return replace(
         note,
@@ -247,7 +249,7 @@ def _add(texts: Sequence[str], vectors: Any, note: Note, file: BinaryIO, layout:
 def _unseen(
     texts: Iterable[tuple[str, str]], note: Note, size: int, out: Path
 ) -> Iterator[list[tuple[str, str]]]:
-    """The windows that are not written yet, once those that are have been seen to be the same."""
+    """Yield the windows not written yet, after checking that the written texts are the same."""
     stream = iter(texts)
     rows, seen = 0, note.before
     for _, text in islice(stream, note.rows):
@@ -267,7 +269,7 @@ def _other_texts(out: Path) -> DataError:
 
 @contextmanager
 def _opened(part: Path, note: Note, layout: Layout) -> Iterator[BinaryIO]:
-    """A part, its end where the note says; a new one if nothing is in it."""
+    """Open the unfinished file at the end that the note records; a new file if that has no rows."""
     if not note.rows:
         with part.open("wb") as file:
             file.write(layout.head())
@@ -283,7 +285,7 @@ def _opened(part: Path, note: Note, layout: Layout) -> Iterator[BinaryIO]:
 
 
 def _check_part(part: Path, note: Note, layout: Layout) -> None:
-    """See that a part still holds what was written to it.
+    """Check that an unfinished file still holds what was written to it.
 
     Raises:
         DataError: it does not.
@@ -299,8 +301,11 @@ def _check_part(part: Path, note: Note, layout: Layout) -> None:
 
 
 def _name(part: Path, out: Path, note: Note, layout: Layout) -> Note:
-    """Make the file of a part that is complete; its note, which has the file's checksum before the
-    file has its name: damage in between is found."""
+    """Make the finished file of a complete part; return its note.
+
+    The note gets the file's checksum before the file gets its name, so that damage in between is
+    detected.
+    """
     with layout.finished(part, out, note.rows) as new:
         of_part = note.unfinished or note.checksum
         note = replace(note, checksum=checksum_of(new), unfinished=of_part)
@@ -309,7 +314,7 @@ def _name(part: Path, out: Path, note: Note, layout: Layout) -> Note:
 
 
 def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
-    """What an earlier run left, or what a new one begins with."""
+    """Return the note of an earlier run, or the initial note of a new run."""
     fix = f"Give another name, or remove {out.name}*."
     if not beside.exists():
         if out.exists():
@@ -343,6 +348,6 @@ def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As it is once written and read."""
+    """Values as they are after writing to JSON and reading back."""
     found: dict[str, Any] = json.loads(json.dumps(values))
     return found

@@ -1,4 +1,4 @@
-"""Predictions beside the rows they are for, as TSV, CSV or JSON Lines."""
+"""Write predictions next to their rows, as TSV, CSV or JSON Lines."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def write_predictions(
     *,
     format: OutputFormat = "auto",
 ) -> int:
-    """Write rows with their predictions as they come, one line each.
+    """Write rows with their predictions as they arrive, one line each.
 
-    A file appears under its name when all of it is written.
+    A file gets its name when it is completely written.
 
     Args:
-        out: a path, or `-` or an open stream, which is written to directly.
-        predictions: each row and what is predicted for it.
-        format: by the path's suffix if "auto": JSON Lines for `.jsonl`, CSV for `.csv`, TSV for
-            `.tsv` and where there is none; TSV and CSV have a header.
+        out: a path; or `-` or an open stream, which is written to directly.
+        predictions: each row with its prediction.
+        format: if "auto", chosen by the path's suffix: JSON Lines for `.jsonl` and `.ndjson`, CSV
+            for `.csv`, TSV for `.tsv`, `.txt` and no suffix. TSV and CSV have a header.
 
     Returns:
         The number of rows written.
 
     Raises:
-        DataError: the rows have a column of the name that would be added; or a value that TSV has
-            no way to write; or the path's suffix is another format's.
-        OutputError: the file cannot be written, or is being written by another process.
+        DataError: the rows already have a column that would be added, or columns that the first row
+            lacks; or the format cannot hold a value; or the path's suffix is unknown.
+        OutputError: the file cannot be written, or another process is writing it.
     """
     format = _format_of(out, format)
     with _opened(out) as stream:
@@ -71,20 +71,20 @@ def write_part(
     format: OutputFormat = "auto",
     **how: Any,
 ) -> int:
-    """Write one of several parts of predictions as `write_predictions` does, with a note beside it.
+    """Write one of several parts of predictions like `write_predictions`, with a note next to it.
 
-    Every part has the header of the whole, for which the first row of all is predicted again.
+    Every part has the header of the whole table; to get it, each part also predicts the first row.
 
     Args:
-        predict: gives rows with what is predicted for them, from the number `first` on, before the
-            number `end`; takes `how`, too.
+        predict: yields rows with their predictions, from number `first` up to, but not including,
+            `end`; also takes `how`.
         rows: all rows, which are read to count them.
-        part: `I/N`; rows are dealt in windows of `window_rows`, in ranges.
-        made_with: what the predictions depend on, as JSON can hold it.
+        part: `I/N`; each part gets consecutive windows of `window_rows` rows.
+        made_with: everything that the predictions depend on, as JSON values.
 
     Raises:
-        DataError, OutputError: as of `write_predictions`; or the output is no file.
-        SettingsError: `part` is none.
+        DataError, OutputError: as in `write_predictions`; or the output is not a file.
+        SettingsError: `part` is invalid.
     """
     format = _format_of(out, format)
     path = Path(out)
@@ -139,12 +139,12 @@ def _write(
     format: OutputFormat,
     header: Sequence[str] | None = None,
 ) -> int:
-    """Write rows with their predictions; how many there were."""
+    """Write rows with their predictions; return the number of rows."""
     if format == "jsonl":
         lines = _json_lines(predictions)
     else:
         lines = _table_lines(predictions, _LINES[format], header)
-    count = 0 if format == "jsonl" else -1  # the header is no row
+    count = 0 if format == "jsonl" else -1  # the header is not a row
     for line in lines:
         stream.write(line)
         count += 1
@@ -155,7 +155,7 @@ def _json_lines(predictions: Iterable[tuple[Row, Prediction]]) -> Iterator[str]:
     for row, prediction in predictions:
         _check_free(row, [PREDICTION])
         line = as_json({**row, PREDICTION: prediction})
-        # Half of a character cannot be written but as JSON's \uXXXX.
+        # A lone surrogate can only be written as JSON's \uXXXX.
         yield line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
 
 
@@ -188,7 +188,7 @@ def _flat(row: Row, prediction: Prediction) -> dict[str, Any]:
 
 
 def flatten(prediction: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """The parts of a prediction, each under its path joined with dots."""
+    """Yield the values of a prediction, each with its path joined by dots."""
     for key, value in prediction.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}.{key}")
@@ -225,7 +225,7 @@ def _tsv_line(values: Sequence[str], line: int) -> str:
 
 def _csv_line(values: Sequence[str], _line: int) -> str:
     text = StringIO()
-    csv.writer(text).writerow(values)  # which quotes \r only where it is in the line's end
+    csv.writer(text).writerow(values)  # quotes \r only if the line terminator has it
     return text.getvalue().removesuffix("\r\n") + "\n"
 
 
@@ -233,7 +233,7 @@ _LINES: Mapping[str, Callable[[Sequence[str], int], str]] = {"tsv": _tsv_line, "
 
 
 def _encodable(text: str, line: int) -> str:
-    """A line that UTF-8 can hold."""
+    """Return the line; raise DataError if it cannot be encoded in UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -1,8 +1,8 @@
-/* Attention while a network is trained, forward and backward, with dropout of its weights.
+/* Attention for training, forward and backward, with dropout of the attention weights.
 
-   Forward keeps no weights, only the logarithm of each query's sum; backward computes the weights
-   again, transposed: the queries side by side, so that sums and logarithms are vectors. Dropout's
-   random numbers are a function of a seed and of the place, and the same both times.
+   Forward keeps no weights, only the logarithm of each query's sum. Backward computes the weights
+   again, transposed: queries are side by side, so that sums and logarithms are vectors. Dropout's
+   random numbers are a function of a seed and a position, so they are the same in both passes.
    Source: Dao et al. (2022), "FlashAttention", appendix B. */
 
 #include "attention.h"
@@ -25,11 +25,11 @@ static void forward_item(const void *given, int64_t item, char *scratch) {
 static int64_t backward_bytes(int64_t longest, int64_t size) {
     int64_t padded = whole_panels(longest);
     return 5 * padded * size * 2          /* queries, keys and gradients, packed */
-           + 2 * (padded + 2) * padded * 2 /* the scores' gradient, and the same packed */
+           + 2 * (padded + 2) * padded * 2 /* the scores' gradient, unpacked and packed */
            + MOST_ROWS * padded * (4 + 4 + 2) + padded * 4;
 }
 
-/* Store a tile's sums times a number as rows of `to`. */
+/* Multiply a tile's sums by a factor, and store them as rows of `to`. */
 INLINE void store_tile(float (*sums)[PANEL], int64_t rows, __m512 factor, bf16 *to, int64_t stride) {
     for (int64_t r = 0; r < rows; r++)
         for (int half = 0; half < PANEL; half += 16)
@@ -62,7 +62,7 @@ static void backward_item(const void *given, int64_t item, char *scratch) {
     pack(gradient, length, size / 2, width * 2, gradients);
     pack_values(gradient, length, size, width, gradient_pairs);
     pack_values(key, length, size, stride, key_pairs);
-    for (int64_t row = 0; row < length; row++) { /* what the softmax subtracts of each query */
+    for (int64_t row = 0; row < length; row++) { /* each query's term in softmax's gradient */
         __m512 total = _mm512_setzero_ps();
         for (int64_t at = 0; at < size; at += 16)
             total = _mm512_fmadd_ps(load_bf16(gradient + row * width + at),
@@ -76,7 +76,7 @@ static void backward_item(const void *given, int64_t item, char *scratch) {
     uint32_t seed = seed_of(of, start, head);
     _Alignas(LINE) float sums[MOST_ROWS][PANEL];
     int64_t tiles = (length + MOST_ROWS - 1) / MOST_ROWS, row = 0;
-    for (int64_t tile = 0; tile < tiles; tile++) { /* of keys */
+    for (int64_t tile = 0; tile < tiles; tile++) { /* tiles of keys */
         int64_t end = length * (tile + 1) / tiles, rows = end - row;
         for (int64_t at = 0; at < padded; at += PANEL) {
             tiles_bf16(rows, key + row * stride, stride * 2, queries + at * size, size / 2,
@@ -114,7 +114,7 @@ static void backward_item(const void *given, int64_t item, char *scratch) {
         }
         row = end;
     }
-    /* Sums over keys, for which two keys of a query have to be side by side. */
+    /* The gradient of queries sums over keys, so pairs of keys must be side by side. */
     pack_values(d_scores, length, padded, padded, crossed);
     for (int64_t panel = 0; panel < length; panel += PANEL) {
         int64_t last = length - panel < PANEL ? length - panel : PANEL;
@@ -137,8 +137,8 @@ static void attention_work(void *given) {
              all->gradient ? backward_item : forward_item, all, join_team(&all->all));
 }
 
-/* Attention of sequences laid end to end, or, if there is a gradient of the context, the gradient
-   of queries, keys and values. Returns 0, or 1 where there is no memory. */
+/* Attention of packed sequences or, if the gradient of the context is given, the gradient of
+   queries, keys and values. Returns 0, or 1 if there is no memory. */
 int bertworks_attention(const attention *of, const int32_t *edges, int64_t sequences,
                         const bf16 *gradient, bf16 *result, int64_t threads, parallel_fn parallel) {
     int64_t longest = longest_of(edges, sequences);

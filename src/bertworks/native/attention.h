@@ -1,4 +1,4 @@
-/* Attention of one head of one sequence, without pads: softmax(Q Kᵀ / √d) V. */
+/* Attention of one head of one sequence, without padding: softmax(Q Kᵀ / √d) V. */
 
 #ifndef BERTWORKS_ATTENTION
 #define BERTWORKS_ATTENTION
@@ -9,15 +9,15 @@ typedef struct {
     const bf16 *qkv; /* [tokens, 3, heads, size]: queries, keys and values */
     bf16 *context;   /* [tokens, heads, size] */
     int64_t heads, size;
-    /* of training, otherwise null or zero: */
+    /* for training, otherwise null or zero: */
     float *logs;         /* [heads, tokens]: the binary logarithm of each query's sum */
     int64_t tokens;      /* of all sequences */
-    uint32_t below;      /* of random numbers: a weight whose number is less is dropped */
+    uint32_t below;      /* a weight is dropped if its random number is less */
     float kept;          /* 1 / (1 - dropout) */
     uint64_t seed;       /* of dropout */
 } attention;
 
-/* The seed of a head of the sequence that begins at a token. Source: Steele et al. (2014). */
+/* The seed of a head of the sequence that begins at `start`. Source: Steele et al. (2014). */
 static inline uint32_t seed_of(const attention *all, int64_t start, int64_t head) {
     uint64_t x = all->seed + (uint64_t)(start * all->heads + head + 1) * 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

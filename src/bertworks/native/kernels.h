@@ -1,8 +1,8 @@
-/* What all native code is made of: products of tiles, packing, functions, work in a team.
+/* Shared by all native code: products of tiles, packing, functions, teams of threads.
 
    Matrices are packed into panels of 32 outputs: for each group of inputs that one instruction
-   takes (2 of bfloat16, 4 of 8 bits: 32 bits either way) the 32 outputs' weights side by side.
-   Keys and values are packed likewise, so that one kernel computes all products. */
+   takes (2 of bfloat16, 4 of 8 bits: 32 bits either way), the weights of the 32 outputs are side by
+   side. Keys and values are packed in the same way, so that one kernel computes all products. */
 
 #ifndef BERTWORKS_KERNELS
 #define BERTWORKS_KERNELS
@@ -15,19 +15,19 @@
 #include <string.h>
 
 #define PANEL 32     /* outputs of a panel: two registers of float32 */
-#define MOST_ROWS 14 /* of a tile: with two registers each, they fill the 32 there are */
+#define MOST_ROWS 14 /* rows of a tile: each takes 2 of the 32 registers */
 #define LINE 64      /* bytes of a register, and of a cache line */
-#define AHEAD 2048   /* bytes of a panel that are asked for before they are needed */
+#define AHEAD 2048   /* how many bytes ahead a panel is prefetched */
 #define LOG2E 1.44269504f
-#define PAUSES 2000  /* until a thread that waits lets others have its processor */
+#define PAUSES 2000  /* of a waiting thread, before it yields its processor */
 
 typedef uint16_t bf16;
 typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned); /* GOMP_parallel */
 
-/* `bertworks_kernels` in support.c says whether the processor has these. */
+/* `bertworks_kernels` in support.c checks whether the processor has these. */
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni,fma")
 #define INLINE static inline __attribute__((always_inline))
-#define SHARED __attribute__((unused)) static /* not every file needs it */
+#define SHARED __attribute__((unused)) static /* not every file uses it */
 
 /* ------------------------------------------------------------------------------- one product */
 
@@ -43,12 +43,12 @@ INLINE void store_bf16(bf16 *to, __m512 x) {
     _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
-/* Which of 16 numbers from `at` on are before an end. */
+/* Which of 16 numbers from `at` on are before `end`. */
 INLINE __mmask16 before(int64_t at, int64_t end) {
     return end - at >= 16 ? 0xffff : end > at ? (__mmask16)((1u << (end - at)) - 1) : 0;
 }
 
-/* Rows times a panel: rows of 32 sums, float32 or, of 8-bit numbers, int32 of the same size. */
+/* Multiply rows by a panel: rows of 32 sums, float32 or, for 8-bit numbers, int32 (same size). */
 #define TILE(name, ZERO, DOT, VECTOR)                                                              \
     INLINE void name(int rows, const char *a, int64_t stride, int64_t step, const char *panel,      \
                      int64_t groups, float *sums, int64_t apart) {                                                                 \
@@ -76,7 +76,7 @@ INLINE __mmask16 before(int64_t at, int64_t end) {
 #define DOT_BF16(sum, x, w) _mm512_dpbf16_ps(sum, (__m512bh)(x), (__m512bh)(w))
 TILE(tile_bf16, _mm512_setzero_ps, DOT_BF16, __m512)
 
-typedef int ints __attribute__((vector_size(64))); /* __m512i is of 64-bit numbers: GCC spills it */
+typedef int ints __attribute__((vector_size(64))); /* __m512i has 64-bit numbers: GCC spills it */
 #define ZERO_INTS() (ints)_mm512_setzero_si512()
 #define DOT_INT8(sum, x, w) (ints)_mm512_dpbusd_epi32((__m512i)(sum), x, w)
 TILE(tile_int8, ZERO_INTS, DOT_INT8, ints)
@@ -97,7 +97,7 @@ SHARED void tiles_bf16(int rows, const void *a, int64_t stride, const void *pane
     CASES(bf16, 4)
 }
 
-/* The same of a matrix whose groups of a row are `step` bytes apart. */
+/* The same for a matrix in which the groups of a row are `step` bytes apart. */
 SHARED void tiles_bf16_across(int rows, const void *a, int64_t stride, int64_t step,
                               const void *panel, int64_t groups, float *sums, int64_t apart) {
     CASES(bf16, step)
@@ -110,7 +110,7 @@ SHARED void tiles_int8(int rows, const void *a, int64_t stride, const void *pane
 
 /* ---------------------------------------------------------------------------------- packing */
 
-/* 16 × 16 numbers of 32 bits, transposed. */
+/* Transpose 16 × 16 numbers of 32 bits. */
 INLINE void transpose(__m512i r[16]) {
     __m512i t[16];
     for (int i = 0; i < 16; i += 2) {
@@ -136,8 +136,7 @@ INLINE void transpose(__m512i r[16]) {
     for (int i = 0; i < 16; i++) r[i] = t[i];
 }
 
-/* 16 groups of a row from `at` on, or as many as there are: as they are, or of float32 numbers the
-   pairs in bfloat16. */
+/* Up to 16 groups of a row from `at` on: unchanged, or pairs of float32 numbers as bfloat16. */
 INLINE __m512i groups_at(const char *row, int64_t at, int64_t groups, int are_floats) {
     if (!are_floats) return _mm512_maskz_loadu_epi32(before(at, groups), row + at * 4);
     const float *from = (const float *)row + 2 * at;
@@ -146,8 +145,8 @@ INLINE __m512i groups_at(const char *row, int64_t at, int64_t groups, int are_fl
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* Pack `[outputs, groups]` numbers of 32 bits, or twice as many float32 ones; outputs up to a whole
-   panel are zeros. */
+/* Pack `[outputs, groups]` numbers of 32 bits, or twice as many float32 ones; the last panel is
+   filled with zeros. */
 INLINE void pack_rows(const void *from, int64_t outputs, int64_t groups, int64_t stride, void *to,
                       int are_floats) {
     for (int64_t first = 0; first < outputs; first += 16) {
@@ -164,7 +163,7 @@ INLINE void pack_rows(const void *from, int64_t outputs, int64_t groups, int64_t
                 _mm512_storeu_si512(panel + (at + i) * 2 * LINE, r[i]);
         }
     }
-    if ((outputs + 15) / 16 % 2) { /* half of the last panel */
+    if ((outputs + 15) / 16 % 2) { /* the second half of the last panel */
         char *panel = (char *)to + outputs / PANEL * groups * 2 * LINE + LINE;
         for (int64_t at = 0; at < groups; at++)
             _mm512_storeu_si512(panel + at * 2 * LINE, _mm512_setzero_si512());
@@ -175,7 +174,7 @@ static inline void pack(const void *from, int64_t outputs, int64_t groups, int64
     pack_rows(from, outputs, groups, stride, to, 0);
 }
 
-/* Pack values `[keys, size]`, whose sums are over keys: pairs of keys side by side. */
+/* Pack values `[keys, size]`, which are summed over keys: pairs of keys side by side. */
 static inline void pack_values(const bf16 *from, int64_t keys, int64_t size, int64_t stride, bf16 *to) {
     static const uint16_t order[2][32] = {
         {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
@@ -197,7 +196,7 @@ static inline void pack_values(const bf16 *from, int64_t keys, int64_t size, int
 
 /* 2 to the power of x, for x up to 0, by a polynomial fitted to 1e-7; NaN stays NaN. */
 INLINE __m512 power_of_two(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-126), x); /* of NaN and a number, the second operand */
+    x = _mm512_max_ps(_mm512_set1_ps(-126), x); /* if one is NaN: the second operand */
     __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m512 part = _mm512_sub_ps(x, whole);
     __m512 y = _mm512_set1_ps(1.326472718e-3f);
@@ -209,7 +208,7 @@ INLINE __m512 power_of_two(__m512 x) {
     return _mm512_scalef_ps(y, whole);
 }
 
-/* 32 random bits of each place, which has a number of 32 bits, and of a seed.
+/* 32 random bits for each position, a number of 32 bits, and a seed.
    Source: the last steps of MurmurHash3 (Appleby). */
 INLINE __m512i random_bits(__m512i place, uint32_t seed) {
     __m512i x = _mm512_xor_si512(place, _mm512_set1_epi32((int)seed));
@@ -220,7 +219,7 @@ INLINE __m512i random_bits(__m512i place, uint32_t seed) {
     return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
 }
 
-/* Which of 16 places dropout leaves: those whose random number is not below a bound. */
+/* Which of 16 positions dropout keeps: those whose random number is not below a bound. */
 INLINE __mmask16 not_dropped(__m512i places, uint32_t seed, uint32_t below) {
     return _mm512_cmpge_epu32_mask(random_bits(places, seed), _mm512_set1_epi32((int)below));
 }
@@ -230,7 +229,7 @@ INLINE __m512i counted(void) {
     return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 }
 
-/* Φ(-|x|), and the factor exp(-x² / 2) in it. Source: Abramowitz and Stegun (1964), 7.1.26. */
+/* Φ(-|x|), and its factor exp(-x² / 2). Source: Abramowitz and Stegun (1964), 7.1.26. */
 INLINE __m512 tail_of(__m512 x, __m512 *density) {
     __m512 z = _mm512_abs_ps(x);
     __m512 t = _mm512_rcp14_ps(_mm512_fmadd_ps(z, _mm512_set1_ps(0.2316418882f), _mm512_set1_ps(1)));
@@ -278,7 +277,7 @@ typedef struct {
 
 enum { PHASES = 11 };
 
-/* Threads that do phases together. `scratch` is memory of each. */
+/* Threads that work on phases together. `scratch` has `scratch_bytes` for each thread. */
 typedef struct {
     phase phases[PHASES];
     atomic_long workers;
@@ -292,7 +291,7 @@ static inline char *join_team(team *all) {
     return all->scratch + atomic_fetch_add(&all->workers, 1) * all->scratch_bytes;
 }
 
-/* Do a phase's items together with the others of the team, and wait until all are done. */
+/* Work on a phase's items together with the other threads, and wait until all are done. */
 static inline void together(team *all, int number, int64_t items, work_fn work, const void *job,
                             char *scratch) {
     phase *now = &all->phases[number];
@@ -305,10 +304,10 @@ static inline void together(team *all, int number, int64_t items, work_fn work, 
         if (tries < PAUSES)
             _mm_pause();
         else
-            sched_yield(); /* the others may have no processor */
+            sched_yield(); /* other threads may need the processor */
 }
 
-/* Begin with no phase done, and let at most so many threads run a function, this one among them. */
+/* Reset the phases, and run a function in at most `threads` threads, including this one. */
 static inline void run_team(team *all, void (*work)(void *), void *job, int64_t threads,
                             parallel_fn parallel) {
     memset(all->phases, 0, sizeof all->phases);

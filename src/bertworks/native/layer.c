@@ -1,16 +1,16 @@
 /* A layer of BERT (attention, feed-forward, two norms) for processors with AVX-512.
 
-   Products are of bfloat16 or of 8-bit numbers; norms, softmax and activations of float32. Each
-   output is summed over its inputs in one order, whatever the other rows, so a text's vectors have
-   the same bits in any batch and with any number of threads.
+   Products are of bfloat16 or of 8-bit integers; norms, softmax and activations are in float32.
+   Each output is summed over its inputs in a fixed order, whatever the other rows are, so a text's
+   vectors have the same bits in any batch and with any number of threads.
 
-   A layer is some phases. The items of a phase are dealt to whoever is free; a phase begins when
-   all items of the one before are done. So any number of threads, also one, finishes the work. */
+   A layer is a sequence of phases. Free threads take the items of a phase; a phase begins when all
+   items of the previous phase are done. So any number of threads, even one, finishes the work. */
 
 #include "attention.h"
 
-#define BLOCK_BYTES 262144 /* of a block of inputs: it stays in the second cache */
-#define BATCH_BYTES 8388608 /* of what goes through the phases at once: it stays in the third */
+#define BLOCK_BYTES 262144 /* of a block of inputs: it stays in the level 2 cache */
+#define BATCH_BYTES 8388608 /* of the buffers of a batch: they stay in the level 3 cache */
 
 enum activation { GELU = 0, GELU_TANH = 1, RELU = 2 };
 
@@ -19,10 +19,10 @@ typedef struct {
     const void *packed;
     const float *bias;
     int64_t inputs, outputs;
-    /* of 8-bit weights, otherwise null: */
+    /* for 8-bit weights, otherwise null: */
     const float *scales;    /* of each output */
     const int32_t *offsets; /* 128 times the sum of each output's codes */
-    const float *start, *slope; /* code of an input x: start + slope · x; null: by each row's range */
+    const float *start, *slope; /* code of an input x: start + slope · x; null: by row's range */
 } matrix;
 
 typedef struct {
@@ -41,7 +41,7 @@ typedef struct {
     const bf16 *hidden;
     bf16 *result, *qkv, *context, *middle, *between;
     uint8_t *codes;
-    float *ranges, *sums; /* of each row: the step of its codes; what a norm takes */
+    float *ranges, *sums; /* of each row: the step of its codes; the input of a norm */
 } job;
 
 /* ------------------------------------------------------------------------------ linear maps */
@@ -62,7 +62,7 @@ static int64_t items_of(const job *all, const matrix *map) {
     return blocks_of(all, map) * (map->outputs / PANEL);
 }
 
-/* What becomes of a tile's sums. */
+/* Turn a tile's sums into outputs: add the bias, then apply the activation or add the residual. */
 INLINE void finish(const job *all, const matrix *map, int is_int8, enum ending ending,
                    int activation, const float (*sums)[PANEL], int64_t row, int64_t rows,
                    int64_t column, const bf16 *residual, void *to) {
@@ -98,7 +98,7 @@ INLINE void finish(const job *all, const matrix *map, int is_int8, enum ending e
     }
 }
 
-/* One item of a linear map: some rows, the outputs of a panel. */
+/* One item of a linear map: a block of rows, and the outputs of a panel. */
 INLINE void multiply(const job *all, const matrix *map, int64_t item, const bf16 *x, enum ending ending,
                      const bf16 *residual, void *to) {
     int is_int8 = all->net->is_int8, activation = all->net->activation;
@@ -200,14 +200,15 @@ static void norm_second(const void *given, int64_t item, char *scratch) {
     normalize(all, item, 1, all->result);
 }
 
-/* Some rows' codes: unsigned, 128 for zero, by each row's range or by each input's line. */
+/* Compute the codes of some rows, from each row's range or each input's line. They are shifted by
+   128 to be unsigned. */
 INLINE void encode(const job *all, int64_t item, const matrix *map, const bf16 *x) {
     int64_t inputs = map->inputs;
     for (int64_t r = item * ROWS_AT_ONCE; r < (item + 1) * ROWS_AT_ONCE && r < all->rows; r++) {
         const bf16 *row = x + r * inputs;
         __m512 slope = _mm512_setzero_ps(), start = _mm512_setzero_ps();
         if (!map->slope) {
-            __m512 nothing = _mm512_setzero_ps(); /* or NaN, if an input is not finite */
+            __m512 nothing = _mm512_setzero_ps(); /* NaN if an input is not finite */
             for (int64_t at = 0; at < inputs; at += 16) {
                 __m512 input = load_bf16(row + at);
                 slope = _mm512_max_ps(slope, _mm512_abs_ps(input));
@@ -224,7 +225,7 @@ INLINE void encode(const job *all, int64_t item, const matrix *map, const bf16 *
                 start = _mm512_loadu_ps(map->start + at);
             }
             __m512 code = _mm512_fmadd_ps(load_bf16(row + at), slope, start);
-            __m128i bytes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(code)); /* to ±128 */
+            __m128i bytes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(code)); /* to -128 … 127 */
             bytes = _mm_xor_si128(bytes, _mm_set1_epi8((char)128));
             _mm_storeu_si128((__m128i *)(all->codes + r * inputs + at), bytes);
         }
@@ -282,18 +283,18 @@ static char *take(char **from, int64_t bytes) {
     return place;
 }
 
-/* The end of the batch that begins with a sequence: one, or several of at most so many rows. */
+/* The end of the batch that begins with `first`: one sequence, or more with up to `most` rows. */
 static int64_t end_of_batch(const int32_t *edges, int64_t sequences, int64_t first, int64_t most) {
     int64_t end = first + 1;
     while (end < sequences && edges[end + 1] - edges[first] <= most) end++;
     return end;
 }
 
-/* `result` is what layers of one geometry, one after the other, make of `hidden`, both
-   [tokens, width] of sequences laid end to end.
+/* Run a stack of layers with the same geometry on `hidden`; `result` is the output of the last.
+   Both are [tokens, width], of packed sequences.
 
-   `edges` are where the sequences begin, and the end of the last. `parallel` runs a function in
-   at most so many threads, the caller among them. Returns 0, or 1 where there is no memory. */
+   `edges` has the beginning of each sequence, and the end of the last. `parallel` runs a function
+   in at most `threads` threads, including the caller. Returns 0, or 1 if there is no memory. */
 int bertworks_layers(const layer *nets, int64_t layers, const bf16 *hidden, bf16 *result,
                      const int32_t *edges, int64_t sequences, int64_t threads,
                      parallel_fn parallel) {
@@ -327,14 +328,14 @@ int bertworks_layers(const layer *nets, int64_t layers, const bf16 *hidden, bf16
         all.result = result + edges[first] * width;
         for (all.net = nets; all.net < nets + layers; all.net++) {
             run_team(&all.all, layer_work, &all, threads, parallel);
-            all.hidden = all.result; /* which is written when all of it was read */
+            all.hidden = all.result; /* in place: written after all of it was read */
         }
     }
     free(memory);
     return 0;
 }
 
-/* Numbers to pack, by panels. */
+/* A matrix to pack, panel by panel. */
 typedef struct {
     team all;
     const char *from;
@@ -359,8 +360,8 @@ static void pack_work(void *given) {
     together(&all->all, 0, (all->outputs + PANEL - 1) / PANEL, pack_panel, all, NULL);
 }
 
-/* Pack `[outputs, groups]` numbers of 32 bits, or bfloat16 of twice as many float32 ones; the rows
-   are `stride` bytes apart. */
+/* Pack `[outputs, groups]` numbers of 32 bits, or twice as many float32 ones as bfloat16; rows are
+   `stride` bytes apart. */
 void bertworks_pack(const void *from, int64_t outputs, int64_t groups, int64_t stride,
                     int64_t are_floats, void *to, int64_t threads, parallel_fn parallel) {
     packing all = {.from = from, .to = to, .outputs = outputs, .groups = groups, .stride = stride};

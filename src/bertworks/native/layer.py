@@ -1,4 +1,4 @@
-"""Layers of an encoder in one call of native code, for inference."""
+"""Encoder layers in one call of native code, for inference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..packed import Layout
 from .library import PANEL, Layer, Map, library, parallel
 
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "relu": 2}
-"""Those that it computes, and their numbers there."""
+"""The supported activations, and their numbers in layer.c."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class NativeMap:
     def of_weight(
         weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, " outputs"]
     ) -> NativeMap:
-        """A map of bfloat16 products."""
+        """A map with bfloat16 products."""
         return NativeMap(_packed(weight.detach(), group=2), _floats(bias), weight.shape[1])
 
     @staticmethod
@@ -43,12 +43,12 @@ class NativeMap:
         bias: Float[Tensor, " outputs"],
         line: tuple[Float[Tensor, " inputs"], Float[Tensor, " inputs"]] | None = None,
     ) -> NativeMap:
-        """A map of 8-bit products.
+        """A map with 8-bit products.
 
         Args:
             codes, scales: the matrix is `codes · scales`, row by row.
-            line: the code of an input `x` is `start + slope · x`; if left out, each row of inputs
-                has a scale that is found when it is computed.
+            line: start and slope: the code of an input `x` is `start + slope · x`; if omitted, the
+                scale of each row of inputs is computed when needed.
         """
         start, slope = (None, None) if line is None else map(_floats, line)
         return NativeMap(
@@ -62,7 +62,7 @@ class NativeMap:
         )
 
     def described(self) -> Map:
-        """What the native code is given; this must outlive it."""
+        """The struct for native code; this object owns its memory and must outlive the struct."""
         values = (self.scales, self.offsets, self.start, self.slope)
         return Map(
             self.packed.data_ptr(),
@@ -78,8 +78,8 @@ class NativeLayer:
 
     Args:
         maps: four: query, key and value; attention's output; the two feed-forward maps.
-        norms: weight, bias and epsilon of two: attention's, and the feed-forward layer's.
-        heads: attention heads.
+        norms: weight, bias and epsilon of two norms: attention's, and the feed-forward layer's.
+        heads: the number of attention heads.
         activation: a key of `ACTIVATIONS`.
     """
 
@@ -103,7 +103,7 @@ class NativeLayer:
 
 
 class NativeLayers:
-    """Layers of one geometry, one after the other: `self(hidden, layout)`."""
+    """A stack of layers with the same geometry: `self(hidden, layout)`."""
 
     def __init__(self, layers: Sequence[NativeLayer]) -> None:
         self._run, self._parallel = library().bertworks_layers, parallel()
@@ -113,10 +113,10 @@ class NativeLayers:
     def __call__(
         self, hidden: Float[Tensor, "tokens hidden_size"], layout: Layout
     ) -> Float[Tensor, "tokens hidden_size"]:
-        """The last layer's output, bfloat16 as `hidden`; rows after the last sequence are zeros.
+        """The last layer's output, bfloat16 like `hidden`; rows after the last sequence are zeros.
 
         Raises:
-            MemoryError: there is no room for what lies between.
+            MemoryError: there is no memory for intermediate results.
         """
         assert hidden.dtype is torch.bfloat16 and hidden.is_contiguous()
         edges = layout.cu_seqlens
@@ -140,10 +140,10 @@ class NativeLayers:
 
 
 def _packed(rows: Tensor, group: int) -> Tensor:
-    """Rows of 8-bit numbers, or of others as bfloat16, in panels; see kernels.h.
+    """Pack rows of 8-bit integers, or of other numbers as bfloat16, into panels; see kernels.h.
 
     Args:
-        group: how many of a row are one operand of 32 bits.
+        group: how many numbers of a row make one operand of 32 bits.
     """
     outputs, inputs = rows.shape
     packed_dtype = rows.dtype if rows.dtype is torch.int8 else torch.bfloat16
@@ -160,5 +160,5 @@ def _packed(rows: Tensor, group: int) -> Tensor:
 
 
 def _floats(values: Tensor) -> Tensor:
-    # A copy, whose address stays whatever becomes of a parameter's memory.
+    # A copy, whose address stays valid if the parameter's memory changes.
     return values.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)

@@ -1,9 +1,9 @@
 """Native code for processors with AVX-512: layers in one call, and parts of training.
 
-Operators one by one cost a short text more than its numbers do, and attention's formula takes
-PyTorch some seventeen of them. Products are of bfloat16 or of 8-bit numbers, all else is in
-float32. It is an addition: without the library, or on another processor, PyTorch's kernels compute.
-The library is compiled when the package is built (`build_native.py`).
+For short texts, calling single operators takes longer than computing, and PyTorch needs about
+seventeen of them for attention's formula. Products are of bfloat16 or of 8-bit integers; all else
+is in float32. Native code is optional: without the library, or on another processor, PyTorch's
+kernels are used. The library is compiled when the package is built (`build_native.py`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import torch
 
 SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 LIBRARY = Path(__file__).with_name("native.so")
-PANEL = 32  # outputs that are computed together: widths and head sizes are multiples of it
+PANEL = 32  # outputs computed together: widths and head sizes are multiples of it
 
 _BFLOAT16, _EIGHT_BITS = 1, 2
 
 
 def has_kernels(precision: Literal["bf16", "int8"]) -> bool:
-    """Whether there is native code that this processor runs faster than PyTorch's.
+    """Whether there is native code that is faster than PyTorch on this processor.
 
-    Where it has AMX, PyTorch's products are several times as fast as those of AVX-512. The
-    environment variable `BERTWORKS_NATIVE=0` says no everywhere.
+    With AMX, PyTorch's products are several times as fast as those of AVX-512. The environment
+    variable `BERTWORKS_NATIVE=0` disables native code.
     """
     needed = _BFLOAT16 if precision == "bf16" else _EIGHT_BITS
     found = None if os.environ.get("BERTWORKS_NATIVE") == "0" else library()
@@ -40,7 +40,7 @@ def has_kernels(precision: Literal["bf16", "int8"]) -> bool:
 
 
 class Map(Structure):
-    """`matrix` of layer.c."""
+    """The struct `matrix` of layer.c."""
 
     _fields_ = (
         ("packed", c_void_p),
@@ -55,7 +55,7 @@ class Map(Structure):
 
 
 class Layer(Structure):
-    """`layer` of layer.c."""
+    """The struct `layer` of layer.c."""
 
     _fields_ = (
         ("maps", Map * 4),
@@ -68,7 +68,7 @@ class Layer(Structure):
 
 
 class Attention(Structure):
-    """`attention` of attention.h."""
+    """The struct `attention` of attention.h."""
 
     _fields_ = (
         ("qkv", c_void_p),
@@ -84,7 +84,7 @@ class Attention(Structure):
 
 
 class Added(Structure):
-    """`added` of rows.c."""
+    """The struct `added` of rows.c."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("x", "residual", "sums", "result", "means", "inverses")),
@@ -100,7 +100,7 @@ class Added(Structure):
 
 
 class Entropy(Structure):
-    """`entropy` of rows.c."""
+    """The struct `entropy` of rows.c."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("logits", "bias", "labels", "losses", "inverses")),
@@ -110,12 +110,12 @@ class Entropy(Structure):
 
 @cache
 def library() -> Any:
-    """The compiled library, if there is one of this source."""
+    """The compiled library; None if it is missing or was compiled from other sources."""
     if not LIBRARY.exists():
         return None
     try:
         found = ctypes.CDLL(str(LIBRARY))
-    except OSError as error:  # of another kind of machine, or in a place without programs
+    except OSError as error:  # for another kind of machine, or not executable there
         warnings.warn(f"native code cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
         return None
     found.bertworks_source.restype = c_uint32
@@ -153,10 +153,10 @@ def library() -> Any:
 
 @cache
 def parallel() -> int | None:
-    """The address of what runs a function in PyTorch's threads, if it has OpenMP's."""
+    """The address of a function that runs another one in PyTorch's OpenMP threads; or None."""
     try:
         torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
-        found = torch_library.GOMP_parallel  # of libgomp, or of another that speaks for it
-    except (OSError, AttributeError):  # then by one thread
+        found = torch_library.GOMP_parallel  # of libgomp, or of a compatible library
+    except (OSError, AttributeError):  # then native code uses one thread
         return None
     return ctypes.cast(found, c_void_p).value

@@ -1,6 +1,5 @@
-/* What lies between the products while a network is trained, row by row: the sum of a residual and
-   of what dropout leaves, with its norm; GELU; and the cross-entropy of logits. Forward and
-   backward, in one pass each. */
+/* Operations between the products of training, row by row: the norm of a residual plus values after
+   dropout; GELU; and the cross-entropy of logits. Forward and backward are one pass each. */
 
 #include "kernels.h"
 
@@ -9,15 +8,15 @@
 /* Norm of `residual + dropout(x)`, all [rows, width]. */
 typedef struct {
     const bf16 *x, *residual;
-    bf16 *sums, *result;         /* what is normed, and the norm's result */
-    float *means, *inverses;     /* of each row: the mean, and 1 / the deviation */
+    bf16 *sums, *result;         /* the norm's input and its result */
+    float *means, *inverses;     /* of each row: the mean, and 1 / standard deviation */
     const float *scale, *shift;  /* the norm's weights */
     int64_t rows, width;
     float epsilon;
     float kept;                  /* 1 / (1 - dropout) */
-    uint32_t below;              /* of random numbers: a value whose number is less is dropped */
+    uint32_t below;              /* a value is dropped if its random number is less */
     uint32_t seed;
-    /* backward alone: */
+    /* for backward only: */
     const bf16 *gradient;        /* of the result */
     bf16 *d_x, *d_residual;
     float *d_scale, *d_shift;    /* [items, width]: of each item's rows */
@@ -107,13 +106,13 @@ static void added_work(void *given) {
              all->of->gradient ? add_backward : add_forward, all, NULL);
 }
 
-/* The norm of a sum or, if its gradient is given, the gradients. */
+/* The norm of a sum or, if the norm's gradient is given, the gradients of its inputs. */
 void bertworks_added(const added *of, int64_t threads, parallel_fn parallel) {
     added_job all = {.of = of};
     run_team(&all.all, added_work, &all, threads, parallel);
 }
 
-/* GELU of numbers or, if its gradient is given, the gradient of what it was of. */
+/* GELU of `x` or, if GELU's gradient is given, the gradient of `x`. */
 typedef struct {
     team all;
     const bf16 *x, *gradient;
@@ -150,7 +149,8 @@ void bertworks_gelu(const bf16 *x, const bf16 *gradient, bf16 *result, int64_t c
     run_team(&all.all, gelu_work, &all, threads, parallel);
 }
 
-/* Cross-entropy of logits [rows, classes], which become exponentials, the highest of a row 1. */
+/* Cross-entropy of logits [rows, classes]. These are replaced by exponentials, the highest of each
+   row being 1. */
 typedef struct {
     bf16 *logits;
     const float *bias;      /* of each class, or null */
@@ -165,7 +165,7 @@ typedef struct {
     const entropy *of;
 } entropy_job;
 
-/* 16 logits from `at` on, or as many as there are; negative infinity behind them. */
+/* Up to 16 logits from `at` on; negative infinity after the last class. */
 INLINE __m512 logits_at(const entropy *of, const bf16 *row, int64_t at, __mmask16 some) {
     __m512 x = floats_of(_mm256_maskz_loadu_epi16(some, row + at));
     if (of->bias) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(some, of->bias + at));

@@ -1,9 +1,9 @@
-/* What this library is, and whether this processor has the instructions that it needs. */
+/* The version of this library, and the instructions that this processor supports. */
 
-/* What was compiled: the checksum of these files, so that no older library is taken. */
+/* The checksum of the compiled source files, so that an outdated library is not used. */
 unsigned bertworks_source(void) { return SOURCE; }
 
-/* Which of the instructions this processor has: bit 0 for bfloat16, bit 1 for 8 bits too. */
+/* The supported instructions: bit 0 for those of bfloat16, bit 1 also for those of 8 bits. */
 int bertworks_kernels(void) {
     __builtin_cpu_init();
     int base = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

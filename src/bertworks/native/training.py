@@ -1,4 +1,4 @@
-"""Parts of a layer by native code while a network is trained, with their gradients."""
+"""Parts of a layer in native code for training, with their gradients."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch.autograd.function import once_differentiable
 from ..packed import Layout
 from .library import PANEL, Added, Attention, Entropy, has_kernels, library, parallel
 
-_LANES = 16  # numbers that are computed together
-_MOST_TOKENS = 1 << 16  # of a sequence: dropout numbers a token by 16 bits
+_LANES = 16  # numbers computed together
+_MOST_TOKENS = 1 << 16  # of a sequence: dropout numbers tokens with 16 bits
 
 
 def can_attend(head_size: int, longest: int) -> bool:
-    """Whether `attention` computes heads of a size for sequences of up to so many tokens."""
+    """Whether `attention` supports heads of this size and sequences of up to `longest` tokens."""
     return head_size % PANEL == 0 and longest < _MOST_TOKENS and has_kernels("bf16")
 
 
 def can_compute(x: Tensor) -> bool:
-    """Whether `added_norm` and `gelu` compute such values."""
+    """Whether `added_norm` and `gelu` support such values."""
     return (
         x.dtype is torch.bfloat16
         and x.is_cpu
@@ -36,7 +36,7 @@ def can_compute(x: Tensor) -> bool:
 
 
 def can_take_logits(logits: Tensor, bias: Tensor | None) -> bool:
-    """Whether `exponentials` computes such logits."""
+    """Whether `exponentials` supports such logits."""
     return (
         logits.dtype is torch.bfloat16
         and logits.is_cpu
@@ -47,7 +47,7 @@ def can_take_logits(logits: Tensor, bias: Tensor | None) -> bool:
 
 
 class _AttentionFunction(torch.autograd.Function):
-    """Attention of sequences laid end to end; backward computes the weights again."""
+    """Attention of packed sequences; backward computes the attention weights again."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, layout: Layout, heads: int, dropout: float) -> Tensor:
@@ -79,14 +79,14 @@ def attention(
     """Each token's context: softmax(Q Kᵀ / √d) V within its sequence, head by head.
 
     Args:
-        qkv: bfloat16 queries, then keys, then values of all heads; rows after the last sequence
-            give zeros.
-        layout: where the sequences are, of fewer than 65,536 tokens each.
-        heads: how many; their size is a multiple of `PANEL`.
+        qkv: bfloat16 queries, then keys, then values of all heads; the result is zero in rows after
+            the last sequence.
+        layout: the positions of the sequences, each of fewer than 65,536 tokens.
+        heads: the number of heads; their size is a multiple of `PANEL`.
         dropout: the probability that a weight is dropped, drawn from PyTorch's generator.
 
     Raises:
-        MemoryError: there is no room for what lies between.
+        MemoryError: there is no memory for intermediate results.
     """
     return _attention(qkv, layout, heads, dropout)
 
@@ -116,7 +116,7 @@ def _attend(
 
 
 class _AddedNormFunction(torch.autograd.Function):
-    """The norm of a residual and what dropout leaves; only the sum is kept."""
+    """`norm(residual + dropout(x))`; of the inputs, only the sum is kept for backward."""
 
     @staticmethod
     def forward(
@@ -167,7 +167,7 @@ def added_norm(
     """`norm(residual + dropout(x))`, with dropout drawn from PyTorch's generator.
 
     Args:
-        x: values that `can_compute` takes.
+        x: values that `can_compute` accepts.
         residual: likewise.
         norm: with float32 weights.
         dropout: the probability that a value is dropped.
@@ -193,11 +193,11 @@ class _GeluFunction(torch.autograd.Function):
 
 
 gelu: Callable[[Tensor], Tensor] = _GeluFunction.apply
-"""`x Φ(x)` of values that `can_compute` takes."""
+"""`x Φ(x)` of values that `can_compute` accepts."""
 
 
 def _gelu_of(x: Tensor, gradient: Tensor | None) -> Tensor:
-    """GELU or, given its gradient, that of `x`."""
+    """GELU of `x` or, given the gradient of GELU, the gradient of `x`."""
     result = torch.empty_like(x)
     library().bertworks_gelu(
         x.data_ptr(),
@@ -215,16 +215,16 @@ def exponentials(
     bias: Float[Tensor, " classes"] | None,
     labels: Int[Tensor, " labelled"],
 ) -> tuple[Float[Tensor, ""], Float[Tensor, " rows"]]:
-    """Turn logits into exponentials in place: `exp(z - max z)` of `z = logits + bias`, by rows.
+    """Replace logits by exponentials, in place: `exp(z - max z)` of `z = logits + bias`, by rows.
 
     Args:
-        logits: bfloat16; rows after the labelled ones are no part of the loss.
+        logits: bfloat16; rows after the labelled ones do not count in the loss.
         bias: float32.
-        labels: the class of each of the first rows; one that is no class makes the loss NaN.
+        labels: the class of each of the first rows; an invalid class makes the loss NaN.
 
     Returns:
-        The summed cross-entropy of the labelled rows; and what a row's exponentials are to be
-        multiplied by to become probabilities, 0 for rows without a label.
+        The summed cross-entropy of the labelled rows; and for each row the factor that turns its
+        exponentials into probabilities, 0 for rows without a label.
     """
     labels = labels.to(torch.int64).contiguous()
     losses, inverses = logits.new_empty(2, len(logits), dtype=torch.float32).unbind()
@@ -236,6 +236,6 @@ def exponentials(
 
 
 def _dropout(probability: float) -> tuple[int, float, int]:
-    """Below which of 2**32 numbers a value is dropped, the factor of the others, and a seed."""
+    """The bound below which a 32-bit random number drops a value, the factor of others, a seed."""
     seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if probability else 0
     return round(probability * 2**32), 1 / (1 - probability), seed

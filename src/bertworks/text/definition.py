@@ -1,7 +1,7 @@
-"""What a tokenizer is made of: its pieces, the roles of some, and what is done to a text before.
+"""The definition of a tokenizer: its pieces, the roles of special pieces, and normalisation.
 
-There are two kinds: `WordPieceDefinition`, BERT's own, and `TreeDefinition` (`tree.py`), which is
-any other that the library knows: byte-level BPE, SentencePiece.
+There are two kinds: `WordPieceDefinition` for BERT's tokenizer, and `TreeDefinition` (`tree.py`)
+for any other that the `tokenizers` library supports: byte-level BPE, SentencePiece.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SPECIAL_PIECES = (PAD, UNK, CLS, SEP, MASK)
 ORIGINAL_SPECIAL_PIECES = (PAD, *(f"[unused{n}]" for n in range(99)), UNK, CLS, SEP, MASK)
 
 CONTINUATION = "##"
-# The original code's limit; Hugging Face has 100.
+# The original code's limit; Hugging Face's is 100.
 MAX_WORD_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class AddedPiece:
-    """A piece added to a vocabulary later, which is looked for in the text before its words are.
+    """A piece added to a vocabulary later; it is searched for before a text is split into words.
 
     A special one never matches text; it only has an id.
     """
@@ -50,7 +50,7 @@ class AddedPiece:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which pieces have a part to play; None where a tokenizer has none for it."""
+    """The special piece of each role; None if the tokenizer has no such piece."""
 
     pad: str | None = None
     unk: str | None = None
@@ -65,12 +65,12 @@ class Frame:
 
     start: tuple[str, ...] = (CLS,)  # before the first text
     between: tuple[str, ...] = (SEP,)  # between two texts
-    end: tuple[str, ...] = (SEP,)  # behind the last one
+    end: tuple[str, ...] = (SEP,)  # after the last text
     second_type: int = 1  # the token type of the second text and what follows it
 
 
 class Definition(ABC):
-    """All that decides which ids a text gets."""
+    """Everything that determines the ids of a text."""
 
     roles: Roles
     frame: Frame
@@ -83,7 +83,7 @@ class Definition(ABC):
     @property
     @abstractmethod
     def lowercase(self) -> bool:
-        """Whether text is folded to lower case."""
+        """Whether text is lower-cased."""
 
     @property
     @abstractmethod
@@ -92,48 +92,51 @@ class Definition(ABC):
 
     @cached_property
     def word_end(self) -> NDArray[np.bool_]:
-        """bool [pieces]: which pieces end a word, where that is what marks words; else none."""
+        """bool [pieces]: which pieces end a word, if word ends are marked; otherwise all false."""
         return np.zeros(len(self.pieces), np.bool_)
 
     @property
     def context_free(self) -> bool:
-        """Whether a sentence has the same pieces alone as within a text, behind a space."""
+        """Whether a sentence has the same pieces alone as after a space within a text."""
         return False  # a piece may stand for the space before it
 
     @property
     def breaks(self) -> re.Pattern[str] | None:
-        """A character before which a text may be cut without changing a token; None: no such."""
+        """Matches a character before which a text may be split without changing a token.
+
+        None: there is no such character.
+        """
         return None
 
     @property
     def end(self) -> str | None:
-        """The piece that a document ends with, if there is one."""
+        """The piece that ends a document, if there is one."""
         return self.roles.sep
 
     @abstractmethod
     def description(self) -> Mapping[str, Any]:
-        """Everything, as JSON can hold it."""
+        """All settings and pieces, as JSON values."""
 
     @abstractmethod
     def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
-        """The text as the library must be given it, and where its characters stood.
+        """Return the text to give to the library, and the original positions of its characters.
 
         Raises:
-            DataError: `text` is no string, or has a lone surrogate; `where` is named.
+            DataError: `text` is not a string, or has a lone surrogate; the error names `where`.
         """
 
     @abstractmethod
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
-        """The library's tokenizer, which knows of no special tokens in a text.
+        """Return the library's tokenizer, which does not recognise special tokens in a text.
 
         Args:
-            typed_mask: whether it knows of the mask.
-            split: whether it will be given words rather than texts.
+            typed_mask: whether it recognises the mask token.
+            split: whether its input will be words instead of texts.
         """
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Text from ids."""
+        """Convert ids to text."""
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -142,11 +145,11 @@ class Definition(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over everything, as 64 hexadecimal digits."""
+        """SHA-256 of `description()`, as 64 hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.description()).encode()).hexdigest()
 
     def check(self) -> None:
-        """See that no special piece is missing and none occurs twice; else it is a DataError."""
+        """Raise DataError if a special piece is missing, or a piece occurs twice."""
         if len(self.ids) < len(self.pieces):
             twice = next(p for number, p in enumerate(self.pieces) if self.ids[p] != number)
             raise DataError(f"the vocabulary has {twice!r} more than once")
@@ -159,11 +162,10 @@ class Definition(ABC):
 
 @dataclass(frozen=True)
 class WordPieceDefinition(Definition):
-    """BERT's own: clean-up, words, then the longest known pieces from the left."""
+    """BERT's tokenizer: clean-up, word splitting, then the longest known pieces from the left."""
 
-    base_pieces: Sequence[str]  # the vocabulary; a piece's place is its id
-    added: Sequence[AddedPiece] = ()  # pieces added later, whose ids follow
-    # what is done to a text before
+    base_pieces: Sequence[str]  # the vocabulary, in the order of ids
+    added: Sequence[AddedPiece] = ()  # pieces added later; their ids follow
     normalization: Normalization = field(default_factory=Normalization)
     max_word_characters: int = MAX_WORD_CHARACTERS  # a longer word is `[UNK]`
     frame: Frame = Frame()  # the special pieces around texts
@@ -183,7 +185,7 @@ class WordPieceDefinition(Definition):
 
     @cached_property
     def continuation(self) -> NDArray[np.bool_]:
-        """bool [pieces]: which pieces begin with `##`, and have more."""
+        """bool [pieces]: which pieces begin with `##` and are longer."""
         prefix = CONTINUATION
         return np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces])
 
@@ -193,8 +195,11 @@ class WordPieceDefinition(Definition):
 
     @property
     def breaks(self) -> re.Pattern[str] | None:
-        """Those between words; not beside pieces that were added later and may hold such characters
-        themselves, or the white space around them."""
+        """The breaks between words.
+
+        None if a piece that was added later may match across a break: it has other characters than
+        letters and digits, or includes the white space around it.
+        """
         if any(a.lstrip or a.rstrip or not a.content.isalnum() for a in self.added):
             return None
         return self.normalization.breaks
@@ -206,14 +211,14 @@ class WordPieceDefinition(Definition):
             "normalization": asdict(self.normalization),
             "max_word_characters": self.max_word_characters,
         }
-        # BERT's own is not named, so that fingerprints stay what they were.
+        # BERT's frame is left out, so that the fingerprints of earlier releases stay valid.
         return found if self.frame == Frame() else {**found, "frame": asdict(self.frame)}
 
     def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
         return self.normalization.corrected(text, where=where)
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
-        del split  # a word is a word, wherever it is
+        del split  # a word has the same pieces alone and within a text
         model = models.WordPiece(
             {piece: number for number, piece in enumerate(self.base_pieces)},
             unk_token=UNK,

@@ -1,7 +1,7 @@
-"""Paragraphs split into sentences, and the tokens of a document's sentences.
+"""Split paragraphs into sentences, and tokenise the sentences of documents.
 
-The tokens are those of the document when it is tokenised whole: byte-level BPE and SentencePiece
-give a word other pieces at the start of a text than behind a space.
+The tokens are those of the whole document: byte-level BPE and SentencePiece give a word different
+pieces at the start of a text than after a space.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .encoding import Ints, Segment
 from .normalization import check_text
 from .tokenizer import Tokenizer
 
-_AT_ONCE = 1 << 16  # characters of a document that the tokenizer library is given in one text
+_AT_ONCE = 1 << 16  # about how many characters of a document are tokenised as one text
 
 
 def sentence_ids(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) -> list[Ints]:
-    """The ids of each sentence, as of `sentence_tokens`, by the fastest way there is."""
+    """The ids of each sentence, as in `sentence_tokens`, by the fastest method."""
     if tokenizer.definition.context_free:
         sentences = [sentence for document in documents for sentence in document]
         return tokenizer.piece_ids(sentences)
@@ -29,9 +29,9 @@ def sentence_ids(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) -> li
 
 
 def sentence_tokens(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) -> list[Segment]:
-    """The tokens of each sentence, document after document, with their offsets in the sentence.
+    """The tokens of each sentence of all documents, in order, with their offsets in the sentence.
 
-    Those of a document, one after the other, are the tokens of its sentences joined by spaces.
+    Concatenated, the tokens of a document's sentences are those of the sentences joined by spaces.
 
     Args:
         documents: the sentences of each, stripped.
@@ -49,10 +49,10 @@ def sentence_tokens(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) ->
 
 
 def _runs(document: Sequence[str]) -> Iterator[tuple[Sequence[str], int]]:
-    """Sentences that are tokenised together, and how many of them the run before had already.
+    """Yield sentences to tokenise together, and how many of them the previous run already had.
 
-    A long document is cut, so that memory is bounded; each run but the first begins with the last
-    sentence of the run before, since what follows a sentence has its pieces by what it follows.
+    A long document is split, to bound memory. Each run except the first begins with the last
+    sentence of the previous run, since the pieces of a sentence depend on what precedes it.
     """
     first = size = 0
     for number, sentence in enumerate(document):
@@ -64,9 +64,9 @@ def _runs(document: Sequence[str]) -> Iterator[tuple[Sequence[str], int]]:
 
 
 def _parted(sentences: Sequence[str], text: Segment) -> list[Segment]:
-    """The tokens of sentences that were joined by spaces.
+    """Split the tokens of sentences joined by spaces into the tokens of each sentence.
 
-    A space between two belongs to the second, and so does a piece that stands for it.
+    The space between two sentences belongs to the second, as does a piece that stands for it.
     """
     lengths = np.array([len(sentence) for sentence in sentences])
     ends = np.cumsum(lengths + 1) - 1
@@ -80,8 +80,8 @@ def _parted(sentences: Sequence[str], text: Segment) -> list[Segment]:
     return found
 
 
-# The library breaks down at a letter, white space of several bytes (U+00A0, U+3000, …) and a dot:
-# "M\u00a0." It is shown blanks there, as many as there are characters.
+# `sentencex` fails at a letter, white space of several bytes (U+00A0, U+3000, …) and a dot:
+# "M\u00a0." Such white space is replaced by as many spaces.
 _BEFORE_DOT = re.compile(r"(?<!\s)\s++(?=\.)")
 
 LANGUAGES = (
@@ -91,8 +91,8 @@ LANGUAGES = (
 )
 """The languages that `sentencex` has rules for, as ISO 639-1 codes."""
 
-# Those that it splits by a related language's rules (Czech by Slovak ones). Any other code it takes
-# for English without a word: these were found by their splitting another way than English.
+# Languages that it splits by the rules of a related one (Czech by those of Slovak). It silently
+# treats any other code as English: these were found by splitting differently from English.
 _RELATED = (
     *("ab", "an", "av", "ay", "ba", "bm", "ce", "co", "cs", "cv", "gl", "gn", "ht", "kl", "kv"),
     *("lb", "li", "ln", "mg", "oc", "os", "qu", "rm", "sa", "sg", "tt", "ty", "wa", "wo"),
@@ -102,7 +102,7 @@ _RELATED = (
 def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     """Split a paragraph into its sentences, by the rules of `sentencex`.
 
-    Nothing but white space between sentences is lost, and no sentence is empty.
+    Only white space between sentences is lost, and no sentence is empty.
 
     Args:
         language: one of `LANGUAGES`, or of some languages related to these, such as `cs`; with or

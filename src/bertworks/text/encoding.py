@@ -1,4 +1,4 @@
-"""What the tokenizer gives: tokens of one text, and sequences for the model, whole or cut."""
+"""Results of a tokenizer: tokens of one text, and sequences for the model, possibly truncated."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Truncation = Literal["error", "longest_first", "first", "second"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Segment:
-    """The tokens of one text alone, without special tokens."""
+    """The tokens of one text, without special tokens."""
 
     input_ids: Ints  # int32 [tokens]
-    offsets: Ints  # int32 [tokens, 2]: first and past-the-last character, in the text (or word)
-    word_ids: Ints  # int32 [tokens]: the number of the word a token belongs to
+    offsets: Ints  # int32 [tokens, 2]: first character in the text (or word), and one after last
+    word_ids: Ints  # int32 [tokens]: the number of the word to which a token belongs
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -38,12 +38,12 @@ class Encoding:
 
     Attributes:
         input_ids: int32 [tokens].
-        token_type_ids: int8 [tokens]: 0 for A and its special tokens, 1 for B and its own.
+        token_type_ids: int8 [tokens]: in BERT, 0 for A and its special tokens, 1 for B and its.
         offsets: int32 [tokens, 2]: characters of the original text of the token's segment (of the
             word, if words were given); (0, 0) for special tokens.
         word_ids: int32 [tokens]: the number of the word within its segment; -1 for special tokens.
-        special_tokens_mask: bool [tokens]: what was put around the text.
-        truncated_tokens: how many tokens truncation cut off.
+        special_tokens_mask: bool [tokens]: true for special tokens around the texts.
+        truncated_tokens: the number of tokens that were truncated.
     """
 
     input_ids: Ints
@@ -74,7 +74,7 @@ class Encoding:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Encodings:
-    """The sequences of several texts, each of its own length: nothing is padded.
+    """The sequences of several texts, of different lengths: nothing is padded.
 
     `encodings[0]` is the first text's `Encoding`; `encodings.input_ids`, like
     `encodings["input_ids"]`, is the list of all texts' ids. `Packed.from_arrays` packs them.
@@ -133,7 +133,7 @@ def _array(encoding: Encoding, name: str) -> NDArray[Any]:
 
 
 def joined(parts: Sequence[Segment]) -> Segment:
-    """The tokens of a text whose parts, one at least, have these."""
+    """The tokens of a text, from those of its parts; there must be at least one."""
     if len(parts) == 1:
         return parts[0]
     return Segment(
@@ -152,7 +152,7 @@ def special_tokens(ids: Sequence[int]) -> Segment:
 
 
 def move_offsets(segment: Segment, origins: Origin | list[Origin]) -> None:
-    """Turn offsets in a corrected text (or in each word of a list) into those of the original."""
+    """Change offsets in a corrected text (or in each word of a list) to those in the original."""
     if origins is None or (isinstance(origins, list) and all(o is None for o in origins)):
         return
     for at, (start, end) in enumerate(segment.offsets.tolist()):
@@ -164,19 +164,19 @@ def move_offsets(segment: Segment, origins: Origin | list[Origin]) -> None:
 def trim_offsets(
     segment: Segment, text: str | Sequence[str], marks: frozenset[int] = frozenset()
 ) -> None:
-    """Leave white space, and what has no width, out of a token's offsets at both ends.
+    """Remove white space and characters without width from both ends of the offsets.
 
     Args:
         segment: tokens, changed in place.
-        text: what they are of, or its words.
-        marks: the ids of pieces that stand for a space alone, and so for no character.
+        text: their text, or its words.
+        marks: the ids of pieces that stand for a space only; they get empty offsets.
     """
     words = [text] if isinstance(text, str) else text
     unseen = _unseen("".join(words))
     base = np.cumsum([0, *map(len, words)])[:-1]
     moved = np.zeros(len(segment), np.int64) if words is not text else base[segment.word_ids]
     starts, ends = (segment.offsets[:, side] + moved for side in (0, 1))
-    # For each character, the first that is seen from there on, and behind the last before there.
+    # For each position: the next visible character, and the end of the last one before it.
     places = np.arange(len(unseen) + 1)
     seen = np.append(~unseen, True)
     onwards = np.minimum.accumulate(np.where(seen, places, len(unseen))[::-1])[::-1]
@@ -189,10 +189,10 @@ def trim_offsets(
 
 
 def with_marks(offsets: Ints, text: str) -> Ints:
-    """Offsets that end behind the marks of their last character, where no token has these.
+    """Extend offsets over the marks that follow their last character, if no token has these.
 
-    Accents and vowel signs may be stripped before pieces are looked up; what offsets cut out of the
-    text would lack them at its end.
+    Accents and vowel signs may be stripped before pieces are looked up; without this, the text
+    selected by the offsets would lack them at its end.
 
     Args:
         offsets: int32 [tokens, 2], of all tokens of the text.
@@ -205,7 +205,7 @@ def with_marks(offsets: Ints, text: str) -> Ints:
         for place, sign in enumerate(text[end:limit], end + 1):
             if not continues_letter(sign):
                 break
-            if sign not in _JOINERS:  # which belongs to the text only where a mark follows
+            if sign not in _JOINERS:  # a joiner is included only if a mark follows
                 found[at, 1] = place
     return found
 
@@ -238,12 +238,12 @@ def truncated(
     *,
     where: str,
 ) -> tuple[Segment, Segment | None]:
-    """Cut segments that are too long together with `num_special` special tokens.
+    """Truncate segments that are too long together with `num_special` special tokens.
 
     Raises:
         LengthError: `truncation` is `"error"`.
-        DataError: what it may cut is not enough.
-        SettingsError: there is no such `truncation`.
+        DataError: the sequence is still too long after all that `truncation` allows.
+        SettingsError: `truncation` is unknown.
     """
     known = get_args(Truncation)
     if truncation not in known:
@@ -279,7 +279,10 @@ def truncated(
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Lengths after the longer of two was cut by one until both fit; the second among equals."""
+    """Lengths after removing tokens, one by one, from the longer segment until both fit.
+
+    If both are equally long, the second is shortened.
+    """
     if first + second <= room:
         return first, second
     if 2 * min(first, second) <= room:

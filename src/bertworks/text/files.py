@@ -1,4 +1,4 @@
-"""A tokenizer's files: `tokenizer.json`, `tokenizer_config.json`, and those of its vocabulary."""
+"""Read and write a tokenizer's files: `tokenizer.json`, `tokenizer_config.json`, vocabularies."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _IN_ORDER = (TOKENIZER, VOCAB, MERGES, ALBERT, FAIRSEQ)
 ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
 _OTHERS = {VOCAB, MERGES, BPE_VOCAB, ALBERT, FAIRSEQ, ADDED, SPECIAL}
 FILES = frozenset({TOKENIZER, CONFIG, *_OTHERS})
-"""All that a tokenizer may be written as."""
-# The special pieces that tokenizers usually have, for those that do not say.
+"""The names of all files of a tokenizer."""
+# The usual special pieces, for tokenizers that do not name theirs.
 _USUAL = {
     "pad": (PAD, "<pad>"),
     "unk": (UNK, "<unk>"),
@@ -45,15 +45,15 @@ _USUAL = {
     "sep": (SEP, "</s>"),
     "mask": (MASK, "<mask>"),
 }
-# The class of `transformers` for a family, where nothing names one.
+# The `transformers` class of a family, if no file names one.
 _CLASSES = {
     **dict.fromkeys(("bert", "distilbert", "electra", "ernie"), "BertTokenizer"),
     "roberta": "RobertaTokenizer",
     "gpt2": "GPT2Tokenizer",
 }
-# Those that take `tokenizer.json` as it is.
+# Classes that use `tokenizer.json` unchanged.
 _GENERAL = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
-# Those that take `add_prefix_space` from `tokenizer_config.json` alone.
+# Classes that read `add_prefix_space` only from `tokenizer_config.json`.
 _PREFIXING = {
     *("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"),
     "GPT2Tokenizer",
@@ -73,7 +73,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
         if file.suffix == ".model":
             found = _read_sentencepiece(file, config, lowercase)
             added, source = _read_added(path, config)
-            # What stands before an added piece is a text to SentencePiece: its last space is no ▁.
+            # SentencePiece tokenises the text before an added piece separately, without a last ▁.
             added = [token.model_copy(update={"lstrip": True}) for token in added]
             return _with_added(found, added, source)
         if file.name in (MERGES, BPE_VOCAB):
@@ -94,11 +94,13 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
 
 
 def _find_class(directory: Path, config: dict[str, Any]) -> str | None:
-    """The class of `transformers` that opens a directory; None: one that takes `tokenizer.json` as
-    it is, as for a file by itself."""
+    """The `transformers` class that opens a directory.
+
+    None: a class that uses `tokenizer.json` unchanged, as for a single file.
+    """
     model = _read_optional(directory / "config.json")
     family = model.get("model_type")
-    if family == "modernbert":  # whatever its files name: in many it is a wrong class
+    if family == "modernbert":  # its files often name a wrong class
         return None
     named = config.get("tokenizer_class") or model.get("tokenizer_class")
     if isinstance(named, str):
@@ -117,7 +119,7 @@ def _keep_case(lowercase: bool | None, file: Path) -> None:
 def _read_sentencepiece(
     file: Path, config: dict[str, Any], lowercase: bool | None
 ) -> TreeDefinition:
-    """A SentencePiece model of one of three families: known by its name and `config.json`."""
+    """Read a SentencePiece model of one of three families, by its name and `config.json`."""
     if file.name == ALBERT:
         return read_albert(file, config, lowercase=lowercase)
     _keep_case(lowercase, file)
@@ -129,7 +131,7 @@ def _read_sentencepiece(
 def _read_tree(
     file: Path, tree: dict[str, Any], config: dict[str, Any], opener: str | None
 ) -> TreeDefinition:
-    """A `tokenizer.json` of any other kind; `opener` is the class that has a say about it."""
+    """Read any other `tokenizer.json`; `opener` is the result of `_find_class`."""
     try:
         missing = {"added_tokens", "normalizer", "pre_tokenizer", "decoder"} - tree.keys()
         if missing:
@@ -140,7 +142,7 @@ def _read_tree(
             prefix = bool(config.get("add_prefix_space", False))
             tree["pre_tokenizer"] = {**splitter, "add_prefix_space": prefix}
         if opener is None and "tokenizer_class" in config:
-            # Saved without the model's `config.json`, another class would be believed.
+            # Else a copy saved without the model's `config.json` would be read as another class.
             config = {**config, "tokenizer_class": "PreTrainedTokenizerFast"}
         known = {entry["content"] for entry in tree["added_tokens"]}
         said = {**_read_optional(file.with_name(SPECIAL)), **config}
@@ -157,22 +159,22 @@ def _read_optional(file: Path) -> dict[str, Any]:
 
 
 def _role(role: str, said: Mapping[str, Any], known: set[str]) -> str | None:
-    """The piece that has a role: the one that is named, or the usual one."""
+    """The piece of a role: the one that the settings name, or else a usual one."""
     named = _named(said.get(f"{role}_token"))
     return named or next((piece for piece in _USUAL[role] if piece in known), None)
 
 
 def _named(entry: Any) -> str | None:
-    """The piece that a setting names, by itself or with its flags."""
+    """The piece that a setting names, either alone or with its flags."""
     named = entry.get("content") if isinstance(entry, dict) else entry
     return named if isinstance(named, str) else None
 
 
 def _read_added(directory: Path, config: dict[str, Any]) -> tuple[list[AddedToken], str]:
-    """What was added to a vocabulary where no `tokenizer.json` says it, and the file that does.
+    """Read the pieces added to a vocabulary without `tokenizer.json`; also return the file's name.
 
-    It is in `tokenizer_config.json` since version 4.34 of `transformers`, and in a file of its own,
-    without flags, before.
+    Since version 4.34 of `transformers` they are in `tokenizer_config.json`; before, they were in a
+    separate file, without flags.
     """
     in_config = "added_tokens_decoder" in config
     where = str(directory / (CONFIG if in_config else ADDED))
@@ -191,7 +193,7 @@ def _read_added(directory: Path, config: dict[str, Any]) -> tuple[list[AddedToke
 
 
 def _read_bare(directory: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pieces of `added_tokens.json`; which are special, other files say."""
+    """Read the pieces of `added_tokens.json`; other files tell which of them are special."""
     marks = {**config, **_read_optional(directory / SPECIAL)}
     named = [entry for key, entry in marks.items() if key.endswith("_token")]
     for kind in ("additional", "extra"):
@@ -204,7 +206,7 @@ def _read_bare(directory: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _check_added(added: Sequence[AddedToken], ids: Mapping[str, int], where: str) -> None:
-    """See that each has its id in the vocabulary, or the next one behind it."""
+    """Check that each has its id in the vocabulary, or the next id after it."""
     end = len(ids)
     for token in added:
         due = ids.get(token.content, end)
@@ -220,7 +222,7 @@ def _check_added(added: Sequence[AddedToken], ids: Mapping[str, int], where: str
 def _with_added(
     definition: TreeDefinition, added: Sequence[AddedToken], where: str
 ) -> TreeDefinition:
-    """The tokenizer with what was added to its vocabulary."""
+    """The tokenizer with the pieces that were added to its vocabulary."""
     _check_added(added, definition.ids, where)
     entries = definition.tree["added_tokens"]
     new = [token.model_dump() for token in added if token.content not in definition.added]
@@ -232,15 +234,15 @@ def _with_added(
 def _read_wordpiece(
     file: Path, config_tree: dict[str, Any], lowercase: bool | None, *, beside: Path
 ) -> WordPieceDefinition:
-    """BERT's own tokenizer, from `tokenizer.json` or `vocab.txt`."""
+    """Read BERT's tokenizer from `tokenizer.json` or `vocab.txt`."""
     added: list[AddedPiece] = []
     limit = MAX_WORD_CHARACTERS
     frame = Frame()
-    taken = True  # whether the settings beside the file count
+    taken = True  # whether to use the settings next to the file
     if file.suffix == ".json":
         whole = files.read_json(file, DataError)
         tree = parse(TokenizerFile, whole, where=str(file))
-        taken = _find_class(beside, config_tree) is not None  # BERT's class has BERT's frame
+        taken = _find_class(beside, config_tree) is not None  # BERT's class uses BERT's frame
         if not taken:
             frame = _find_wordpiece_frame(whole, config_tree)
         pieces, added = _number_pieces(tree.model.vocab, tree.added_tokens, where=str(file))
@@ -262,10 +264,10 @@ def _read_wordpiece(
 
 
 def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any]) -> Frame:
-    """The frame of a file that is taken as it is.
+    """The frame of a file that is used unchanged.
 
-    Where a file without any has no settings beside it, it is BERT's: what trains a vocabulary
-    writes none, since it is the model's class that adds it.
+    A file with neither a frame nor settings next to it has BERT's frame: programs that train a
+    vocabulary write no frame, since the model's class adds it.
     """
     if tree.get("post_processor") is None:
         return Frame((), (), ()) if config else Frame()
@@ -276,10 +278,10 @@ def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any]) -> Frame
 def write_definition(
     definition: Definition, directory: Path, *, model_max_length: int | None = None
 ) -> None:
-    """Write a tokenizer's files into a directory; see `Tokenizer.save`."""
+    """Write a tokenizer's files to a directory; see `Tokenizer.save`."""
     contents: Mapping[str, str | bytes]
     tree: Mapping[str, Any]
-    if isinstance(definition, TreeDefinition):  # what was read is handed back
+    if isinstance(definition, TreeDefinition):  # its files are written as they were read
         contents, tree = definition.files, definition.tree
         roles = asdict(definition.roles)
         config = {
@@ -312,10 +314,10 @@ def write_definition(
 
 
 def _tokenizer_class(definition: WordPieceDefinition) -> str:
-    """The class of `transformers` that gives the same ids.
+    """The `transformers` class that gives the same ids.
 
-    From its version 5 on, `BertTokenizer` makes a new tokenizer from the vocabulary, with a limit
-    of 100 characters to a word; the general class takes `tokenizer.json` as it is.
+    Since version 5, `BertTokenizer` builds a new tokenizer from the vocabulary, with a limit of 100
+    characters per word; the general class uses `tokenizer.json` unchanged.
     """
     plain = definition.normalization.clean_text and not definition.added
     same = plain and definition.max_word_characters == 100 and definition.frame == Frame()
@@ -323,10 +325,10 @@ def _tokenizer_class(definition: WordPieceDefinition) -> str:
 
 
 def _read_vocabulary(file: Path) -> list[str]:
-    """Read one piece a line; the line's number is the id."""
+    """Read one piece per line; the number of the line, from 0, is the id."""
     content = file.read_bytes()
     try:
-        # Only line feeds end a line: the Chinese vocabulary has U+2028 for a piece.
+        # Only line feeds end a line: the Chinese vocabulary has the piece U+2028.
         lines = content.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
@@ -345,7 +347,7 @@ def _read_vocabulary(file: Path) -> list[str]:
 
 
 def _is_cased(pieces: list[str]) -> bool:
-    """Whether a vocabulary has capital letters, but for names in brackets like `[CLS]`."""
+    """Whether a vocabulary has capital letters, except in bracketed names like `[CLS]`."""
     words = (piece.removeprefix(CONTINUATION) for piece in pieces)
     return any(word.isalpha() and word != word.lower() for word in words)
 
@@ -353,10 +355,10 @@ def _is_cased(pieces: list[str]) -> bool:
 def _number_pieces(
     vocabulary: dict[str, int], added_tokens: list[AddedToken], *, where: str
 ) -> tuple[list[str], list[AddedPiece]]:
-    """Pieces in the order of their ids, and those added after them.
+    """Pieces in the order of their ids, and the pieces added after them.
 
     An added token that is in the vocabulary, or has an id inside its range, is an ordinary piece:
-    nothing is looked for in a text before its words but what was added at the end.
+    only pieces added at the end are searched for before a text is split into words.
     """
     ids = dict(vocabulary)
     end = max(ids.values(), default=-1) + 1
@@ -377,7 +379,7 @@ def _number_pieces(
 
 
 def _tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
-    """The same tokenizer as the `tokenizers` library stores one."""
+    """The tokenizer in the format of the `tokenizers` library."""
     base = len(definition.base_pieces)
     special = {piece: definition.ids[piece] for piece in SPECIAL_PIECES}
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

@@ -1,8 +1,8 @@
-"""BERT's clean-up and word splitting: from raw text to words, before any piece is looked up.
+"""BERT's clean-up and word splitting: from raw text to the words in which pieces are looked up.
 
-The work is done by the `tokenizers` library (`BertNormalizer`, `BertPreTokenizer`). Where that
-library differs from BERT's original code for other reasons than the age of its Unicode tables, the
-text is corrected before the library sees it:
+The `tokenizers` library does the work (`BertNormalizer`, `BertPreTokenizer`). Where it differs from
+BERT's original code for reasons other than the version of its Unicode tables, the text is corrected
+first:
 
 * A capital sigma at the end of a Greek word becomes ς, not σ, when text is lower-cased.
 * The ideographs U+2B820 to U+2B91F are split off like all other ideographs.
@@ -22,37 +22,37 @@ from tokenizers import normalizers, pre_tokenizers
 
 from ..errors import DataError
 
-# All that needs a second look, in one pass: lone surrogates, capital sigma, missed ideographs.
+# Everything that may need correction, in one pass: lone surrogates, capital sigma, ideographs.
 _UNUSUAL = re.compile("[\ud800-\udfffΣ\U0002b820-\U0002b91f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MISSED_IDEOGRAPH = re.compile("[\U0002b820-\U0002b91f]")
 
-# White space and punctuation that each version of Unicode knows as such; ideographs.
+# White space and punctuation in every version of Unicode; ideographs.
 _WORDS = re.compile(r"[ \t\n\r!-/:-@\[-`{-~\u3001\u3002\uff0c]")
 _WORDS_AND_IDEOGRAPHS = re.compile(f"{_WORDS.pattern[:-1]}\u4e00-\u9fff]")
 
-# The original place of each character of a corrected text; None: the same.
+# The original position of each character of a corrected text; None: unchanged.
 Origin = NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """What is done to a text before it is split into pieces."""
+    """Normalisation of a text before it is split into pieces."""
 
     lowercase: bool = True  # fold to lower case
     # remove accents; None: as `lowercase` says, like the original
     strip_accents: bool | None = None
     clean_text: bool = True  # remove control characters, and make every white space a space
-    split_ideographs: bool = True  # make every Chinese ideograph a word of its own
+    split_ideographs: bool = True  # make every Chinese ideograph a separate word
 
     @property
     def breaks(self) -> re.Pattern[str]:
-        """White space, and what is always a word: a text cut before it has the same words."""
+        """White space, and characters that are always words: a split before one changes no word."""
         return _WORDS_AND_IDEOGRAPHS if self.split_ideographs else _WORDS
 
     @property
     def options(self) -> dict[str, Any]:
-        """The settings, as the library names them."""
+        """The settings under the library's names."""
         return {
             "clean_text": self.clean_text,
             "handle_chinese_chars": self.split_ideographs,
@@ -71,7 +71,7 @@ class Normalization:
         return pre_tokenizers.BertPreTokenizer()
 
     def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
-        """As `Definition.corrected`: the text as the library must be given it."""
+        """See `Definition.corrected`."""
         if isinstance(text, str) and (text.isascii() or _UNUSUAL.search(text) is None):
             return text, None
         check_text(text, where=where)
@@ -82,17 +82,17 @@ class Normalization:
         return text, None
 
     def words(self, text: str, *, where: str = "text") -> list[str]:
-        """The normalised words of a text, as the pieces are looked up in them."""
+        """The normalised words of a text, in which pieces are looked up."""
         text, _ = self.corrected(text, where=where)
         normalized = self.normalizer.normalize_str(text)
         return [word for word, _ in self.word_splitter.pre_tokenize_str(normalized)]
 
     def _with_final_sigmas(self, text: str) -> str:
-        """Replace each word-final capital sigma, one character for one.
+        """Replace each word-final capital sigma by ς.
 
         Whether a sigma is final depends on its neighbours after the clean-up, so characters that
-        the clean-up removes are left out here. `İ` is the one character that `str.lower` makes two
-        of; it is replaced by another letter, so that places stay the same.
+        the clean-up removes are ignored. `İ` is the only character that `str.lower` turns into two;
+        it is replaced by another letter, so that positions stay the same.
         """
         kept = [at for at, char in enumerate(text) if not (self.clean_text and _removed(char))]
         cleaned = "".join(text[at] for at in kept).replace("İ", "I")
@@ -106,10 +106,10 @@ class Normalization:
 
 
 def check_text(text: str, *, where: str | None = None) -> None:
-    """See that `text` is something that can be tokenised.
+    """Check that `text` can be tokenised.
 
     Raises:
-        DataError: `text` is no string, or has a lone surrogate; `where` is named.
+        DataError: `text` is not a string, or has a lone surrogate; the error names `where`.
     """
     if not isinstance(text, str):
         raise DataError(f"expected a text, got {type(text).__name__}", where=where)
@@ -128,7 +128,7 @@ def _removed(char: str) -> bool:
     """Whether the clean-up removes a character."""
     if char in "\t\n\r":
         return False
-    # Not what is unassigned (Cn), which the library and the original keep.
+    # The library and the original keep unassigned characters (Cn).
     return char in "\0\ufffd" or unicodedata.category(char) in ("Cc", "Cf", "Co")
 
 

@@ -1,7 +1,7 @@
-"""Texts in portions: what the tokenizer library is given at once, so that memory is bounded.
+"""Divide texts into portions for the tokenizer library, so that memory is bounded.
 
-The library keeps some hundred bytes of each character until all texts of a call are tokenised. So
-texts are given to it a few at a time, and a long one is cut where that changes no token.
+The library keeps some hundred bytes per character until all texts of a call are tokenised. So it
+gets a few texts at a time, and a long text is split where that changes no token.
 """
 
 from __future__ import annotations
@@ -11,33 +11,32 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 LONGEST = 1 << 16
-"""The characters from which on a text is cut at the next place where it may be."""
+"""After this many characters, a text is split at the next possible place."""
 
-_AT_ONCE = 1 << 19  # characters that the library is given in one call
+_AT_ONCE = 1 << 19  # about how many characters the library gets in one call
 _LONG_WORD = re.compile(f"[A-Za-z0-9]{{{LONGEST},}}")
 
 
 class Portion(NamedTuple):
     """A part of a text."""
 
-    row: int  # the text's number
-    start: int  # the characters of the text before it
-    text: str | list[str]  # the part; or a text's words, which are never cut
-    # from which character of the part on `missing` characters of the text are left out
-    gap: int = 0
-    missing: int = 0  # how many; they are of the middle of a word
+    row: int  # the index of the text
+    start: int  # the number of characters of the text before the part
+    text: str | list[str]  # the part; or the words of a text, which are never split
+    gap: int = 0  # the character of the part before which characters are left out
+    missing: int = 0  # how many are left out, from the middle of a long word
 
 
 def portions(
     rows: Sequence[str | list[str]], breaks: re.Pattern[str] | None, longest_word: int
 ) -> Iterator[Portion]:
-    """The portions of texts, in order.
+    """Yield the portions of texts, in order.
 
     Args:
         rows: texts, or lists of words.
-        breaks: a character before which a text may be cut; None where texts must stay whole.
-        longest_word: a word with more characters is unknown, whatever they are. So of one that
-            takes more than a portion, only as many as are too many are kept.
+        breaks: matches a character before which a text may be split; None: texts stay whole.
+        longest_word: a word with more characters is unknown, whatever they are. So of a word longer
+            than a portion, only the first `longest_word + 1` characters are kept.
     """
     for number, row in enumerate(rows):
         if breaks is None or isinstance(row, list):
@@ -59,7 +58,7 @@ def portions(
 
 
 def together(parts: Iterable[Portion]) -> Iterator[list[Portion]]:
-    """Portions in order, as many together as the library is given at once."""
+    """Group portions, in order, into lists for one call of the library each."""
     group: list[Portion] = []
     size = 0
     for part in parts:

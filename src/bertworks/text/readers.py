@@ -1,13 +1,13 @@
-"""Tokenizers of other kinds than WordPiece, read as trees that the library understands.
+"""Read tokenizers other than WordPiece, as trees that the `tokenizers` library understands.
 
-Byte-pair encoding from `vocab.json` and `merges.txt`, of two kinds: RoBERTa's (and GPT-2's), whose
-alphabet is the 256 bytes, so that nothing is unknown; and the first GPT's, on BERT's words in lower
-case, whose pieces end in `</w>` where a word ends. (GPT's own code split words with spaCy where
-that was installed; what is done here is what it did without.)
+Byte-pair encoding is read from `vocab.json` and `merges.txt`. There are two kinds: RoBERTa's (and
+GPT-2's), whose alphabet is the 256 bytes, so that nothing is unknown; and the first GPT's, on
+BERT's words in lower case, whose pieces end in `</w>` at the end of a word. (GPT's original code
+split words with spaCy if that was installed; here, words are split as without spaCy.)
 
-SentencePiece's `spiece.model`, of Unigram models alone (Kudo 2018), which ALBERT, XLM-RoBERTa and
-CamemBERT have. The file is a protocol buffer of the type `ModelProto`; of its fields, a few decide
-what a text becomes.
+SentencePiece is read from `spiece.model` or `sentencepiece.bpe.model`, for Unigram models only
+(Kudo 2018): ALBERT, XLM-RoBERTa and CamemBERT. The file is a protocol buffer of the type
+`ModelProto`; only those of its fields are read that affect tokens.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from .normalization import Normalization
 from .tree import NO_LIMITS, TreeDefinition, template
 
 END_OF_WORD = "</w>"
-# RoBERTa's, and of all that fairseq has trained.
+# Of RoBERTa, and of all models trained with fairseq.
 _ROLES = Roles(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
 _FRAME = Frame(("<s>",), ("</s>", "</s>"), ("</s>",), 0)
 
 
 def read_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> TreeDefinition:
-    """Read both files; the pieces show which kind it is.
+    """Read both files; the pieces tell which kind it is.
 
     Args:
         vocabulary: pieces and their ids, a JSON object.
-        merges: the pairs that are merged, best first, one a line.
-        config: `tokenizer_config.json`, whose `add_prefix_space` counts.
+        merges: the pairs to merge, best first, one per line.
+        config: `tokenizer_config.json`; only its `add_prefix_space` is used.
 
     Raises:
-        DataError: a file is not what it should be, or special pieces are missing.
+        DataError: a file is invalid, or special pieces are missing.
     """
     try:
         ids = parse_json(vocabulary.read_bytes())
@@ -122,7 +122,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 
 class Piece(NamedTuple):
-    """A piece, its log-probability, and what kind it is."""
+    """A piece, its log-probability, and its kind."""
 
     text: str
     score: float
@@ -131,21 +131,21 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a model's file says."""
+    """The contents of a model file."""
 
     pieces: tuple[Piece, ...]  # in the order of their ids
-    unk_id: int  # the unknown piece
-    charsmap: bytes  # how characters are normalised, compiled
-    strips_spaces: bool  # whether spaces at the ends are removed, and several made one
-    begins_with_space: bool  # whether a space is put before a text
+    unk_id: int  # the id of the unknown piece
+    charsmap: bytes  # the compiled normalisation of characters
+    strips_spaces: bool  # whether to remove spaces at both ends, and to merge repeated ones
+    begins_with_space: bool  # whether to put a space before a text
     byte_fallback: bool  # whether unknown characters become pieces for their bytes
 
 
 def read_model(file: Path) -> SentencePieceModel:
-    """Read a model's file.
+    """Read a SentencePiece model file.
 
     Raises:
-        DataError: it is no such file, or its model is not Unigram.
+        DataError: it is not a model file, or its model is not Unigram.
     """
     data = file.read_bytes()
     pieces: list[Piece] = []
@@ -178,12 +178,12 @@ def read_model(file: Path) -> SentencePieceModel:
 
 
 def read_albert(file: Path, config: Mapping[str, Any], *, lowercase: bool | None) -> TreeDefinition:
-    """ALBERT's tokenizer: quotes and accents are simplified before, and text is lower-cased.
+    """Read ALBERT's tokenizer, which first simplifies quotes, strips accents and lower-cases text.
 
     Args:
         file: `spiece.model`.
-        config: `tokenizer_config.json`, whose `do_lower_case` and `keep_accents` count.
-        lowercase: what `do_lower_case` is, whatever `config` says.
+        config: `tokenizer_config.json`; only its `do_lower_case` and `keep_accents` are used.
+        lowercase: overrides `do_lower_case`; None: as in `config`.
     """
     model = read_model(file)
     before: list[dict[str, Any]] = [
@@ -194,7 +194,7 @@ def read_albert(file: Path, config: Mapping[str, Any], *, lowercase: bool | None
         before += [{"type": "NFKD"}, {"type": "StripAccents"}]
     if config.get("do_lower_case", True) if lowercase is None else lowercase:
         before.append({"type": "Lowercase"})
-    # The original cuts a comma off a number that it is one piece with; so low a score does it too.
+    # The original splits a comma from a number if they are one piece; a low score does the same.
     pieces = [
         piece._replace(score=piece.score - 100) if re.search(r"\d,$", piece.text) else piece
         for piece in model.pieces
@@ -204,9 +204,9 @@ def read_albert(file: Path, config: Mapping[str, Any], *, lowercase: bool | None
 
 
 def read_fairseq(file: Path, config: Mapping[str, Any], *, camembert: bool) -> TreeDefinition:
-    """XLM-RoBERTa's tokenizer or CamemBERT's, whose ids are fairseq's rather than the model's own.
+    """Read XLM-RoBERTa's or CamemBERT's tokenizer, with fairseq's ids instead of the model file's.
 
-    CamemBERT has some that are never used.
+    CamemBERT has some ids that are never used.
     """
     model = read_model(file)
     if camembert:
@@ -269,10 +269,10 @@ def _definition(
 
 
 def _score(piece: Piece) -> float:
-    """A piece's score; one that a user defined is better than all others, whose scores are logs.
+    """The score of a piece; user-defined pieces score above all others, whose scores are logs.
 
-    It is what SentencePiece 0.2 computes for it, whatever the file says: a tenth for each byte but
-    the first.
+    Their score is the one that SentencePiece 0.2 computes, whatever the file has: 0.1 for each byte
+    after the first.
     """
     if piece.kind == USER_DEFINED:
         return 0.1 * (len(piece.text.encode()) - 1)

@@ -1,4 +1,4 @@
-"""What we take from a tokenizer's files in JSON; what else they hold is not ours."""
+"""The parts of a tokenizer's JSON files that are read; all others are ignored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AddedToken(BaseModel):
 
 
 class TokenizerFile(BaseModel):
-    """What we take from a `tokenizer.json`; its padding and truncation are not ours."""
+    """The parts of a `tokenizer.json` that are read; its padding and truncation are ignored."""
 
     normalizer: _Normalizer
     pre_tokenizer: _PreTokenizer
@@ -49,7 +49,7 @@ class TokenizerFile(BaseModel):
 
 
 class ConfigFile(BaseModel):
-    """What we take from a `tokenizer_config.json`, if it is there."""
+    """The parts of a `tokenizer_config.json` that are read, if it exists."""
 
     lowercase: bool = Field(True, alias="do_lower_case")
     strip_accents: bool | None = None
@@ -66,7 +66,7 @@ def parse(
     where: str,
     fix: str | None = "Only WordPiece tokenizers of BERT's kind are read.",
 ) -> _File:
-    """A tree as what it should be; a DataError says which part of it is not, and `fix`."""
+    """Validate a tree; the DataError names the first invalid part, and has `fix`."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:

@@ -36,11 +36,12 @@ from .tree import TreeDefinition
 
 
 class Tokenizer:
-    """Text to ids and back. BERT's own cleans up, splits words, and takes the longest known pieces
-    from the left; other families' are other definitions.
+    """Converts text to ids and back.
 
-    Special tokens that are typed in a text (`"[SEP]"`) are text like any other; only with
-    `typed_mask=True` is a typed `[MASK]` the mask.
+    BERT's tokenizer cleans up a text, splits it into words, and takes the longest known pieces from
+    the left; the tokenizers of other families have other definitions. Special tokens typed in a
+    text (`"[SEP]"`) are ordinary text; only with `typed_mask=True`, a typed `[MASK]` is the mask
+    token.
 
     Example:
         >>> letters = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able"]
@@ -73,12 +74,12 @@ class Tokenizer:
         strip_accents: bool | None = None,
         max_word_characters: int = MAX_WORD_CHARACTERS,
     ) -> Tokenizer:
-        """A tokenizer from pieces in the order of their ids.
+        """Make a tokenizer from pieces in the order of their ids.
 
         Args:
-            pieces: the vocabulary; a piece's place is its id.
-            lowercase: fold text to lower case and strip accents, as for the uncased models.
-            strip_accents: strip accents, or not, whatever `lowercase` says.
+            pieces: the vocabulary; the index of a piece is its id.
+            lowercase: lower-case text and strip accents, as in the uncased models.
+            strip_accents: whether to strip accents, overriding `lowercase`.
             max_word_characters: a longer word is `[UNK]`.
 
         Raises:
@@ -92,30 +93,29 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
-        """Load a directory in the Hugging Face layout, or one of a tokenizer's files.
+        """Load a tokenizer from a directory in the Hugging Face layout, or from one of its files.
 
-        The files are `tokenizer.json`, `vocab.txt` (WordPiece), `merges.txt` beside `vocab.json`
+        The files are `tokenizer.json`, `vocab.txt` (WordPiece), `merges.txt` with `vocab.json`
         (BPE), `spiece.model` and `sentencepiece.bpe.model`; in a directory, the first of these that
-        is there. `tokenizer_config.json` has the last word on what the class of `transformers` that
-        opens the directory takes from it: for WordPiece `do_lower_case`, `strip_accents` and
-        `tokenize_chinese_chars`, for RoBERTa and GPT-2 `add_prefix_space`; the general class,
-        `PreTrainedTokenizerFast`, takes `tokenizer.json` as it is. The word-length limit is that of
-        `tokenizer.json`. Padding and truncation stored there are not taken over. In a directory
-        without `tokenizer.json`, what was added to the vocabulary is read from
-        `tokenizer_config.json`, or else from `added_tokens.json`.
+        exists is read. `tokenizer_config.json` overrides what the directory's `transformers` class
+        reads from it: for WordPiece `do_lower_case`, `strip_accents` and `tokenize_chinese_chars`,
+        for RoBERTa and GPT-2 `add_prefix_space`; the general class, `PreTrainedTokenizerFast`, uses
+        `tokenizer.json` unchanged. The word-length limit is that of `tokenizer.json`. Its padding
+        and truncation are ignored. Without `tokenizer.json`, the pieces added to the vocabulary are
+        read from `tokenizer_config.json`, or else from `added_tokens.json`.
 
         Args:
             path: the directory or file.
-            lowercase: fold to lower case or not, whatever the files say. Where nothing says it, a
+            lowercase: whether to lower-case text, overriding the files. If neither specifies it, a
                 vocabulary with capital letters is cased.
 
         Raises:
-            DataError: the file is missing or not what it should be.
+            DataError: the file is missing or invalid.
         """
         return cls(read_definition(Path(path), lowercase=lowercase))
 
     def save(self, directory: str | Path, *, model_max_length: int | None = None) -> None:
-        """Write `tokenizer.json`, `tokenizer_config.json` and the vocabulary, for all tools.
+        """Write `tokenizer.json`, `tokenizer_config.json` and the vocabulary, also for other tools.
 
         Args:
             directory: output directory; created if missing.
@@ -164,13 +164,13 @@ class Tokenizer:
         max_length: int | None = None,
         truncation: Truncation = "error",
     ) -> Encoding | Encodings:
-        """The sequence of a text, or those of several; see `encode` and `encode_batch`.
+        """Encode one text or several; see `encode` and `encode_batch`.
 
-        Nothing is padded: there is no `attention_mask`, since each array has its own length.
+        Nothing is padded: there is no `attention_mask`, since arrays have different lengths.
 
         Raises:
             DataError: a text has a lone surrogate, or is too long.
-            SettingsError: there is no such `truncation`.
+            SettingsError: `truncation` is unknown.
         """
         how: dict[str, Any] = {"max_length": max_length, "truncation": truncation}
         if isinstance(texts, str):
@@ -189,7 +189,7 @@ class Tokenizer:
 
     @property
     def pad_id(self) -> int:
-        """The id of `[PAD]`; DataError here and below: the tokenizer has no such piece."""
+        """The id of `[PAD]`; this and the ids below raise DataError if there is no such piece."""
         return self._role("pad")
 
     @property
@@ -199,12 +199,12 @@ class Tokenizer:
 
     @property
     def cls_id(self) -> int:
-        """The id of `[CLS]`, or of the piece that comes first in its place."""
+        """The id of `[CLS]`, or of the piece that begins a sequence instead."""
         return self._role("cls")
 
     @property
     def sep_id(self) -> int:
-        """The id of `[SEP]`, or of what ends a text in its place."""
+        """The id of `[SEP]`, or of the piece that ends a text instead."""
         return self._role("sep")
 
     @property
@@ -228,13 +228,13 @@ class Tokenizer:
 
     @property
     def normalization(self) -> Normalization:
-        """Normalisation of texts; only BERT's own tokenizer describes it in this form."""
+        """The normalisation of texts; only for BERT's tokenizer."""
         assert isinstance(self.definition, WordPieceDefinition)
         return self.definition.normalization
 
     @property
     def lowercase(self) -> bool:
-        """Whether text is folded to lower case."""
+        """Whether text is lower-cased."""
         return self.definition.lowercase
 
     @property
@@ -244,11 +244,11 @@ class Tokenizer:
 
     @property
     def word_end(self) -> NDArray[np.bool_]:
-        """bool [vocab_size]: which pieces end a word, where that is marked (`</w>`)."""
+        """bool [vocab_size]: which pieces end a word, if word ends are marked (`</w>`)."""
         return self.definition.word_end
 
     def goes_on(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
-        """bool [tokens]: which tokens of a text continue the word of the token before."""
+        """bool [tokens]: which tokens of a text continue the word of the previous token."""
         found: NDArray[np.bool_] = self.continuation[ids]
         found[:1] = False
         found[1:] &= ~self.word_end[ids[:-1]]
@@ -262,7 +262,7 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> Ints:
-        """int32: `[PAD]`, `[CLS]`, `[SEP]` and `[MASK]`, which are never masked, sorted."""
+        """int32, sorted: the ids of `[PAD]`, `[CLS]`, `[SEP]`, `[MASK]`, which are never masked."""
         roles = [role for role in ("pad", "cls", "sep", "mask") if self.has(role)]
         return np.array(sorted({self._role(role) for role in roles}), np.int32)
 
@@ -289,17 +289,17 @@ class Tokenizer:
         typed_mask: bool = False,
         where: Sequence[str] | None = None,
     ) -> list[Segment]:
-        """The tokens of each text, without special tokens and never cut.
+        """The tokens of each text, without special tokens and never truncated.
 
         Args:
-            texts: texts, or lists of words: then each word is tokenised by itself, word numbers
-                are places in the list, and offsets are within the word. A word of control
-                characters alone has no tokens.
-            typed_mask: take `[MASK]` in a text for the mask token.
-            where: what to call each row in an error; without it, `row 1` and so on.
+            texts: texts, or lists of words. Each word of a list is tokenised separately, word
+                numbers are indices in the list, and offsets are within the word. A word of only
+                control characters has no tokens.
+            typed_mask: whether `[MASK]` in a text is the mask token.
+            where: the name of each row in errors; if omitted, `row 1` and so on.
 
         Raises:
-            DataError: a row is no text, or has a lone surrogate.
+            DataError: a row is not a text, or has a lone surrogate.
         """
         _check_rows(texts)
         split = len(texts) > 0 and isinstance(texts[0], (list, tuple))
@@ -368,21 +368,22 @@ class Tokenizer:
         typed_mask: bool = False,
         where: Sequence[str] | None = None,
     ) -> list[Encoding]:
-        """Sequences from texts or pairs of texts, on as many threads as the library takes.
+        """Encode texts or pairs of texts, on as many threads as the library uses.
 
         Args:
             texts: texts, or lists of words (see `segments`).
             pairs: the second text of each row.
-            max_length: the most tokens a sequence may have, special ones included.
-            truncation: what to do with a longer one: `"error"`; cut the end of the longer segment,
-                token by token, the second one among equals (`"longest_first"`, as in the original);
-                or cut only the `"first"` or the `"second"` segment.
-            typed_mask: take `[MASK]` in a text for the mask token.
-            where: what to call each row in an error.
+            max_length: maximum tokens of a sequence, special tokens included.
+            truncation: what to do with a longer one. `"error"`: raise an error. `"longest_first"`:
+                remove tokens, one by one, from the end of the longer segment, or of the second if
+                both are equally long, as in the original code. `"first"`, `"second"`: truncate only
+                this segment.
+            typed_mask: whether `[MASK]` in a text is the mask token.
+            where: the name of each row in errors.
 
         Raises:
-            DataError: a row is no text, has a lone surrogate, or is too long.
-            SettingsError: there is no such `truncation`.
+            DataError: a row is not a text, has a lone surrogate, or is too long.
+            SettingsError: `truncation` is unknown.
         """
         firsts = self.segments(texts, typed_mask=typed_mask, where=where)
         seconds: Sequence[Segment | None] = [None] * len(firsts)
@@ -412,7 +413,7 @@ class Tokenizer:
         truncation: Truncation = "error",
         typed_mask: bool = False,
     ) -> Encoding:
-        """One sequence from a text or a pair of texts; see `encode_batch`.
+        """Encode a text or a pair of texts; see `encode_batch`.
 
         Raises:
             DataError: a text has a lone surrogate, or is too long.
@@ -434,7 +435,7 @@ class Tokenizer:
         max_length: int | None = None,
         truncation: Truncation = "error",
     ) -> Encoding:
-        """One sequence from words that are already split; word numbers are places in the list.
+        """Encode words that are already split; word numbers are indices in the list.
 
         Raises:
             DataError: a word has a lone surrogate, or there are too many tokens.
@@ -451,7 +452,7 @@ class Tokenizer:
         """The ids of each text, int32 [tokens]: fast, without offsets.
 
         Raises:
-            DataError: a row is no text, or has a lone surrogate.
+            DataError: a row is not a text, or has a lone surrogate.
         """
         _check_rows(texts)
         corrected = [
@@ -470,10 +471,10 @@ class Tokenizer:
         *,
         may_cut: bool = True,
     ) -> Iterator[tuple[Portion, tokenizers.Encoding]]:
-        """The portions of texts, each with what the library makes of it."""
+        """Yield the portions of texts, each with the library's encoding."""
         definition = self.definition
         longest_word = sys.maxsize
-        # A piece that was added later may be inside a word, which is then not one.
+        # An added piece may be inside a word, and split it into shorter ones.
         if isinstance(definition, WordPieceDefinition) and not definition.added:
             longest_word = definition.max_word_characters
         breaks = definition.breaks if may_cut else None
@@ -504,20 +505,20 @@ class Tokenizer:
         return [self.id_to_token(int(number)) for number in ids]
 
     def decode(self, ids: Sequence[int] | NDArray[Any], *, skip_special_tokens: bool = True) -> str:
-        """Text from ids: pieces joined to words, and no space before punctuation.
+        """Convert ids to text: pieces are joined to words, without spaces before punctuation.
 
         What normalisation removed (case, accents, spacing) cannot be restored.
 
         Args:
             ids: token ids.
-            skip_special_tokens: leave out `[PAD]`, `[CLS]`, `[SEP]` and `[MASK]`. `[UNK]` stands
-                for a word and is kept.
+            skip_special_tokens: leave out `[PAD]`, `[CLS]`, `[SEP]` and `[MASK]`. `[UNK]` is kept,
+                since it stands for a word.
 
         Raises:
             DataError: an id is outside the vocabulary.
         """
         skipped = set(self.special_ids.tolist()) if skip_special_tokens else set()
-        self.tokens(ids)  # all of them are in the vocabulary
+        self.tokens(ids)  # raises if one is outside the vocabulary
         return self.definition.decode([int(n) for n in ids if int(n) not in skipped])
 
     def _library(self, *, typed_mask: bool = False, split: bool = False) -> tokenizers.Tokenizer:
@@ -530,7 +531,7 @@ class Tokenizer:
 
 
 def _of_text(segment: Segment, part: Portion, before: Sequence[Segment]) -> Segment:
-    """The tokens of a portion with their places in the whole text, given those before."""
+    """The tokens of a portion with positions in the whole text; `before`: its earlier segments."""
     offsets = segment.offsets + np.where(segment.offsets >= part.gap, part.missing, 0)
     last = next((one for one in reversed(before) if len(one)), None)
     words = 0 if last is None else int(last.word_ids[-1]) + 1
@@ -542,11 +543,11 @@ def _of_text(segment: Segment, part: Portion, before: Sequence[Segment]) -> Segm
 
 
 def _name(number: int, where: Sequence[str] | None) -> str:
-    """What to call a row in an error."""
+    """The name of a row in errors."""
     return f"row {number + 1}" if where is None else where[number]
 
 
 def _check_rows(texts: object) -> None:
-    """A string is a sequence of strings too, but never what was meant."""
+    """Reject a single string: it is also a sequence of strings, but never meant as one."""
     if isinstance(texts, str):
         raise DataError("one text was given where a list of texts should be")

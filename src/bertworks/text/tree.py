@@ -1,8 +1,8 @@
-"""Tokenizers that are not BERT's own: byte-level BPE, SentencePiece, and what else the library has.
+"""Tokenizers other than BERT's: byte-level BPE, SentencePiece, and all others of the library.
 
-Such a tokenizer is the library's own description of one, the tree in a `tokenizer.json`: a
-normaliser, a splitter, a model, a decoder. Readers of other files (`readers.py`) make the same
-tree. Nothing in it is changed, but that special pieces never match text.
+Such a tokenizer is described by the tree in a `tokenizer.json`, the format of the `tokenizers`
+library: a normaliser, a splitter, a model, a decoder. Readers of other files (`readers.py`) build
+the same tree. Only one thing in it is changed: special pieces never match text.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from .definition import AddedPiece, Definition, Frame, Roles
 from .normalization import Origin, check_text
 
 NO_LIMITS = {"truncation": None, "padding": None}
-"""What a tree says of truncation and padding, which are not the tokenizer's."""
+"""A tree's entries for truncation and padding, which are not used."""
 
-_SPACE_MARKS = ("▁", "Ġ")  # how a piece that begins a word begins: SentencePiece, byte-level BPE
+_SPACE_MARKS = ("▁", "Ġ")  # prefixes of pieces that begin a word: SentencePiece, byte-level BPE
 
 
 @dataclass(frozen=True)
 class TreeDefinition(Definition):
-    """Any tokenizer that the library can describe; what it cannot read is a DataError."""
+    """Any tokenizer that the library can describe; raises DataError if it cannot read the tree."""
 
-    tree: Mapping[str, Any]  # the description; its padding and truncation are not ours
-    roles: Roles  # which pieces have a part to play
+    tree: Mapping[str, Any]  # the description; its padding and truncation are ignored
+    roles: Roles  # the special piece of each role
     frame: Frame  # the special pieces around texts
-    # the `tokenizer_config.json` it came with, handed back when it is saved
+    # the `tokenizer_config.json` it came with, which is saved with it again
     config: Mapping[str, Any] = field(default_factory=dict)
-    # other files it came with (`merges.txt`, `spiece.model`), likewise
+    # other files it came with (`merges.txt`, `spiece.model`), also saved again
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class TreeDefinition(Definition):
 
     @cached_property
     def added(self) -> dict[str, AddedPiece]:
-        """The pieces that are looked for in a text before its words are, and the special ones."""
+        """Pieces that are searched for before a text is split into words, and special pieces."""
         names = AddedPiece.__slots__
         return {
             entry["content"]: AddedPiece(**{name: entry[name] for name in names})
@@ -79,9 +79,9 @@ class TreeDefinition(Definition):
 
     @cached_property
     def continuation(self) -> NDArray[np.bool_]:
-        """bool [pieces]: those without the mark that a word begins with.
+        """bool [pieces]: those without the mark at the beginning of a word.
 
-        Where a word's end is marked instead, any piece may continue a word (`word_end`).
+        If word ends are marked instead, any piece may continue a word (`word_end`).
         """
         if self._end_mark:
             return np.array([piece not in self.special for piece in self.pieces])
@@ -94,7 +94,7 @@ class TreeDefinition(Definition):
 
     @cached_property
     def word_end(self) -> NDArray[np.bool_]:
-        """bool [pieces]: those with the mark that a word ends with, such as `</w>`."""
+        """bool [pieces]: those with the mark at the end of a word, such as `</w>`."""
         mark = self._end_mark
         if not mark:
             return super().word_end
@@ -106,7 +106,7 @@ class TreeDefinition(Definition):
 
     @property
     def end(self) -> str | None:
-        """`[SEP]` or the piece in its place; else what `tokenizer_config.json` says."""
+        """`[SEP]` or the piece in that role; else the `eos_token` of `tokenizer_config.json`."""
         named = self.config.get("eos_token")
         if isinstance(named, Mapping):
             named = named.get("content")
@@ -115,7 +115,7 @@ class TreeDefinition(Definition):
 
     @cached_property
     def marks(self) -> frozenset[int]:
-        """The ids of pieces that stand for a space alone."""
+        """The ids of pieces that stand for a space only."""
         return frozenset(self.ids[mark] for mark in _SPACE_MARKS if mark in self.ids)
 
     def description(self) -> Mapping[str, Any]:
@@ -134,14 +134,14 @@ class TreeDefinition(Definition):
         added = [{**entry, "special": entry["content"] in hidden} for entry in tree["added_tokens"]]
         model = tree["model"]
         if isinstance(model["vocab"], list):
-            # The lattice would find a special piece in a text. None has a real space in it, since
-            # the splitter replaces them all.
+            # Unigram's lattice would find special pieces in a text. With a real space in front they
+            # never match, since the splitter replaces all spaces.
             vocabulary = [
                 [f" {piece}" if piece in hidden else piece, score]
                 for piece, score in model["vocab"]
             ]
             tree["model"] = {**model, "vocab": vocabulary}
-            # Those behind the vocabulary stay: the library counts what was added to give it ids.
+            # Those after the vocabulary stay: the library counts added pieces to assign their ids.
             gone = hidden & {piece for piece, _score in model["vocab"]}
             added = [entry for entry in added if entry["content"] not in gone]
         tree["added_tokens"] = added
@@ -150,7 +150,7 @@ class TreeDefinition(Definition):
         return library
 
     def framed(self, frame: Frame) -> TreeDefinition:
-        """The same with special pieces around texts; those that are new get the next ids."""
+        """The tokenizer with special pieces around texts; new pieces get the next ids."""
         new = {*frame.start, *frame.between, *frame.end} - self.ids.keys()
         first = len(self.pieces)
         entries = [
@@ -163,7 +163,7 @@ class TreeDefinition(Definition):
             "added_tokens": [*self.tree["added_tokens"], *entries],
             "post_processor": template(frame, ids),
         }
-        # The class that it came with would make its own tree, without the frame.
+        # The class that it came with would build another tree, without the frame.
         config = {**self.config, "tokenizer_class": "PreTrainedTokenizerFast"}
         return replace(self, tree=tree, frame=frame, config=config)
 
@@ -177,10 +177,10 @@ class TreeDefinition(Definition):
 
 
 def find_frame(tree: Mapping[str, Any]) -> Frame:
-    """The special pieces that a tree's post-processor puts around texts, by trying it.
+    """The special pieces that a tree's post-processor puts around texts, found by trying it.
 
     Raises:
-        DataError: the library cannot read the tree, or it frames one text unlike two.
+        DataError: the library cannot read the tree, or it frames one text differently from two.
     """
     if tree.get("post_processor") is None:
         return Frame((), (), (), 0)
@@ -201,7 +201,7 @@ def find_frame(tree: Mapping[str, Any]) -> Frame:
 
 
 def template(frame: Frame, ids: Mapping[str, int]) -> dict[str, Any]:
-    """A frame as the library describes one; it is a DataError if a piece of it has no id."""
+    """A frame in the library's format; raises DataError if a piece has no id."""
     pieces = sorted({*frame.start, *frame.between, *frame.end})
     for piece in pieces:
         if piece not in ids:
@@ -232,7 +232,7 @@ def template(frame: Frame, ids: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _outside(tokens: Sequence[str], special: Sequence[int]) -> tuple[list[str], list[str]]:
-    """The special tokens before the first text, and behind the last one."""
+    """The special tokens before the first text, and after the last one."""
     places = [at for at, is_special in enumerate(special) if not is_special]
     return list(tokens[: places[0]]), list(tokens[places[-1] + 1 :])
 
@@ -244,7 +244,7 @@ def _built(tree: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """What goes wrong in the library is the tree's fault."""
+    """Turn any error of the library into a DataError about the tree."""
     try:
         yield
     except BaseException as error:  # the library raises nothing more specific, and panics
@@ -262,7 +262,7 @@ def _lowers(normalizer: Mapping[str, Any] | None) -> bool:
 
 
 def _mark_first_words(splitter: dict[str, Any] | None) -> None:
-    """Have each word that is given by itself begin like a word within a text."""
+    """Make each word that is given separately begin like a word within a text."""
     if splitter is None:
         return
     if splitter["type"] == "Sequence":

@@ -1,8 +1,9 @@
-"""Other vocabularies than BERT's with more pieces, or with fewer: byte-level BPE and Unigram.
+"""Add pieces to vocabularies other than BERT's, or remove pieces: byte-level BPE and Unigram.
 
-A new piece is a whole word, and all else is tokenised as before. With BPE, a word is taken before
-any merge is tried. With Unigram, its score is what its former pieces' were together, so that it
-wins against them and against nothing else: where they stood, at the beginning of a longer word too.
+A new piece is a whole word; everything else is tokenised as before. With BPE, a known word is used
+before any merge is tried. With Unigram, the score of a new piece is the sum of its former pieces'
+scores, plus a small margin. So it replaces exactly these pieces, wherever they occurred, also at
+the beginning of a longer word.
 """
 
 from __future__ import annotations
@@ -22,28 +23,29 @@ from ..errors import DataError
 from .normalization import check_text
 from .tree import TreeDefinition
 
-_STALE = ("added_tokens_decoder",)  # of a tokenizer's config: it has ids
+_STALE = ("added_tokens_decoder",)  # in a tokenizer's config; it has outdated ids
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-_MARGIN = 1e-6  # by which a new piece is better than its former ones
-_UNKNOWN = 10.0  # by which the library has an unknown character worse than the worst piece
+_MARGIN = 1e-6  # by which a new piece scores better than its former pieces
+_UNKNOWN = 10.0  # by which the library scores an unknown character below the worst piece
 
 
 @dataclass(frozen=True)
 class TreeAddition:
     """A tokenizer with more pieces."""
 
-    definition: TreeDefinition  # the tokenizer
-    # of each new piece, in the order of their ids, the ids of what it was before
+    definition: TreeDefinition
+    # for each new piece, in the order of their ids, the ids of its former pieces
     former: tuple[tuple[int, ...], ...]
-    added: tuple[str, ...]  # the words that became pieces, and those that were
-    known: tuple[str, ...]
+    added: tuple[str, ...]  # the words that became pieces
+    known: tuple[str, ...]  # the words that already were pieces
 
 
 def add_words(definition: TreeDefinition, words: Sequence[str]) -> TreeAddition:
-    """Make pieces of words; byte-level BPE has two of most, with a space before and without.
+    """Turn words into pieces; in byte-level BPE most get two, with a space before and without.
 
     Raises:
-        DataError: a word is none, or several; or the tokenizer is of another kind.
+        DataError: a word is empty, or is several words; or the tokenizer is of another kind, or
+            cannot be extended without changing other tokens.
     """
     tree = copy.deepcopy(dict(definition.tree))
     kind = _kind(tree)
@@ -58,7 +60,7 @@ def add_words(definition: TreeDefinition, words: Sequence[str]) -> TreeAddition:
         new.update({form: tuple(t.id for t in library.model.tokenize(form)) for form in fresh})
         (added if fresh else known).append(word)
     if kind == "Unigram":
-        if len(scores) < len(definition.pieces):  # their ids would be those of the new ones
+        if len(scores) < len(definition.pieces):  # new pieces would get their ids
             raise DataError("the tokenizer has added pieces that are not in its vocabulary")
         worst = min(scores.values()) - _UNKNOWN
         unknown = tree["model"]["unk_id"]
@@ -77,16 +79,16 @@ def add_words(definition: TreeDefinition, words: Sequence[str]) -> TreeAddition:
 def keep_pieces(
     definition: TreeDefinition, used: NDArray[np.bool_]
 ) -> tuple[TreeDefinition, list[int]]:
-    """Leave out pieces that are not used; texts that use no others keep their tokens.
+    """Remove pieces that are not used; texts without removed pieces keep their tokens.
 
-    What stays beside them: special and added pieces, and those that texts are made of in the end,
-    single characters and bytes; with BPE, also what the pieces that stay are merged of.
+    Special and added pieces stay in any case, and so do single characters and bytes; with BPE, also
+    the pieces from which the kept pieces are merged.
 
     Args:
         used: bool `[pieces]`.
 
     Returns:
-        the tokenizer, and the former ids of its pieces.
+        The tokenizer, and the former ids of its pieces.
     """
     tree = copy.deepcopy(dict(definition.tree))
     kind = _kind(tree)
@@ -102,7 +104,7 @@ def keep_pieces(
         pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
         merged = {"".join(pair) for pair in pairs}
         kept |= {piece for piece in pieces if piece not in merged}
-        # A merge's parts come before it: backwards, what is needed is known when its turn comes.
+        # A merge comes after those of its parts: in reverse order, it is known which are needed.
         for first, second in reversed(pairs):
             if first + second in kept:
                 kept |= {first, second}
@@ -120,7 +122,7 @@ def keep_pieces(
 
 
 def _kind(tree: dict[str, Any]) -> str:
-    """BPE or Unigram."""
+    """`BPE` or `Unigram`; DataError if it is of another kind."""
     model = tree["model"]
     is_bytes = '"ByteLevel"' in json.dumps(tree["pre_tokenizer"])
     if model["type"] == "Unigram" or (model["type"] == "BPE" and is_bytes):
@@ -129,7 +131,7 @@ def _kind(tree: dict[str, Any]) -> str:
 
 
 def _forms(library: tokenizers.Tokenizer, word: str, *, where: str) -> list[str]:
-    """What a word is for the model: behind a space, and without one."""
+    """The forms of a word in the vocabulary: after a space, and without one."""
     check_text(word, where=where)
     forms: list[str] = []
     for text in (f" {word.strip()}", word.strip()):
@@ -149,15 +151,15 @@ def _forms(library: tokenizers.Tokenizer, word: str, *, where: str) -> list[str]
 
 
 def _changed(definition: TreeDefinition, tree: dict[str, Any]) -> TreeDefinition:
-    """The tokenizer of a tree; the files that it came with say something else now."""
+    """The tokenizer of a changed tree, without the files it came with: they are outdated."""
     config = {key: value for key, value in definition.config.items() if key not in _STALE}
-    # Other classes of `transformers` make the tokenizer anew from its vocabulary.
+    # Other `transformers` classes would rebuild the tokenizer from its vocabulary.
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     return replace(definition, tree=tree, config=config, files={})
 
 
 def _check_unchanged(before: TreeDefinition, after: TreeDefinition) -> None:
-    """See that every former piece, as a text, is still what it was."""
+    """Check that the text of every former piece has the same tokens, or new pieces."""
     old, new = (one.library(typed_mask=False, split=False) for one in (before, after))
     texts = [before.decode([at]) for at in range(len(before.pieces))]
     encoded = zip(old.encode_batch_fast(texts), new.encode_batch_fast(texts), strict=True)

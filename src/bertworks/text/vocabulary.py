@@ -1,9 +1,9 @@
-"""Training a WordPiece vocabulary from any stream of text.
+"""Train a WordPiece vocabulary on a stream of texts.
 
-Word pieces are the merges of byte-pair encoding, over words and their counts: the most frequent
-pair of neighbouring pieces becomes a piece, again and again. (Google never published the learner of
-BERT's own vocabulary; this is what the `tokenizers` library does too.) Counts are integers and ties
-go to the pair whose pieces came first, so the result depends on the words alone.
+Pieces are learned by byte-pair encoding on words and their counts: the most frequent pair of
+neighbouring pieces becomes a new piece, repeatedly. (Google never published the code that learned
+BERT's vocabulary; the `tokenizers` library uses the same method.) Counts are integers, and ties go
+to the pair whose pieces came first, so the result depends only on the words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .normalization import Normalization, check_text
 from .portions import portions
 from .tokenizer import Tokenizer
 
-_PART_CHARACTERS = 1 << 23  # of texts that are counted together
+_PART_CHARACTERS = 1 << 23  # of the texts that are counted together
 
 Progress = Callable[[str, int], None]
 
@@ -61,7 +61,7 @@ def train_vocabulary(
             kept; words with other characters become `[UNK]`.
         max_word_characters: longer words are `[UNK]`, and are not used for training.
         workers, on: how many processes count words, and where; see `parallel.map`.
-        progress: called with a stage (`"paragraphs"`, `"pieces"`) and a count, now and then.
+        progress: called from time to time with a stage (`"paragraphs"`, `"pieces"`) and a count.
 
     Raises:
         DataError: there are no words, or a text has a lone surrogate.
@@ -108,7 +108,7 @@ def train_vocabulary(
 
 
 def _parts(texts: Iterable[str], progress: Progress | None) -> Iterator[tuple[int, list[str]]]:
-    """Texts in lists, each with the number of its first."""
+    """Yield texts in lists, each with the number of its first text."""
     part: list[str] = []
     characters = number = 0
     for number, text in enumerate(texts, 1):
@@ -143,9 +143,9 @@ def _count_words(
 class _WordCounter:
     """Counts the normalised words of texts.
 
-    Strings between spaces are counted first and normalised once for many occurrences; a space
-    separates words before and after normalising, so this changes nothing. Long texts are taken in
-    portions; of a word that takes more than one of them only the beginning counts.
+    Strings between spaces are counted first, so that each is normalised only once; a space
+    separates words before and after normalisation, so the counts are the same. Long texts are
+    processed in portions; of a word longer than a portion, only the beginning is used.
     """
 
     normalization: Normalization
@@ -167,7 +167,7 @@ class _WordCounter:
 
 
 def _alphabet(counts: Counter[str], coverage: float) -> list[str]:
-    """The most frequent characters that make up at least `coverage` of all, sorted."""
+    """The most frequent characters that cover at least `coverage` of all, sorted."""
     characters: Counter[str] = Counter()
     for word, count in counts.items():
         for char in word:
@@ -184,7 +184,7 @@ def _alphabet(counts: Counter[str], coverage: float) -> list[str]:
 
 
 def _stands_alone(char: str, normalization: Normalization) -> bool:
-    """Whether a character is always a word of its own, as punctuation and ideographs are."""
+    """Whether a character is always a separate word, like punctuation and ideographs."""
     return len(normalization.words(f"a{char}")) > 1
 
 
@@ -201,19 +201,19 @@ def learn_pieces(
     min_frequency: int,
     progress: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """Grow a list of pieces by merging, until it is `size` long or no pair is frequent enough.
+    """Extend a list of pieces by merging, until it has `size` or no pair is frequent enough.
 
-    All words lie end to end in flat arrays, as a doubly linked list of symbols; a merge touches
-    only the places where its pair is.
+    All words are end to end in flat arrays, as a doubly linked list of symbols; a merge changes
+    only the positions of its pair.
 
     Args:
         words, counts: distinct words, and how often each occurs.
-        pieces: what to begin with; must hold each word's first character, and `##` with each
-            later one.
-        progress: called with the number of pieces now and then.
+        pieces: the initial pieces; must contain the first character of each word, and `##` with
+            each later one.
+        progress: called with the number of pieces from time to time.
 
     Returns:
-        `pieces` and the new ones after them, in the order in which they were made.
+        `pieces`, followed by the new pieces in the order in which they were made.
     """
     learned = list(pieces)
     number_of = {piece: number for number, piece in enumerate(learned)}
@@ -225,7 +225,7 @@ def learn_pieces(
         left, right = pair
         merged = learned[left] + learned[right].removeprefix(CONTINUATION)
         number = number_of.setdefault(merged, len(learned))
-        if number == len(learned):  # else two ways of merging led to the same piece
+        if number == len(learned):  # else another merge made the same piece
             learned.append(merged)
             if progress is not None and len(learned) % 500 == 0:
                 progress(len(learned))
@@ -234,10 +234,10 @@ def learn_pieces(
 
 
 class _Chain:
-    """All words as one linked list of symbols, with each pair's count and places.
+    """All words as one linked list of symbols, with the count and the positions of each pair.
 
-    Between two words, and at both ends, is a place without a symbol (-1), as is every place whose
-    symbol was merged into the one before it.
+    A position without a symbol (-1) is between two words, at both ends, and wherever a symbol was
+    merged into the one before it.
     """
 
     def __init__(
@@ -264,13 +264,16 @@ class _Chain:
         self._count(every[:0], every)
 
     def most_frequent_pair(self, min_frequency: int) -> tuple[int, int] | None:
-        """Take the most frequent pair from the heap, the lowest numbers first among equals."""
+        """Remove the most frequent pair from the heap; of equals, the one with the lowest numbers.
+
+        None: no pair occurs `min_frequency` times.
+        """
         while self.heap:
             negative, key = heapq.heappop(self.heap)
             count = self.counts.get(key, 0)
             if count == -negative:
                 return None if count < min_frequency else (key >> 32, key & 0xFFFFFFFF)
-            if 0 < count < -negative:  # it has become rarer since it was put in
+            if 0 < count < -negative:  # it has become rarer since it was pushed
                 heapq.heappush(self.heap, (-count, key))
         return None
 
@@ -293,7 +296,7 @@ class _Chain:
         self._count(self.previous[places], places)
 
     def _every_second(self, places: Places) -> Places:
-        """In runs of one symbol, as in `aaaa`, pairs overlap: from the left, keep every second."""
+        """Keep every second pair, from the left: in runs such as `aaaa`, pairs overlap."""
         index = np.arange(len(places))
         starts = np.ones(len(places), dtype=bool)
         starts[1:] = self.next[places[:-1]] != places[1:]
@@ -302,7 +305,7 @@ class _Chain:
         return kept
 
     def _pairs_at(self, places: Places) -> tuple[Ints, Ints, Places]:
-        """Keys, weights and places of the pairs that begin at the given places, each once."""
+        """Keys, weights and positions of the pairs that begin at given positions, each once."""
         places = np.unique(places)
         left = self.symbol[places].astype(np.int64)
         right = self.symbol[self.next[places]].astype(np.int64)
@@ -311,7 +314,7 @@ class _Chain:
         return left[valid] << 32 | right[valid], self.weight[places], places
 
     def _count(self, *places: Places) -> None:
-        """Add the pairs that begin at new places."""
+        """Add the pairs that begin at new positions."""
         keys, weights, at = self._pairs_at(np.concatenate(places))
         if len(keys) == 0:
             return
@@ -323,7 +326,7 @@ class _Chain:
             heapq.heappush(self.heap, (-self.counts[key], key))
 
     def _update(self, keys: Ints, weights: Ints) -> tuple[Ints, Ints]:
-        """Add weights to the counts of sorted pairs; the distinct ones, and where each begins."""
+        """Add weights to counts of sorted pairs; return distinct pairs, and where each begins."""
         starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         unique = keys[starts]
         sums = np.add.reduceat(weights, starts)

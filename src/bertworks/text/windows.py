@@ -1,4 +1,4 @@
-"""Long text as windows: nothing is cut off, and each window knows its place."""
+"""Split long texts into windows: no token is lost, and each window keeps its position."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ def segment_windows(
     stride: int,
     where: str | None = None,
 ) -> list[Encoding]:
-    """Sequences of at most `max_length` tokens that together hold every token of a long text.
+    """Sequences of at most `max_length` tokens that together contain every token of a long text.
 
-    A text alone is cut into windows; of a pair, the second text is, and the first (a question) is
-    repeated whole before each. Offsets and word numbers are those of the original text. The last
-    window ends where the text ends and may be shorter; a text that fits, or an empty one, is one
-    window.
+    A single text is split into windows. Of a pair, the second text is split, and the whole first
+    text (a question) is repeated before each window. Offsets and word numbers are those of the
+    original text. The last window ends at the end of the text and may be shorter. A text that fits,
+    or is empty, is one window.
 
     Args:
-        max_length: the most tokens of a window, special tokens included.
-        stride: how many tokens further each window begins, `doc_stride` in the original code (for
-            Hugging Face a stride is the overlap: the window's room less this).
+        max_length: maximum tokens of a window, special tokens included.
+        stride: the distance between the beginnings of two windows, in tokens: `doc_stride` in the
+            original code. (In Hugging Face, a stride is the overlap: the room of a window minus
+            this distance.)
 
     Raises:
         DataError: the first text leaves no room for the second, or `stride` is not between 1 and
-            the room, so that tokens would be left out.
+            the room of a window, so that tokens would be lost.
     """
     long = first if second is None else second
     room = max_length - tokenizer.num_special_tokens(pair=second is not None)
@@ -67,11 +68,11 @@ def segment_windows(
 def most_context(
     windows: Iterable[tuple[int, NDArray[np.generic]]], total: int
 ) -> NDArray[np.int64]:
-    """Which window sees each part of a text with the most context: `[total]`; of equals the first.
+    """For each part of a text, the window with the most context: `[total]`; of equals, the first.
 
     Args:
-        windows: for each its first part, and how much context each of its parts has.
-        total: how many parts the text has.
+        windows: for each, the index of its first part, and the context of each of its parts.
+        total: the number of parts of the text.
     """
     most = np.full(total, -np.inf)
     found = np.zeros(total, np.int64)
