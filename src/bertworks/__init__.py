@@ -1,6 +1,6 @@
 """BERT, the whole life cycle: raw text, vocabulary, pre-training, fine-tuning, prediction.
 
-Names are loaded when they are first used, so that `import bertworks` is cheap and loads no torch.
+Names are loaded on first use, so that `import bertworks` is cheap and does not load torch.
 """
 
 from __future__ import annotations

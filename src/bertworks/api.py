@@ -1,4 +1,4 @@
-"""The public handle: a tokenizer, a task and its network, loaded, used and saved as one."""
+"""`Model`: a tokenizer, a task and its network, which are loaded, used and saved together."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class Model:
             data: a path, or rows in memory (see `tables.reading.Table`).
             json: write JSON Lines, whatever the file name.
             part: `I/N`: write only the I-th of N parts of the rows; `merge` puts them together.
-            workers, on: how many processes, each with the model, and where; see `parallel.map`.
+            workers, on: number of processes, each with the model, and place; see `parallel.map`.
             settings: as in `predict`.
 
         Returns:
@@ -319,13 +319,13 @@ class Model:
     def _opened(
         self, table: Table, *, labelled: bool, **options: Any
     ) -> tuple[Task[Any], Network, Rows]:
-        """The task for a table, the network, and the table's rows."""
+        """Return the task for a table, the network, and the table's rows."""
         task, network = self._task_and_network()
         rows = read_rows(table, columns=task.column_names, **options)
         return task.for_table(rows, labelled=labelled), network, rows
 
     def _precision(self, asked: InferencePrecision) -> InferencePrecision:
-        """The precision to use; "auto" is resolved here, also for workers elsewhere."""
+        """Return the precision to use; "auto" is resolved here, also for remote workers."""
         if asked != "auto":
             return asked
         dtype = dtype_of("auto", next(self.network.parameters()).device)
@@ -376,7 +376,7 @@ class Model:
 
         Args:
             tables: as in `evaluate`; each is read by the process that evaluates it.
-            workers, on: how many processes, each with the model, and where; see `parallel.map`.
+            workers, on: number of processes, each with the model, and place; see `parallel.map`.
             settings: as in `evaluate`.
 
         Raises:
@@ -455,7 +455,7 @@ class Model:
     def _vectors(
         self, given: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]
     ) -> NDArray[np.float32]:
-        """Vectors as they are, or those of texts: float32 `[rows, width]`."""
+        """Return given vectors, or compute those of texts: float32 `[rows, width]`."""
         if isinstance(given, np.ndarray) and given.dtype.kind == "f":
             return np.atleast_2d(given).astype(np.float32)
         return self.embed(given, **settings)
@@ -480,7 +480,7 @@ class Model:
             data: texts, rows, a `.txt` file (one text per line), or a table.
             column: the text column of a table; detected if omitted.
             part: `I/N`: write only the I-th of N parts of the vectors; `merge` puts them together.
-            workers, on: how many processes, each with the model, and where; see `parallel.map`.
+            workers, on: number of processes, each with the model, and place; see `parallel.map`.
             progress: called with the number of rows done, and of all rows (0 if unknown).
             settings: as in `embed`.
 
@@ -687,10 +687,11 @@ class Model:
         """Fix the scales of 8-bit numbers with sample texts, for `precision="int8"`.
 
         Without calibration, scales are computed for each token. Fixed scales are faster on
-        processors that multiply 8-bit numbers (VNNI), with about the same error: measure it. Where
-        they would be much worse, scales are still computed for each token. Fixed scales are saved
-        by `save(precision="int8")` and hold until weights change. A few hundred texts like those to
-        be read are enough. Other precisions are not affected.
+        processors that multiply 8-bit numbers (VNNI), with about the same error: measure it. For
+        parts of the model in which their error would be much larger, scales are still computed for
+        each token. Fixed scales are saved by `save(precision="int8")` and are valid until weights
+        change. A few hundred texts similar to the later inputs are enough. Other precisions are not
+        affected.
 
         Args:
             texts, data, column: as in `embed`.
@@ -719,7 +720,7 @@ class Model:
         return self.task, self.network
 
     def _rows(self, given: Iterable[Any]) -> Iterator[Row]:
-        """Texts, pairs of texts and rows as rows of the task."""
+        """Convert texts, pairs of texts and rows to rows of the task."""
         task, _ = self._task_and_network()
         sizes: set[int] = set()
 
@@ -759,7 +760,7 @@ class Model:
 def _measured(
     model: Model, settings: EvaluateKeywords, threads: int | None, table: Table
 ) -> Evaluation:
-    """What a worker makes of a table."""
+    """Evaluate a model on a table, in a worker."""
     if threads is not None:
         torch.set_num_threads(threads)
     return model.evaluate(table, **settings)
@@ -827,11 +828,11 @@ def load(
         return found_task.network(config)
 
     try:
-        with without_weights():  # nothing is drawn at random only to be replaced
+        with without_weights():  # no random weights, which would be replaced
             network = build()
     except SettingsError as error:  # the task and the encoder do not fit together
         raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
-    if any(True for _ in network.buffers()):  # constants of a task's own, which no file has
+    if any(True for _ in network.buffers()):  # a task's constants, which are in no file
         network = build()
     report = load_weights(
         network,
@@ -861,14 +862,15 @@ def _described_task(
     tokenizer: Tokenizer,
     directory: Path,
 ) -> Task[Any]:
-    """The task that a directory's `bertworks.json` describes.
+    """Return the task that a directory's `bertworks.json` describes.
 
     Args:
-        task: its class, where the user names it; else the package's of its name.
+        task: its class, if the user gives one; by default this package's task of that name.
 
     Raises:
-        SettingsError: the class that the user names cannot be had.
-        CheckpointError: it is another task, there is none, or its settings are not valid.
+        SettingsError: the class that the user gives cannot be loaded.
+        CheckpointError: the class is that of another task, this package has no such task, or the
+            task's settings are not valid.
     """
     where = str(directory / "bertworks.json")
     if task is None and not is_registered(described.task):
@@ -893,17 +895,19 @@ def _resolved(asked: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
 
 
 def _embedding_settings(asked: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
-    """The settings of names, types (1 is not True) and values; a text's vector is made in less
-    time than settings are checked, so those that are asked again are kept."""
+    """Return the settings of names, types (1 is not True) and values.
+
+    They are cached, since checking settings takes longer than embedding a text.
+    """
     is_plain = all(isinstance(value, str | int | float | None) for *_, value in asked)
     return _resolved(asked) if is_plain else _resolved.__wrapped__(asked)
 
 
 def _one_of(texts: Any, data: Any) -> Any:
-    """What is given, texts or `data=`.
+    """Return the one that is given, texts or `data`.
 
     Raises:
-        DataError: both are, or neither.
+        DataError: both or neither are given.
     """
     if (texts is None) == (data is None):
         raise DataError(
@@ -914,7 +918,7 @@ def _one_of(texts: Any, data: Any) -> Any:
 
 
 def of_unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Vectors divided by their lengths; a zero vector stays one."""
+    """Return vectors divided by their lengths; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     found: NDArray[np.float32] = (vectors / np.where(lengths, lengths, 1)).astype(
         np.float32, copy=False

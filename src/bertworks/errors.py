@@ -1,8 +1,8 @@
-"""What a user can do wrong, in words.
+"""Errors and warnings that are addressed to users.
 
-A `BertworksError` is for people: one or two lines that say what is wrong, where, and what to do.
-The command line prints it without a traceback and exits with status 1. Faults of our own are
-`assert`s and ordinary exceptions, and keep their traceback.
+A `BertworksError` explains in one or two lines what is wrong, where, and what to do. The command
+line prints it without a traceback and exits with status 1. Bugs of this package are `assert`s and
+ordinary exceptions, and keep their traceback.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BertworksError(Exception):
 
     def __str__(self) -> str:
         what = self.what
-        if len(what) > _LONGEST:  # it quotes what a file or a user has given
+        if len(what) > _LONGEST:  # it may quote a file or a user's input
             what = f"{what[:_LONGEST]}…"
         text = f"{self.where}: {what}" if self.where else what
         return f"{text}. {self.fix}" if self.fix else text
@@ -50,7 +50,7 @@ class DataError(BertworksError):
 
 
 class LengthError(DataError):
-    """A text has more tokens than the model takes."""
+    """A text has more tokens than the model accepts."""
 
 
 class CheckpointError(BertworksError):
@@ -66,21 +66,21 @@ class TrainingError(BertworksError):
 
 
 class OtherRunError(TrainingError):
-    """A directory holds another run than the one that would go on in it."""
+    """A directory holds a different run from the one to resume."""
 
 
 class DamagedError(CheckpointError, TrainingError):
-    """What a run resumes from is damaged: it can only be restored, or begun anew."""
+    """The files from which a run resumes are damaged: restore them, or start a new run."""
 
 
 class BertworksWarning(UserWarning):
-    """Something people should know, for which nothing stops; the command line says it in a line."""
+    """A warning to the user; the command line prints it on one line."""
 
 
 MOST_NAMES = 12
 """How many names an error lists."""
 
-_LONGEST = 2000  # characters of what is wrong
+_LONGEST = 2000  # characters of a message
 _MOST_CHARACTERS = 60
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 30
@@ -88,28 +88,28 @@ _SHORT.maxlist = _SHORT.maxdict = _SHORT.maxlevel = 2
 
 
 def brief(value: object) -> str:
-    """A value as Python writes it, cut where it is long: data may hold anything."""
+    """Return the `repr` of a value, truncated if it is long: data may hold anything."""
     if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
         return f"{value[:_MOST_CHARACTERS]!r}…"
     return repr(value) if isinstance(value, str) else _SHORT.repr(value)
 
 
 def some_of(names: Sequence[str], shown_as: Callable[[str], str] = brief) -> str:
-    """The first dozen of some names, and how many more there are."""
+    """Return the first dozen names, and the number of further names."""
     shown = ", ".join(map(shown_as, names[:MOST_NAMES])) or "none"
     more = len(names) - MOST_NAMES
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def closest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name most like `name`, if one is."""
+    """Return the valid name most similar to `name`; None if none is similar."""
     candidates = [other for other in valid if len(other) <= 2 * _MOST_CHARACTERS]
     close = difflib.get_close_matches(name[: 2 * _MOST_CHARACTERS], candidates, n=1, cutoff=0.5)
     return close[0] if close else None
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A phrase that suggests the valid name most like `name`, or lists some of the valid ones."""
+    """Return a phrase that suggests the most similar valid name, or lists some valid names."""
     valid = list(valid)
     close = closest(name, valid)
     if close is not None:
@@ -143,8 +143,8 @@ _ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "report_to": ("tensorboard",),
     "mlm_probability": ("mlm_probability", "masking.mlm_probability"),
 }
-"""What settings of Hugging Face's trainer and of common scripts are called here: the first that a
-group of settings has, or has a group for."""
+"""Settings of Hugging Face's trainer and of common scripts, with their names in this package. Of
+several names, the first is suggested that a group of settings has, or for which it has a group."""
 
 _NO_SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("out", "output_dir"), "Give the run directory as --out (in Python: out=)"),
@@ -154,11 +154,11 @@ _NO_SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("num_workers", "dataloader_num_workers"), "No workers are needed here"),
     "load_best_model_at_end": "With dev, the best weights are always kept",
 }
-"""What is not a setting here, and why."""
+"""Names that are not settings in this package, with the fix to suggest."""
 
 
 def nearest_setting(name: str, valid: Iterable[str]) -> str:
-    """As `nearest`, for settings: those that are called otherwise elsewhere are known."""
+    """As `nearest`, for settings: it also knows the names that other tools use."""
     valid = list(valid)
     for other in _ELSEWHERE.get(name, ()):
         if other.partition(".")[0] in valid:
@@ -167,7 +167,7 @@ def nearest_setting(name: str, valid: Iterable[str]) -> str:
 
 
 def check_name(path: str | os.PathLike[str]) -> None:
-    """See that a file or directory has a name that all libraries can read and write it by.
+    """Check that all libraries can read and write a file or directory by its name.
 
     Raises:
         DataError: the name is not UTF-8.
@@ -182,7 +182,7 @@ def check_name(path: str | os.PathLike[str]) -> None:
 
 
 def need(module: str, extra: str, what: str) -> ModuleType:
-    """Import an optional `module`, or say which extra of the package brings it.
+    """Import an optional `module`; if it is missing, the error names the extra to install.
 
     Args:
         module: the module's name, as in an `import` statement.

@@ -1,10 +1,10 @@
-"""Models as other tools want them: ONNX, and the layout of the original TensorFlow release.
+"""Export of models for other tools: ONNX, and the layout of the original TensorFlow release.
 
-ONNX is for engines that know neither packs nor PyTorch. A padded batch goes in, as everywhere
-outside this package; what comes out is named as Hugging Face's models name it.
+ONNX is for engines that support neither packs nor PyTorch. The input is a padded batch; outputs
+have the names that Hugging Face's models use.
 
-    model.onnx           input_ids, attention_mask (and token_type_ids) [rows, length], any of both
-    config.json, tokenizer.json and what else belongs to the tokenizer
+    model.onnx           input_ids, attention_mask (and token_type_ids): [rows, length] of any size
+    config.json, tokenizer.json and the tokenizer's other files
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PaddedNetwork(nn.Module):
     def named(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """What the network puts out for `[rows, length]` tensors, by name."""
+        """Return the network's outputs for `[rows, length]` tensors, by name."""
         padded = Padded.of(input_ids, attention_mask, token_type_ids)
         if isinstance(self.network, Network):
             return self.network.padded(padded)
@@ -51,16 +51,16 @@ class PaddedNetwork(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The same without the names."""
+        """Return the same outputs without names."""
         return tuple(self.named(input_ids, attention_mask, token_type_ids).values())
 
 
 def write_onnx(model: Model, directory: str | Path) -> Path:
-    """Write a model as ONNX, with its configuration and tokenizer beside it.
+    """Write a model as ONNX, with its configuration and tokenizer in the same directory.
 
     Args:
-        model: of any task, or a bare encoder. Of pairs that are read in both orders, each is a row,
-            and so is each window of a long text: pooling their logits is left to the caller.
+        model: of any task, or a bare encoder. Each window of a long text is a separate row, and so
+            is each order of a pair that is read in both orders: the caller must pool their logits.
 
     Raises:
         CheckpointError: the directory is not empty, or the model has LSTMs or is two-way.
@@ -90,7 +90,7 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
         for name in ("model.safetensors", "bertworks.json"):
             (new / name).unlink(missing_ok=True)
         with warnings.catch_warnings():
-            # The exporter's, about itself and about packages that nobody asked for.
+            # The exporter warns about itself and about packages that are not needed.
             warnings.simplefilter("ignore")
             logging.getLogger("torch.onnx").setLevel(logging.ERROR)
             torch.onnx.export(
@@ -107,7 +107,7 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
     return directory
 
 
-_ACTIVATIONS = {"gelu_new": "gelu"}  # the original has one name, and today means the tanh form
+_ACTIVATIONS = {"gelu_new": "gelu"}  # the original has one name, which now means the tanh form
 
 
 def write_tensorflow(
@@ -116,10 +116,11 @@ def write_tensorflow(
     """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
 
     Args:
-        network: BERT, with heads of pre-training or a classifier's, or without.
+        network: BERT, with pre-training heads, a classification head, or no head.
 
     Raises:
-        CheckpointError: the model is no BERT, or the directory is not empty.
+        CheckpointError: the model is not BERT, its classifier does not read the first token, or the
+            directory is not empty.
         OutputError: the directory cannot be written, or is being written by another process.
         BertworksError: the package that computes the checksums is not installed.
     """
@@ -145,10 +146,10 @@ def write_tensorflow(
 
 @contextmanager
 def _empty_directory(directory: Path, *, last: str) -> Iterator[Path]:
-    """Give a directory to fill, which becomes one that is new or empty; see `new_directory`.
+    """Yield a directory to fill, which becomes `directory` at the end; see `new_directory`.
 
     Raises:
-        CheckpointError: it is neither.
+        CheckpointError: `directory` is not empty.
     """
     with claim(directory, kind="whole directory"):
         if directory.exists() and not files.is_empty(directory):

@@ -1,12 +1,12 @@
-"""Outputs that are whole or absent on the disk, whenever the process or the machine ends.
+"""Outputs that are complete or absent on the disk, even after a crash of the process or machine.
 
-    atomic(path)           a file that takes its name once all of it is on the disk
+    atomic(path)           a file that gets its name when all of its content is on the disk
     new_directory(path)    the same for a directory
-    LineFile(path)         lines that are only appended; one cut short by a kill is removed
+    LineFile(path)         an append-only file of lines; an incomplete last line is removed
 
-Everything is written under another name first (`.NAME.new`, beside it), synchronised, and renamed;
-then the directory that holds the name is synchronised. Without the first synchronisation a crash of
-the machine may leave the name with half of the content.
+Everything is first written under another name (`.NAME.new`, in the same directory), synchronised,
+and renamed; then the directory that contains it is synchronised. Without the first synchronisation
+a crash of the machine may leave a file with its final name and only part of its content.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Have a failure to write be an error that names the output.
+    """Turn a failure to write into an error that names the output.
 
     Raises:
         OutputError: the block raised an OSError.
@@ -47,12 +47,12 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a path to write to, whose file replaces `path` once all of it is on the disk.
+    """Yield a path to write to; its file replaces `path` when all of it is on the disk.
 
-    A device or a pipe, such as /dev/stdout, is given as it is.
+    For a device or a pipe, such as /dev/stdout, it is `path` itself.
 
     Raises:
-        OutputError: the file cannot be written; then what was there before is untouched.
+        OutputError: the file cannot be written; an existing file is then unchanged.
     """
     with writing(path):
         if is_device(path):
@@ -60,7 +60,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
             return
         target = Path(path).resolve()
         new = beside(target, "new")
-        new.unlink(missing_ok=True)  # what a kill left takes room
+        new.unlink(missing_ok=True)  # a file that a killed process left takes space
         try:
             yield new
             rename(new, target)
@@ -71,11 +71,11 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write(path: str | os.PathLike[str], content: Any) -> None:
-    """Replace the content of a file, wholly or not at all.
+    """Replace the content of a file, completely or not at all.
 
     Args:
-        content: text, which becomes UTF-8 with its line ends as they are (half characters, as in
-            names of files that are not UTF-8, become escapes), or an object of bytes.
+        content: text, or a bytes-like object. Text is encoded as UTF-8 with unchanged line ends;
+            lone surrogates, as in file names that are not UTF-8, become escapes.
 
     Raises:
         OutputError: the file cannot be written.
@@ -94,10 +94,10 @@ def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None =
 
 
 def read_json(path: Path, error: type[BertworksError]) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Return the object in a JSON file.
 
     Raises:
-        BertworksError: of the given class: the file cannot be read, or holds no object.
+        BertworksError: of the class `error`: the file cannot be read, or does not hold an object.
     """
     try:
         tree = parse_json(path.read_bytes())
@@ -114,15 +114,15 @@ _SEAL = "crc32"
 
 
 def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with a checksum of itself."""
+    """Return a JSON object with its checksum added."""
     return {**tree, _SEAL: _checksum(tree)}
 
 
 def unsealed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What was sealed; an object without a checksum, of an earlier release, as it is.
+    """Check and remove the checksum that `sealed` added; earlier releases added none.
 
     Raises:
-        ValueError: it is not what it was.
+        ValueError: the checksum is wrong.
     """
     found = dict(tree)
     said = found.pop(_SEAL, None)
@@ -136,15 +136,15 @@ def _checksum(tree: Mapping[str, Any]) -> str:
 
 
 class LineFile:
-    """A file of lines that is only appended to; a last line that a kill cut short is removed.
+    """An append-only file of lines; an incomplete last line, left by a killed process, is removed.
 
     Otherwise the next line would continue it, and both would be lost.
 
     Args:
-        path: the file; made if need be.
+        path: the file; created if missing.
 
     Raises:
-        OutputError: as every method does: the file cannot be written.
+        OutputError: the file cannot be written; methods that write raise it too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -177,11 +177,11 @@ class LineFile:
     def append(self, line: bytes) -> None:
         """Add a line."""
         with writing(self.path):
-            while line:  # an almost full disk takes a part, and refuses the next
+            while line:  # an almost full disk may accept only a part
                 line = line[self._file.write(line) :]
 
     def sync(self) -> int:
-        """See the lines safely on the disk; the file's length in bytes."""
+        """Synchronise the file to the disk; return its length in bytes."""
         with writing(self.path):
             os.fsync(self._file.fileno())
         return self.size
@@ -192,7 +192,7 @@ class LineFile:
             self._file.truncate(length)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
@@ -204,20 +204,20 @@ def new_directory(
     replace: bool = False,
     keep: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[Path]:
-    """Give a directory to fill, which becomes `path` once all of it is on the disk.
+    """Yield a directory to fill, which becomes `path` when all of it is on the disk.
 
-    It is renamed as a whole; where `path` is a directory that is not to be replaced (somebody may
-    work in it), its entries are moved into that one by one.
+    It is renamed as a whole. But if `path` is an existing directory that is empty or not to be
+    replaced (it may be in use), the entries are moved into it one at a time.
 
     Args:
-        path: the directory that is to be.
-        last: the entry that is moved last: what makes the directory what it is.
-        replace: a former directory goes. It is away for a moment only, between two renamings:
-            killed then, it lies beside as `.NAME.old`, and is restored when this is called again.
-        keep: which files of a former directory are kept, by their path in it.
+        path: the directory to create.
+        last: the entry that is moved last: the one that marks the directory as complete.
+        replace: delete an existing directory. It is absent only between two renames; after a kill
+            at that moment, it is next to `path` as `.NAME.old`, and the next call restores it.
+        keep: whether a file of the replaced directory is kept, by its relative path.
 
     Raises:
-        OutputError: the directory cannot be written; then what was there before is there again.
+        OutputError: the directory cannot be written; an existing one is then restored.
     """
     target = Path(path).resolve()
     as_whole = not target.exists() or (replace and not is_empty(target))
@@ -243,7 +243,7 @@ def new_directory(
 
 
 def _replace(new: Path, target: Path, keep: Callable[[str], bool]) -> None:
-    """Give a finished directory its name; a former one goes, but for what is kept of it."""
+    """Rename a finished directory; delete an existing one, except for the files to keep."""
     old = beside(target, "old")
 
     def settle() -> None:
@@ -260,7 +260,7 @@ def _replace(new: Path, target: Path, keep: Callable[[str], bool]) -> None:
                 rename(file, target / name)
         shutil.rmtree(old, ignore_errors=True)
 
-    settle()  # what a kill left
+    settle()  # left by a killed process
     if target.exists():
         rename(target, old)
     try:
@@ -270,14 +270,14 @@ def _replace(new: Path, target: Path, keep: Callable[[str], bool]) -> None:
 
 
 def finish(target: Path) -> None:
-    """Undo or finish what a kill left half done in a directory that `new_directory` moved into."""
+    """Undo or complete the move of `new_directory` into a directory, if it was interrupted."""
     shutil.rmtree(target / _STAGED, ignore_errors=True)
     if (target / _READY).is_dir():
         _move_in(target)
 
 
 def _move_in(target: Path, last: str = "") -> None:
-    """Move the entries of a directory that is on the disk out of it; once begun, it is finished."""
+    """Move the entries of the synchronised directory to `target`; `finish` completes this."""
     ready = target / _READY
     for entry in sorted(ready.iterdir(), key=lambda entry: entry.name == last):
         os.replace(entry, target / entry.name)
@@ -286,11 +286,11 @@ def _move_in(target: Path, last: str = "") -> None:
 
 
 def make_directory(directory: Path) -> list[Path]:
-    """Make a directory and those above it where they are missing; those made, the lowest first."""
+    """Create a directory and its missing parents; return those created, the deepest first."""
     made: list[Path] = []
     for one in reversed((directory, *directory.parents)):
         if not one.exists():
-            with suppress(FileExistsError):  # another's, meanwhile
+            with suppress(FileExistsError):  # created by another process meanwhile
                 one.mkdir()
                 sync(one.parent)
                 made.insert(0, one)
@@ -298,7 +298,7 @@ def make_directory(directory: Path) -> list[Path]:
 
 
 def remove_directory(directory: Path) -> None:
-    """Remove a directory; a kill meanwhile leaves no half of it under its name."""
+    """Remove a directory; a kill during this leaves no partial directory under its name."""
     old = beside(directory, "old")
     shutil.rmtree(old, ignore_errors=True)
     os.replace(directory, old)
@@ -306,10 +306,10 @@ def remove_directory(directory: Path) -> None:
 
 
 def replace_link(link: Path, target: Path) -> None:
-    """Have a symbolic link point to a target, whatever it pointed to before.
+    """Create a symbolic link to a target, or redirect an existing one.
 
     Raises:
-        OutputError: the link cannot be made.
+        OutputError: the link cannot be created.
     """
     with writing(link):
         new = beside(link, "new")
@@ -319,15 +319,15 @@ def replace_link(link: Path, target: Path) -> None:
 
 
 def is_empty(directory: Path) -> bool:
-    """Whether a directory holds nothing but the lock of who asks."""
+    """Whether a directory holds nothing but the caller's lock."""
     return all(child.name == LOCK for child in directory.iterdir())
 
 
 def sync(path: Path) -> None:
-    """See a file or directory safely on the disk."""
+    """Synchronise a file or directory to the disk."""
     is_windows = os.name == "nt"
     if is_windows and path.is_dir():
-        return  # which has no such call
+        return  # Windows cannot synchronise directories
     descriptor = os.open(path, os.O_RDWR if is_windows else os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -336,32 +336,32 @@ def sync(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give a file or directory its name once it is on the disk, and have that on the disk too."""
+    """Synchronise a file or directory, rename it, and synchronise its new parent directory."""
     sync(source)
     os.replace(source, target)
     sync(target.parent)
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """The hidden name beside a path under which something about it lies."""
+    """Return the hidden path `.NAME.suffix` in the same directory as a path."""
     return path.with_name(f".{path.name}.{suffix}")
 
 
 def is_device(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is that of something to write to which is no file: /dev/stdout, a pipe."""
+    """Whether a path is neither a file nor a directory, but exists: /dev/stdout, a pipe."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 MAX_DEPTH = 100
-"""How deep lists and objects may be nested; no format that is read here needs more than 20.
+"""Maximum nesting of lists and objects; no format that is read here needs more than 20 levels.
 
-Python and the libraries that a value is handed to take it apart recursively, and end in a
-`RecursionError`, or a crash, at some depth of their own.
+Python and other libraries process values recursively; at some depth they raise a `RecursionError`
+or crash.
 """
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that a JSON text holds.
+    """Parse a JSON text.
 
     Raises:
         ValueError: it is not valid JSON, not UTF-8, nested deeper than `MAX_DEPTH`, or has a number
@@ -379,9 +379,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _check_depth(value: Any) -> None:
-    """See that a value is not nested too deeply, level by level."""
+    """Check, level by level, that a value is not nested too deeply."""
     level: list[Any] = [[value]]
-    nested = (dict, list)  # looked at in half the time of a union
+    nested = (dict, list)  # checked in half the time of a union
     for _ in range(MAX_DEPTH + 1):
         parts = (whole.values() if isinstance(whole, dict) else whole for whole in level)
         level = [part for some in parts for part in some if isinstance(part, nested)]
@@ -395,6 +395,6 @@ def _too_deep() -> ValueError:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""What is in a checkpoint: geometry, parameters, vocabulary, and what became of each tensor."""
+"""Contents of a checkpoint: geometry, parameters, vocabulary, and how each tensor was used."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .text.tree import TreeDefinition
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `inspect` found.
+    """The result of `inspect`.
 
     Attributes:
-        family: its `model_type`.
-        task: what it was trained for; None for a bare encoder.
+        family: the model's family.
+        task: the task for which it was trained; None for a bare encoder.
         geometry: every setting of the encoder.
-        parameters: how many there are, by part: `embeddings`, `layers`, `each layer`, `heads`,
-            `total`.
-        vocabulary: its kind, size, casing, special pieces.
-        heads: what is on top of the encoder.
-        dtypes: how many tensors of each type the files hold.
-        license: as its README or a file of that name says; None if nothing does.
-        used: the network's tensors that were filled.
+        parameters: number of parameters, by part: `embeddings`, `layers`, `each layer`, `heads`
+            (all else, such as a pooler), `total`.
+        vocabulary: kind, size, casing, number of unused pieces, special pieces.
+        heads: names of the heads on top of the encoder.
+        dtypes: number of tensors of each dtype in the files.
+        license: from its README or license file; None if neither states one.
+        used: the network's tensors that were loaded.
         dropped: the checkpoint's tensors that were not used, and why.
-        non_finite: those with NaN or infinity, and how many such numbers each has.
+        non_finite: tensors with NaN or infinity, and the number of such values in each.
     """
 
     family: str
@@ -62,7 +62,7 @@ def inspect(name: str | Path) -> Inspection:
     """
     directory = locate(name)
     described = read_task(directory)
-    # Nothing is imported because a checkpoint says so: of a user's task there is its name.
+    # A checkpoint never causes an import: of a user's task, only the name is known.
     unknown = described is not None and not is_registered(described.task)
     task = "encoder" if unknown else None
     model = load(name, task=task, device="cpu", allow_non_finite=True)
@@ -91,7 +91,7 @@ def inspect(name: str | Path) -> Inspection:
 
 
 def _count(model: Model) -> dict[str, int]:
-    """Parameters by part; one that has two names is counted once, where it is first."""
+    """Count parameters by part; a shared one is counted once, in its first part."""
     encoder = model.encoder
     counts = {"embeddings": _size(encoder.embeddings), "layers": _size(encoder.layers)}
     if len(encoder.layers):
@@ -124,7 +124,7 @@ def _vocabulary(model: Model) -> dict[str, Any]:
 
 
 def _license(directory: Path) -> str | None:
-    """What the front matter of a README, or else the first line of a license, says."""
+    """Return the license from a README's front matter, or else a license file's first line."""
     readme = directory / "README.md"
     if readme.is_file():
         text = readme.read_text(encoding="utf-8", errors="replace")

@@ -1,6 +1,6 @@
-"""Modules that are imported when something of them is first used.
+"""Modules that are imported on first use.
 
-pyarrow takes 36 MB and a tenth of a second, which texts that are in memory need not spend:
+Importing pyarrow takes 36 MB and a tenth of a second, which is not needed for texts in memory:
 
     if TYPE_CHECKING:
         import pyarrow as pa
@@ -15,10 +15,10 @@ from typing import Any
 
 
 class Lazily:
-    """Stands for a module.
+    """A placeholder for a module.
 
     Args:
-        name: the module's, as `import` takes it.
+        name: the module's name, as in an `import` statement.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Outputs that are written by one process at a time, and are no inputs."""
+"""Locks of outputs: one process writes an output at a time, and no output is an input."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .memory import start_thread
 from .remote import is_remote
 
 Kind: TypeAlias = Literal["file", "directory", "whole directory"]
-"""What an output is; a whole directory is made at once, any other is filled bit by bit."""
+"""Kind of an output: a whole directory is created at once, any other is filled bit by bit."""
 
-_BEAT, _WATCH = 2.0, 10.0  # seconds: between a holder's signs of life; how long one is waited for
-_lent: set[tuple[Path, int]] = set()  # outputs with the threads whose callees may claim them
+_BEAT, _WATCH = 2.0, 10.0  # seconds: between touches of a held lock; to wait for a touch
+_lent: set[tuple[Path, int]] = set()  # outputs, with the threads that may claim them again
 
 
 @contextmanager
@@ -38,20 +38,20 @@ def claim(
 ) -> Iterator[None]:
     """Lock an output until the block ends.
 
-    The lock ends with its process, however that ends. It is a file, inside of an output that is a
-    directory already and beside any other, so that it is on the output's file system; it is removed
-    at the end, and so are directories that were made here, if they are empty then.
+    The lock is released when its process ends, for any reason. It is a file on the output's file
+    system: inside an output that is an existing directory, and next to any other output. It is
+    removed at the end, and so are directories that were created here, if they are then empty.
 
     Args:
-        inputs: what the output is made from; those that are no paths of files or directories that
-            exist are passed over.
-        kind: a "directory" is made at once, with those above it, and for a "whole directory" those
-            above it.
-        lend: what the block calls may claim the output too.
+        inputs: inputs of the output; those that are not paths of existing files or directories are
+            ignored.
+        kind: a "directory" and its parents are created immediately; for a "whole directory", only
+            the parents are created.
+        lend: code that the block calls may claim the output too.
 
     Raises:
-        OutputError: the output is an input, contains one, or is inside of one; another process or
-            thread has the lock; or it cannot be written.
+        OutputError: the output is an input, contains one, or is inside one; another process or
+            thread has the lock; or it cannot be written, or is on another file system.
         DataError: a directory's name is not UTF-8.
     """
     if is_remote(path):
@@ -60,7 +60,7 @@ def claim(
             where=os.fspath(path),
             fix="Write to this machine, and copy it there.",
         )
-    if kind != "file":  # whose libraries are handed its files' names
+    if kind != "file":  # libraries receive the names of its files
         check_name(path)
     target = Path(path).resolve()
     check_inputs(path, inputs)
@@ -104,10 +104,10 @@ def claim(
 
 
 def check_inputs(path: str | os.PathLike[str], inputs: Iterable[object]) -> None:
-    """See that an output is no input, contains none, and is inside of none; see `claim`.
+    """Check that an output is not an input, contains none, and is inside none; see `claim`.
 
     Raises:
-        OutputError: it is.
+        OutputError: the check fails.
     """
     target = Path(path).resolve()
     for given in inputs:
@@ -126,33 +126,33 @@ def check_inputs(path: str | os.PathLike[str], inputs: Iterable[object]) -> None
 
 
 def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tuple[Path, IO[bytes]]:
-    """Take an output's lock: the path of its file, and the file, open.
+    """Lock an output; return the path of the lock file, and the open file.
 
-    `flock` may be missing on a network's file system, or know nothing of other machines. So the
-    holder writes down who it is, and touches the file every other second: what another machine has
-    written is taken for dead if it is not touched while one looks.
+    On a network file system, `flock` may be missing or may not see locks of other machines. So the
+    holder writes its identity to the file, and touches the file every `_BEAT` seconds: the lock of
+    another machine counts as abandoned if it is not touched for `_WATCH` seconds.
 
     Args:
         target: the output.
-        needed: the directory that is made if it is missing.
-        made: takes the directories that are made.
+        needed: the directory to create if it is missing.
+        made: receives the created directories.
     """
-    for _ in range(100):  # others may come and go
-        with suppress(FileNotFoundError):  # another has just removed one
+    for _ in range(100):  # other processes may take and release the lock
+        with suppress(FileNotFoundError):  # another process has just removed one
             made[:0] = [] if needed is None else make_directory(needed)
         is_inside = target.is_dir()
         if needed == target and not is_inside:
-            continue  # another has just removed it: a lock beside it would exclude nobody inside
+            continue  # another process has just removed it; a lock next to it is not enough
         path = target / LOCK if is_inside else beside(target, "lock")
         try:
             handle = path.open("a+b")
         except FileNotFoundError:
             if needed is None:
                 raise
-            continue  # another made the directory, and has just removed it
+            continue  # another process created the directory and has just removed it
         locked = _try_lock(handle)
         if locked and not _is_at(handle, path):
-            handle.close()  # it was removed, by the one who had it
+            handle.close()  # its holder has removed it
             continue
         handle.seek(0)
         holder = _holder(handle.read())
@@ -181,16 +181,16 @@ def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tup
 
 
 def _unlock(path: Path, handle: IO[bytes]) -> None:
-    """Remove a lock while it is held, so that it is nobody else's."""
+    """Remove a lock file while holding the lock, so that no other process can have it."""
     with suppress(OSError):
         if _is_at(handle, path):
             path.unlink()
-    with suppress(OSError):  # what could not be written is tried once more
+    with suppress(OSError):  # closing tries a failed write again, and may fail too
         handle.close()
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the lock of one who was killed once its directory had taken its name."""
+    """Remove a directory's old lock, left by a process that was killed after renaming it."""
     with suppress(OSError):
         handle = path.open("r+b")
         if _try_lock(handle):
@@ -202,8 +202,8 @@ if sys.platform == "win32":
     import msvcrt
 
     def _try_lock(handle: IO[bytes]) -> bool | None:
-        """Lock a file; None where its file system does not say."""
-        handle.seek(1 << 30)  # what is locked cannot be read
+        """Lock a file; return whether this succeeded."""
+        handle.seek(1 << 30)  # locked bytes cannot be read
         try:
             msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -214,7 +214,7 @@ else:
     import fcntl
 
     def _try_lock(handle: IO[bytes]) -> bool | None:
-        """Lock a file; None where its file system has no locks."""
+        """Lock a file; return whether this succeeded, None if its file system has no locks."""
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -225,7 +225,7 @@ else:
 
 
 def _is_at(handle: IO[bytes], path: Path) -> bool:
-    """Whether an open file is still the one of that name."""
+    """Whether an open file is still the one at a path."""
     try:
         return os.path.samestat(os.fstat(handle.fileno()), path.stat())
     except FileNotFoundError:
@@ -244,7 +244,7 @@ def _self() -> dict[str, Any]:
 
 
 def _holder(content: bytes) -> Mapping[str, Any]:
-    """Who wrote a lock; nothing, if that cannot be read."""
+    """Parse the identity of a lock's holder; empty if it is not valid."""
     with suppress(ValueError):
         holder = json.loads(content)
         if isinstance(holder, dict) and holder.keys() >= _self().keys():
@@ -264,7 +264,7 @@ def _show_life(handle: IO[bytes], stop: threading.Event) -> None:
 
 
 def _is_touched(path: Path, holder: Mapping[str, Any]) -> bool:
-    """Whether the holder of a lock gives a sign of life."""
+    """Whether the holder of a lock touches it within `_WATCH` seconds."""
     warnings.warn(
         f"{path}: was locked {_phrase(holder)}; checking for {_WATCH:.0f} s whether it still runs",
         BertworksWarning,
@@ -272,7 +272,7 @@ def _is_touched(path: Path, holder: Mapping[str, Any]) -> bool:
     )
 
     def touched() -> int:
-        with path.open("rb") as file:  # opening it asks the server
+        with path.open("rb") as file:  # opening it refreshes what a network file system caches
             return os.fstat(file.fileno()).st_mtime_ns
 
     before, end = touched(), time.monotonic() + _WATCH
@@ -284,7 +284,7 @@ def _is_touched(path: Path, holder: Mapping[str, Any]) -> bool:
 
 
 def _remove_empty(directories: Iterable[Path]) -> None:
-    """Remove directories that are empty, in this order."""
+    """Remove those directories that are empty, in the given order."""
     for directory in directories:
         with suppress(OSError):
             directory.rmdir()

@@ -1,4 +1,4 @@
-"""Memory that is short: how it is known, and threads that cannot begin for lack of it."""
+"""Lack of memory: detecting it, and starting threads when there may be too little."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ _MAY_LACK_MEMORY = {
     *("ImportError", "OSError", "RuntimeError", "SystemError"),
     *("ArrowException", "OutOfMemoryError", "PanicException", "SafetensorError"),
 }
-"""The names of what libraries raise when memory is short: not of what derives from these."""
+"""Names of the exceptions that libraries raise when memory is short; subclasses do not count."""
 
 _LACKS_MEMORY = {
     *("allocate memory", "not enough memory", "out of memory", "bad_alloc", "cpuallocator"),
 }
 
 LITTLE = 256 << 20
-"""Bytes of which less is little: a thread's stack and heap, or a large extension module, need some
-of them."""
+"""Bytes; if less is available, little is left. A thread's stack and heap, or a large extension
+module, need a part of it."""
 
 _THREAD = 4 << 20
-"""Bytes that the interpreter may need to begin a thread; one that lacks them ends in many ways."""
+"""Bytes that the interpreter may need to start a thread; without them it fails in various ways."""
 
 _BEGINS_IN = 5.0
-"""Seconds after which it is asked whether a thread has found no memory to begin."""
+"""Seconds to wait for a thread to start before checking whether it lacks memory."""
 
 
 def is_memory_short(error: BaseException) -> bool:
-    """Whether memory is what failed.
+    """Whether lack of memory caused an error.
 
-    Few libraries raise a `MemoryError`. Others have words of their own; and what finds no room for
-    a thread, a kernel or the code of an extension module says anything. That is a lack of memory
-    where little is left now.
+    Few libraries raise a `MemoryError`. Others have different messages; and when there is no memory
+    for a thread, a kernel or an extension module, the message can be anything. Such an error counts
+    as lack of memory if little is left now.
     """
     if isinstance(error, MemoryError):
         return True
@@ -47,11 +47,11 @@ def is_memory_short(error: BaseException) -> bool:
 
 
 def is_little_left(size: int = LITTLE) -> bool:
-    """Whether this process cannot have so many bytes more, as far as the system can say.
+    """Whether the system refuses to give this process `size` more bytes.
 
-    It can where it refuses memory: by a limit of the process (`ulimit -v`), or because it promises
-    no more than it has. Where it promises any amount, and ends a process that uses too much, there
-    is no error that this could explain.
+    Systems refuse memory because of a limit of the process (`ulimit -v`), or because they do not
+    overcommit. A system that overcommits grants any amount, and kills a process that uses too much:
+    there, lack of memory raises no error.
     """
     try:
         with mmap.mmap(-1, size):  # no page of it is touched
@@ -61,16 +61,16 @@ def is_little_left(size: int = LITTLE) -> bool:
 
 
 def start_thread(function: Callable[..., object], *args: Any) -> Callable[[], object]:
-    """Call a function in a thread that does not hold up the end of the process.
+    """Call a function in a thread that does not delay the end of the process.
 
-    `threading.Thread` waits for ever for one that has found no memory to say that it has begun.
+    `threading.Thread` waits forever for a thread that has no memory to report its start.
 
     Returns:
-        Waits for the function's end.
+        A function that waits until the call has ended.
 
     Raises:
         MemoryError: there is no memory for a thread.
-        RuntimeError: there can be no more threads.
+        RuntimeError: no more threads can be started.
     """
     if is_little_left(_THREAD):
         raise MemoryError("there is none for a new thread")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 else:
-    Tensor = Any  # tests check shapes and dtypes at run time, where torch may not be imported yet
+    Tensor = Any  # tests check shapes and dtypes at run time, when torch may not be imported yet
 
 Array = Any
 """A NumPy array or, after `.to(device)`, a tensor."""
@@ -36,13 +36,13 @@ class Group(NamedTuple):
 
     @property
     def tokens(self) -> slice:
-        """Where the tokens of all its sequences are."""
+        """The slice of the tokens of all its sequences."""
         return slice(self.start, self.start + self.sequences * self.length)
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where each sequence is among tokens laid end to end."""
+    """The position of each sequence among tokens laid end to end."""
 
     # sequence `i` is tokens `cu_seqlens[i]` up to `cu_seqlens[i + 1]`; there is one edge more than
     # sequences
@@ -53,7 +53,7 @@ class Layout:
 
     @staticmethod
     def from_lengths(lengths: Int[np.ndarray, " sequences"]) -> Layout:
-        """The layout of at least one sequence, in the order of the lengths."""
+        """Return the layout of at least one sequence, in the order of the lengths."""
         cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
         np.cumsum(lengths, out=cu_seqlens[1:])
         later = np.flatnonzero(lengths[1:] != lengths[:-1]) + 1  # first sequences of groups
@@ -83,7 +83,7 @@ class Layout:
         return _to_int64(self.cu_seqlens[1:]) - 1
 
     def to(self: LayoutT, device: torch.device | str) -> LayoutT:
-        """The same with tensors on `device`; itself, if they are there already."""
+        """Return the same with tensors on `device`; itself, if they are already there."""
         held = {name: getattr(self, name) for name in self.__dataclass_fields__}
         moved = {
             name: _to_tensor(value, device) if hasattr(value, "shape") else value
@@ -188,7 +188,7 @@ class Packed(Layout):
         return len(self.input_ids)
 
     def parts(self, tokens: int) -> Iterator[Packed]:
-        """The sequences, in order, as packs of at most so many tokens each, or of one sequence."""
+        """Yield the sequences, in order, in packs of at most `tokens` tokens, or one sequence."""
         ends = np.cumsum(self.lengths)
         first = start = 0
         while first < len(ends):
@@ -261,7 +261,7 @@ class Padded:
         attention_mask: Shaped[Tensor, "rows length"],
         token_type_ids: Int[Tensor, "rows length"] | None = None,
     ) -> Padded:
-        """From tensors."""
+        """Create a padded batch from tensors."""
         import torch
 
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
@@ -296,7 +296,7 @@ class Padded:
 
 
 Sequences = Packed | Padded
-"""What an encoder takes."""
+"""Input of an encoder."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
-"""A function applied to parts of a work: here, in processes of this machine, or on Ray.
+"""Apply a function to parts of a job: in this process, in other processes, or on Ray.
 
-Results come in the order of the parts, wherever and however often a part was done, so that what is
-made of them does not depend on that. Few parts are on their way at a time, so that memory is
-bounded: parts are drawn as results are taken.
+Results are in the order of the parts, no matter where and how often a part was computed, so that
+outputs do not depend on this. Few parts are in progress at a time, so that memory is bounded: parts
+are read as results are taken.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ def map(
     on: str | None = None,
     gpus: int = 0,
 ) -> Generator[ResultT]:
-    """Apply a function to parts; the results, in the order of the parts.
+    """Apply a function to parts; yield the results in the order of the parts.
 
-    Function, parts and results are pickled, but with one worker of this machine. A worker gets the
-    function once, whatever it holds (a model), and none is started before there is a part.
-    Close the generator where not all results are taken, so that no worker is left.
+    Function, parts and results are pickled, except with one worker on this machine. A worker
+    receives the function only once (it may hold a model), and no worker is started before there is
+    a part. Close the generator if not all results are taken, so that no worker is left.
 
     Args:
-        function: what is applied.
-        parts: of any number; at most twice as many as there are workers are on their way.
-        workers: processes; 1 works in this one. On Ray: tasks at a time; None: as many as the
-            cluster has cores.
-        on: "ray" (the cluster that `RAY_ADDRESS` names or that runs here, or else a new one on this
-            machine) or `ray://HOST:PORT`; None: this machine.
-        gpus: of a task on Ray.
+        function: the function to apply.
+        parts: any number; at most twice as many as there are workers are in progress.
+        workers: number of processes, 1: only this process; on Ray, number of tasks at a time. None:
+            the number of cores, of this machine or of the cluster.
+        on: "ray" (the cluster that `RAY_ADDRESS` names or that runs on this machine, or else a new
+            one on this machine) or `ray://HOST:PORT`; None: this machine.
+        gpus: number of GPUs per task on Ray.
 
     Raises:
-        SettingsError: there is no such place.
+        SettingsError: `on` is not valid.
         BertworksError: a worker died; Ray is not installed, cannot be reached, or gave up a task.
         Exception: what the function raised, with the worker's traceback as a note.
     """
@@ -73,7 +73,7 @@ def map(
 def in_processes(
     function: Callable[[PartT], ResultT], parts: Iterable[PartT], workers: int
 ) -> Generator[ResultT]:
-    """As `map` does on this machine, in processes even if it is one: they work meanwhile.
+    """Do as `map` on this machine, but never in this process, which can work at the same time.
 
     Raises:
         WorkerError: a worker died.
@@ -87,22 +87,23 @@ class WorkerError(BertworksError):
 
 
 class _Workers(Generic[PartT, ResultT]):
-    """Processes with one pipe each, and one part at a time in each.
+    """Worker processes, each with one pipe and one part at a time.
 
-    A pool of the standard library would wait for ever, or leave workers behind, when one side is
-    killed. Here a worker whose parent is gone ends at once, and a worker that dies is an error.
+    A pool of the standard library would wait forever, or leave workers behind, when one side is
+    killed. Here a worker ends as soon as its parent has ended, and the death of a worker is an
+    error.
     """
 
     def __init__(self, count: int, function: Callable[[PartT], ResultT]) -> None:
         self._count, self._function = count, function
         self._processes: dict[Connection[Any, Any], SpawnProcess] = {}
-        # A generator that is left open must not hold up the exit, which waits for all processes.
+        # An unclosed generator must not block the exit, which waits for all processes.
         self.close = Finalize(None, self._end, exitpriority=0)
 
     def map(self, parts: Iterable[PartT]) -> Iterator[ResultT]:
-        """Results in the order of the parts; none is handed out before all workers are busy."""
+        """Yield results in the order of the parts, none before all workers are busy."""
         parts = iter(parts)
-        drawn: list[PartT] = []  # the next, drawn while all are busy
+        drawn: list[PartT] = []  # the next part, read while all workers are busy
         idle: list[Connection[Any, Any]] = []
         busy: dict[Connection[Any, Any], int] = {}
         results: dict[int, ResultT] = {}
@@ -135,7 +136,7 @@ class _Workers(Generic[PartT, ResultT]):
         return ours
 
     def _end(self) -> None:
-        """End the processes, whatever they are doing."""
+        """Kill the processes."""
         for connection, process in self._processes.items():
             connection.close()
             process.kill()
@@ -162,17 +163,17 @@ class _Workers(Generic[PartT, ResultT]):
 def start(
     target: Callable[[Connection[Any, Any]], None], given: Any, *, daemon: bool
 ) -> tuple[Connection[Any, Any], SpawnProcess]:
-    """Start a process of its own, which is called with one end of a pipe.
+    """Start a process that calls a function with one end of a pipe.
 
     Args:
-        target: what is called.
-        given: what it receives first from the pipe; if it has parts of the user's script, the
-            process runs that again, to find them.
-        daemon: whether it ends with this one, and has no processes of its own.
+        target: the function.
+        given: the first object to send through the pipe; if it refers to definitions in the user's
+            script, the process runs the script again, to find them.
+        daemon: whether the process ends with this one, and cannot start processes.
 
     Returns:
-        The other end of the pipe, and the process. One that has died is found when an answer of it
-        is awaited.
+        The other end of the pipe, and the process. If the process has died, receiving from the pipe
+        raises an error.
     """
     context = multiprocessing.get_context("spawn")
     hidden: Callable[[], AbstractContextManager[None]] = _without_main
@@ -187,8 +188,8 @@ def start(
     with hidden():
         process.start()
     theirs.close()
-    # Not an argument of the process: its start would wait for ever for one that was killed before
-    # it has read more than a pipe holds, since it has the pipe's other end open too.
+    # Not an argument of the process: `process.start` would wait forever if the process were killed
+    # before reading an argument larger than the pipe's buffer, since both ends are open here.
     with suppress(OSError):
         ours.send_bytes(pickled)
     return ours, process
@@ -198,8 +199,8 @@ def start(
 def _without_main() -> Iterator[None]:
     """Hide the program's main module from processes that start now.
 
-    They would run it again, for things that it may define and these workers do not need: so a
-    script must not be written with care (`if __name__ == "__main__":`) to use workers.
+    Otherwise they would run it again, to find definitions that these workers do not need. So a
+    script that uses workers needs no `if __name__ == "__main__":`.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -210,7 +211,7 @@ def _without_main() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Wait for the parent to end, and end too: one that is killed ends no worker. For a thread."""
+    """Wait in a thread for the parent to end, then exit: a killed parent does not end workers."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -218,13 +219,13 @@ def end_with_parent() -> None:
 
 
 def _work(connection: Connection[Any, Any]) -> None:
-    # A signal to all processes is for the parent, which still wants results meanwhile.
+    # A signal to all processes is for the parent, which may still need results.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     try:
         start_thread(end_with_parent)
-        with suppress(EOFError, ConnectionError):  # the parent has ended, and wants no results
-            function = connection.recv()  # which imports what it needs
+        with suppress(EOFError, ConnectionError):  # the parent has ended
+            function = connection.recv()  # unpickling imports what it needs
             while True:
                 connection.send(_answer(function, connection.recv()))
     except BaseException as error:
@@ -234,12 +235,12 @@ def _work(connection: Connection[Any, Any]) -> None:
 
 
 def _answer(function: Callable[[Any], Any], part: Any) -> tuple[bool, Any]:
-    """Whether a function has a value for a part, and the value, or what it raised."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+    """Apply a function to a part; return True and its value, or False and its exception."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already run in parallel
     try:
         return True, function(part)
     except BaseException as error:  # not hidden: `_value` raises it
-        if is_memory_short(error):  # of a class that cannot be pickled, perhaps
+        if is_memory_short(error):  # its class may not support pickling
             return False, _no_memory(error)
         if not isinstance(error, Exception):
             raise
@@ -249,7 +250,7 @@ def _answer(function: Callable[[Any], Any], part: Any) -> tuple[bool, Any]:
 
 
 def _no_memory(error: BaseException) -> MemoryError:
-    """What a worker's lack of memory is for the process that waits for it."""
+    """Return the error that the waiting process raises for a worker's lack of memory."""
     return MemoryError(f"in a worker process: {error}")
 
 
@@ -267,11 +268,11 @@ def _on_ray(
     workers: int | None,
     gpus: int,
 ) -> Iterator[ResultT]:
-    """Placement, retries of what was lost with a node, and the cluster's size are Ray's."""
+    """Apply a function on Ray, which handles placement, lost nodes and the cluster's size."""
     if on != "ray" and not on.startswith("ray://"):
         raise SettingsError(f"on={on!r} is not valid", fix="Give ray, or ray://HOST:PORT.")
     ray: Any = need("ray", "ray", f"on={on}")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # if a cluster is started here
     try:
         if not ray.is_initialized():
             address = None if on == "ray" else on
@@ -283,7 +284,7 @@ def _on_ray(
     missing = "Install on each node what this process imports."
     try:
         shared = [ray.put(function)]  # a list, so that a worker fetches it once, not for every part
-    except ImportError as error:  # of a server
+    except ImportError as error:  # on the server
         raise BertworksError(f"Ray cannot run the work ({error})", where=on, fix=missing) from None
     call = ray.remote(_call).options(num_cpus=1, num_gpus=gpus)
     pending: deque[Any] = deque()
@@ -292,7 +293,7 @@ def _on_ray(
         try:
             value: ResultT = _value(ray.get(pending.popleft()))
         except ray.exceptions.RayError as error:
-            is_traceback = isinstance(error, ray.exceptions.RayTaskError)  # whose end says why
+            is_traceback = isinstance(error, ray.exceptions.RayTaskError)  # the reason is last
             what = str(error).splitlines()[-1 if is_traceback else 0]
             fix = missing if "No module named" in what else "Run the same command again."
             raise BertworksError(f"Ray gave up a task ({what})", where=on, fix=fix) from None
@@ -314,7 +315,7 @@ _fetched: dict[str, Callable[[Any], Any]] = {}
 
 
 def _call(shared: list[Any], part: Any) -> tuple[bool, Any]:
-    """What a worker of Ray does for a part; it keeps the last function."""
+    """Apply a function to a part in a Ray worker, which caches the last function."""
     import ray
 
     (reference,) = shared

@@ -1,4 +1,4 @@
-"""Work that is done in parts, each by a process that knows nothing of the others."""
+"""Jobs that are split into parts, each computed by an independent process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .wording import listed
 
 @dataclass(frozen=True, order=True)
 class Part:
-    """One of several parts of the same work.
+    """One of several parts of the same job.
 
     Attributes:
         number: from 1.
-        of: how many parts there are.
+        of: the number of parts.
     """
 
     number: int
@@ -29,7 +29,7 @@ class Part:
         """Read `I/N`.
 
         Raises:
-            SettingsError: it is something else, or I is not from 1 to N.
+            SettingsError: the text has another form, or I is not from 1 to N.
         """
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
@@ -44,14 +44,14 @@ class Part:
 
 
 def in_order(parts: Iterable[tuple[Path, str | None]]) -> list[Path]:
-    """The paths of all parts of a work, in the order of the parts.
+    """Return the paths of all parts of a job, in the order of the parts.
 
     Args:
-        parts: paths, each with the part that lies there: `I/N`, or None.
+        parts: paths, each with the part that it holds: `I/N`, or None.
 
     Raises:
-        DataError: a path holds no part, two hold the same one or parts of different numbers, or
-            some are missing.
+        DataError: a path holds no part, two paths hold the same part or parts with different N, or
+            parts are missing.
     """
     paths: dict[Part, Path] = {}
     for path, text in parts:

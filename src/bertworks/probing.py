@@ -1,7 +1,7 @@
-"""What a frozen encoder's vectors of texts know of their classes: logistic regression on them.
+"""Probes of a frozen encoder: logistic regression from its vectors of texts to their classes.
 
-The weights of the encoder stay as they are; scikit-learn finds the classifier. The like for the
-tags of words is `training.tagging_probe`.
+The weights of the encoder do not change; scikit-learn trains the classifier.
+`training.tagging_probe` does the same for the tags of words.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ class TextProbe:
     """A classifier on frozen vectors.
 
     Attributes:
-        metrics: on dev, as `ClassificationTask` measures; `majority` is the commonest label's.
-        labels: the classes' names; the classifier knows their numbers.
+        metrics: on dev, as in `ClassificationTask`; `majority` is the accuracy of always predicting
+            the most common label.
+        labels: the classes' names; the classifier uses their indices.
         classifier: scikit-learn's `LogisticRegression`.
-        width: the numbers of a vector.
-        speed: how many texts were embedded in a second of processor time.
+        width: the length of a vector.
+        speed: number of texts embedded per second of processor time.
     """
 
     metrics: Mapping[str, float]
@@ -88,7 +89,7 @@ def probe(
         for some in (texts, dev_texts)
     )
     spent = time.process_time() - begun
-    # Close to the optimum: where scikit-learn stops by default, rounding decides about rows.
+    # Close to the optimum: with scikit-learn's default, some predictions depend on rounding.
     classifier = linear_model.LogisticRegression(
         C=asked.inverse_regularization, max_iter=asked.max_iterations, tol=1e-6
     ).fit(vectors.astype(np.float64), labels)
@@ -106,7 +107,7 @@ def probe(
 
 
 class Compared(NamedTuple):
-    """What `compare` measures of a model; see `TextProbe`."""
+    """The result of `compare` for one model; see `TextProbe`."""
 
     model: str
     accuracy: float
@@ -122,13 +123,13 @@ def compare(
     device: torch.device | str = "cpu",
     **settings: Unpack[ProbeKeywords],
 ) -> list[Compared]:
-    """Probe models on one table; every fourth row is measured on.
+    """Probe models on one table; every fourth row is used for evaluation.
 
     Args:
-        settings: as `probe` takes them; `pooling` is "mean" if left out.
+        settings: as in `probe`; `pooling` is "mean" if omitted.
 
     Raises:
-        DataError, SettingsError, BertworksError: as `probe` does; or there are less than four rows.
+        DataError, SettingsError, BertworksError: as in `probe`; or there are fewer than four rows.
     """
     asked = TextProbeSettings.parse(settings)
     given = _opened(table, asked)
@@ -157,7 +158,7 @@ def _opened(table: Table, asked: TextProbeSettings) -> Rows:
 
 
 def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], np.ndarray]:
-    """Each row's text, and the number of its class."""
+    """Return each row's text, and the index of its class."""
     columns = task.settings.columns
     assert columns.label is not None, "labels were asked for"
     texts, labels = [], []

@@ -1,9 +1,9 @@
-"""Files of other file systems: paths with a scheme, such as `s3://bucket/corpus`.
+"""Files on other file systems: paths with a scheme, such as `s3://bucket/corpus`.
 
-Corpora and tables are read from there as a stream, models and prepared corpora are copied to a
-cache of this machine first, vectors are written here and put there when they are whole. The file
-systems are those of `pyarrow.fs` (S3, GCS, HDFS) and any that fsspec knows. S3's keys and region
-are found as Amazon's tools find them; `AWS_ENDPOINT_URL` names another server.
+Corpora and tables are read as a stream. Models and prepared corpora are first copied to a cache on
+this machine. Vectors are written on this machine, and uploaded when complete. The file systems are
+those of `pyarrow.fs` (S3, GCS, HDFS) and those that fsspec supports. Keys and region of S3 are
+found as Amazon's tools find them; `AWS_ENDPOINT_URL` names another server.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/")  # a `Path` keeps one slash of two
 
 
 def is_remote(path: object) -> bool:
-    """Whether a path is on another file system: whether it has a scheme."""
+    """Whether a path is on another file system, that is, has a scheme."""
     return isinstance(path, str | os.PathLike) and bool(_SCHEME.match(os.fspath(path)))
 
 
 def remote_files(url: str) -> list[str]:
-    """A file, or all files below a folder but hidden ones, in order; none if nothing is there.
+    """Return a file, or all files below a folder except hidden ones, sorted; none if it is missing.
 
     Raises:
-        DataError: the file system cannot be reached, or refuses.
+        DataError: the file system cannot be reached, or denies access.
     """
     from pyarrow.fs import FileSelector, FileType
 
@@ -52,10 +52,10 @@ def remote_files(url: str) -> list[str]:
 
 
 def size_of(path: str) -> int:
-    """The size of a file in bytes, here or elsewhere.
+    """Return the size of a local or remote file in bytes; 0 for a remote file that is missing.
 
     Raises:
-        OSError: there is none.
+        OSError: a local file is missing, or a file system cannot be reached.
     """
     if not is_remote(path):
         return os.path.getsize(path)
@@ -64,7 +64,7 @@ def size_of(path: str) -> int:
 
 
 def open_raw(path: str) -> Any:
-    """A file, here or elsewhere, to be read as bytes without a buffer.
+    """Open a local or remote file, to read bytes without a buffer.
 
     Raises:
         OSError: it cannot be opened.
@@ -76,10 +76,10 @@ def open_raw(path: str) -> Any:
 
 
 def fetched(url: str) -> Path:
-    """A copy of a folder in the cache; made once, and again when a file there has changed.
+    """Return a copy of a folder in the cache; it is renewed when a file of the folder has changed.
 
     Raises:
-        DataError: nothing is there, or the file system cannot be reached.
+        DataError: there is no such folder, or the file system cannot be reached.
     """
     from pyarrow.fs import LocalFileSystem, copy_files
 
@@ -111,13 +111,13 @@ def fetched(url: str) -> Path:
 
 @contextmanager
 def written_here(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give the file to write; if that is to be elsewhere, it is put there when the block ends.
+    """Yield a local path to write; if `path` is remote, the file is uploaded when the block ends.
 
-    Files that were written beside it go there first. Object stores show a file whole or not at all.
-    Nothing is locked there, and what is there already is not touched.
+    Other files that were written in the same directory are uploaded first. Object stores show a
+    file completely or not at all. Nothing is locked there, and an existing file is not replaced.
 
     Raises:
-        OutputError: it is there already, or cannot be written.
+        OutputError: the file already exists on the other file system, or cannot be written.
         DataError: the file system cannot be reached.
     """
     if not is_remote(path):
@@ -151,7 +151,7 @@ def _size_here(file: Path) -> int:
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    """The file system of a path, and what the path is called there."""
+    """Return the file system of a URL, and the path on it."""
     from pyarrow import ArrowInvalid
     from pyarrow.fs import FileSystem, S3FileSystem
 
@@ -159,7 +159,7 @@ def _opened(url: str) -> tuple[Any, str]:
         return S3FileSystem(endpoint_override=endpoint), url.removeprefix("s3://")
     try:
         system, path = FileSystem.from_uri(url)
-    except ArrowInvalid:  # none of Arrow's own
+    except ArrowInvalid:  # not one of Arrow's file systems
         system, path = FileSystem.from_uri(f"fsspec+{url}")
     return system, path
 

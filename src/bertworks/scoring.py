@@ -1,13 +1,13 @@
-"""Scores of predictions that are in a file, whatever system they are from.
+"""Scores of predictions in a file, from any system.
 
     answering        the data as SQuAD's JSON, and ids → texts as its official scorers read them
     tagging          CoNLL columns of which the last two are the gold and the predicted tags, or a
                      table of lists, as `predict` writes it
     classification   a table with a column of labels and a column of predicted ones
-    regression       the like, of numbers
+    regression       the same with numbers
 
-What is counted, and how, is what `Model.evaluate` counts, but for the loss and the probabilities,
-which only a model has. No model is loaded, and no torch.
+The metrics are those of `Model.evaluate`, except the loss and the metrics of probabilities, which
+need a model. Neither a model nor torch is loaded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .tasks.tagging.tags import mark_spans
 
 T = TypeVar("T", str, float)
 _PREDICTED_NAMES = ("predicted", "predictions", "predicted_label", "predicted_labels", "pred")
-_WHOLE_FLOAT = re.compile(r"-?\d+\.0")  # as a column of floats has whole numbers in a table
+_WHOLE_FLOAT = re.compile(r"-?\d+\.0")  # a whole number in a table's column of floats
 _PREDICTED_TAGS = f"{PREDICTION}.tags"
 _NOT_CONLL = (".jsonl", ".ndjson", ".json", ".parquet")
 
@@ -132,7 +132,7 @@ def _score_answers(
             if identity not in margins:
                 where = os.fspath(chances) if isinstance(chances, str | os.PathLike) else where
                 raise DataError(f"the question {identity!r} is missing", where=where)
-    # Predictions are as their system left them: no threshold changes them.
+    # The predictions are final: no threshold is applied to them.
     scores = AnsweringScores(unanswerable=bool(margins) or not all(answers.values()))
     for index, (identity, row) in enumerate(questions.items()):
         context = text_of(row.values, columns["context"], row.where)
@@ -157,7 +157,7 @@ def _by_id(
     questions: Mapping[str, PlacedRow],
     data: str,
 ) -> dict[str, T]:
-    """Texts (of the kind `str`) or finite numbers by the questions' ids, all of them known."""
+    """Read texts (`kind` is `str`) or finite numbers by question id; the ids must be known."""
     where, items = name, given
     if isinstance(given, str | os.PathLike):
         where, items = os.fspath(given), _json_object(os.fspath(given))
@@ -181,7 +181,7 @@ def _is_finite(value: Any) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer of hundreds of digits
         return False
 
 
@@ -191,7 +191,7 @@ def _short(value: Any) -> str:
 
 
 def _json_object(path: str) -> dict[str, Any]:
-    """The object of a JSON file, each of its keys there once."""
+    """Read the object in a JSON file; no key may occur twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -221,10 +221,10 @@ def _json_object(path: str) -> dict[str, Any]:
 
 
 def _is_conll(path: str, named: Sequence[str], header: bool | None) -> bool:
-    """Whether a file has a word a line, under any name; or is a table, as `predict` writes it."""
+    """Whether a file has one word per line, and is not a table as `predict` writes it."""
     if {*Path(path).suffixes} & {*_NOT_CONLL}:
         return False
-    if header or not all(name.isdecimal() for name in named):  # CoNLL names no columns
+    if header or not all(name.isdecimal() for name in named):  # CoNLL columns have no names
         return False
     if not (is_remote(path) or Path(path).is_file()):
         return True
@@ -246,7 +246,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     for where, row in rows:
         gold = strings_of(row, tag_column, where)
         predicted = strings_of(_unfolded(row, predicted_column, "tags"), predicted_column, where)
-        # Without words the mistakes are shown among the predicted tags.
+        # Without words, mistakes are shown with predicted tags in their place.
         words = predicted if word_column is None else strings_of(row, word_column, where)
         if not len(words) == len(gold) == len(predicted):
             raise DataError(
@@ -266,7 +266,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
 
 
 def _check_two(rows: Rows, gold: str, predicted: str) -> None:
-    """See that the only two columns of a file without names are not words and their tags.
+    """Check that the only two columns of a file without names are not words and their tags.
 
     Raises:
         DataError: they seem to be.
@@ -277,7 +277,7 @@ def _check_two(rows: Rows, gold: str, predicted: str) -> None:
         for pair in zip(*(strings_of(row, name, where) for name in (gold, predicted)), strict=True)
     ]
     words, tags = (set(side) for side in zip(*pairs, strict=True))
-    # Tags of parts of speech may be punctuation, as words may.
+    # Part-of-speech tags may be punctuation, as words may.
     alike = any(word == tag and any(map(str.isalnum, word)) for word, tag in pairs)
     if not alike or (mark_spans(tags) and not mark_spans(words)):
         raise DataError(
@@ -300,7 +300,7 @@ def _score_classes(rows: Rows, label: str, prediction: str) -> Evaluation:
     pairs = _called_alike(pairs)
     names = sort_labels({name for pair in pairs for name in pair})
     numbers = np.array([[names.index(name) for name in pair] for pair in pairs]).T
-    # The last of two is the one that F1 is of, as of a trained classifier.
+    # With two labels, F1 is that of the second one, as for a trained classifier.
     scores = ClassificationScores(names, 1 if len(names) == 2 else None)
     scores.add(numbers[0], numbers[1])
     for place, pair, text in zip(places, pairs, texts, strict=True):
@@ -311,10 +311,10 @@ def _score_classes(rows: Rows, label: str, prediction: str) -> Evaluation:
 
 
 def _called_alike(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Gold and predicted labels, whole numbers without a point if one side alone has points.
+    """Replace labels such as "1.0" by "1" if only one side, gold or predicted, has such labels.
 
-    `label_name` calls the label 1.0 "1". A text such as "1.0" may be a name too, so labels are left
-    as they are where both sides have such.
+    `label_name` returns "1" for the number 1.0. A text such as "1.0" may be a label too, so labels
+    are not changed if both sides have such labels.
     """
     sides = [any(map(_WHOLE_FLOAT.fullmatch, side)) for side in zip(*pairs, strict=True)]
     if all(sides) or not any(sides):
@@ -327,7 +327,7 @@ def _called_alike(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _strangers(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """A remark where gold and predicted labels are of different kinds."""
+    """Return a remark if gold and predicted labels have none in common."""
     gold, predicted = (sorted(set(side)) for side in zip(*pairs, strict=True))
     if not set(gold).isdisjoint(predicted):
         return []
@@ -354,7 +354,7 @@ def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:
 def _find_columns(
     rows: Rows, label_names: Sequence[str], label: str | None, prediction: str | None
 ) -> tuple[str, str]:
-    """The columns of the gold and the predicted labels: of a file without names, the last two."""
+    """Return the columns of gold and predicted labels: the last two in a file without names."""
     if names := numbered(rows):
         guesses = (names[-2:-1], names[-1:])
     else:
@@ -384,7 +384,7 @@ def _find_columns(
 
 
 def _unfolded(row: Mapping[str, Any], column: str, key: str) -> Mapping[str, Any]:
-    """A row whose prediction is the value alone, where `predict` has written more beside it."""
+    """Return a row with the prediction's value alone, where `predict` has written an object."""
     value = row.get(column)
     if isinstance(value, Mapping) and key in value:
         return {**row, column: value[key]}
@@ -392,7 +392,7 @@ def _unfolded(row: Mapping[str, Any], column: str, key: str) -> Mapping[str, Any
 
 
 def _shown(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """The other columns of a row, for people."""
+    """Return the other columns of a row as a text to show."""
     return " | ".join(
         str(value)
         for name, value in row.items()

@@ -1,10 +1,10 @@
-"""Semantic search: the texts that are nearest to a question by what they mean.
+"""Semantic search: the texts whose meaning is nearest to that of a query.
 
     texts ─ embed ─► vectors ─┐
-    query ─ embed ─► vector ──┴─► cosines, block by block ─► the nearest ─► as a cross-encoder
-                                                                            orders them
+    query ─ embed ─► vector ──┴─► cosines, block by block ─► the nearest ─► reranked by a
+                                                                            cross-encoder
 
-All texts are compared unless the user asks for an approximation, which looks at a part of them.
+All texts are compared unless the user asks for an approximation, which compares a part of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .tasks.retrieval.evaluator import top_k as nearest
 from .tasks.task import Prediction
 
 MANY = 1_000_000
-"""From how many texts on an approximation is worth a thought."""
+"""Number of texts from which an approximation may be useful."""
 
 _VECTORS = "vectors.npy"
 
@@ -45,9 +45,9 @@ class Hit(NamedTuple):
     """A text that was found.
 
     Attributes:
-        score: what it was ranked by: the reranker's, if there is one, or else the similarity.
+        score: the score for the ranking: the reranker's, if there is one, or else the similarity.
         similarity: the cosine of the text's vector and the query's.
-        row: the text's number among those given, from 0; blank ones count.
+        row: the text's index among the given texts, from 0; blank ones count.
         where: its place: file and line, or row.
         text: the text.
     """
@@ -67,7 +67,7 @@ class Index:
         texts: the texts, which are read again for results.
         vectors: float32 `[texts, width]` of length 1, of the texts that are not blank.
         cells: file of the approximate index; not kept if omitted.
-        cut: number of texts that were too long for the model and were cut.
+        cut: number of texts that were too long for the model and were truncated.
         settings: settings of `EngineSettings`, for queries.
     """
 
@@ -126,7 +126,7 @@ class Index:
         texts = read_texts(given, column=column, **options)
 
         def embedded(folder: Path) -> int:
-            if not (folder / _VECTORS).exists():  # an approximation is of other vectors
+            if not (folder / _VECTORS).exists():  # an existing approximation is of other vectors
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             written = model.embed_to(
                 folder / _VECTORS,
@@ -144,7 +144,7 @@ class Index:
                 return cls(model, texts, np.load(Path(temporary) / _VECTORS), cut=cut, **engine)
         folder = Path(directory)
         check_inputs(folder, [data])
-        # What is finished is only read.
+        # A finished index is only read.
         is_finished = (folder / _VECTORS).exists()
         with nullcontext() if is_finished else claim(folder, kind="directory"):
             cut = embedded(folder)
@@ -156,7 +156,7 @@ class Index:
         return f"<Index of {len(self):,} texts in {self._texts.rows.name}, {self.model!r}>"
 
     def __len__(self) -> int:
-        """How many texts can be found: those that are not blank."""
+        """Number of texts that can be found: those that are not blank."""
         return len(self.vectors)
 
     def search(
@@ -207,7 +207,7 @@ class Index:
             [
                 Hit(score, score, *texts[row])
                 for score, row in zip(own_scores, own_rows, strict=True)
-                if row >= 0  # Faiss's word for none
+                if row >= 0  # -1: Faiss has found none
             ]
             for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True)
         ]
@@ -220,11 +220,11 @@ class Index:
         return open_cells(self.vectors, self._cells)
 
     def _texts_of(self, rows: set[int]) -> dict[int, tuple[int, str, str]]:
-        """The numbers, places and texts of some of the vectors' rows."""
+        """Return the indices, places and texts of some rows of the vectors."""
         filled = ((at, *placed) for at, placed in enumerate(self._texts) if placed[1].strip())
         some = islice(filled, max(rows) + 1)
         found = {row: placed for row, placed in enumerate(some) if row in rows}
-        if len(found) < len(rows - {-1}):  # Faiss's word for none
+        if len(found) < len(rows - {-1}):  # -1: Faiss has found none
             raise DataError(
                 "has fewer texts than when it was opened",
                 where=self._texts.rows.name,
@@ -234,7 +234,7 @@ class Index:
 
 
 def _prompt(model: Model, role: PromptRole) -> str:
-    """What is put before texts."""
+    """Return the prompt to put before texts."""
     return "" if model.sentence is None else model.sentence.prompt(role)
 
 
@@ -252,7 +252,7 @@ def _reranked(
 
 
 def _relevance(model: Model) -> Callable[[Prediction], float]:
-    """How well two texts belong together, of what a model predicts for them."""
+    """Return a function from a model's prediction for two texts to their relevance."""
     task = model.task
     if not isinstance(task, ClassificationTask | RegressionTask):
         name = "nothing" if task is None else task.name
@@ -275,21 +275,21 @@ def _relevance(model: Model) -> Callable[[Prediction], float]:
 
 
 _BLOCK = 65536
-_POINTS = 64  # that a cell's centre is the mean of, as Faiss wants: from 39 to 256
-_VISITED = 16  # one cell in so many, and
-_LEAST = 8  # so many at least
+_POINTS = 64  # vectors per cell to train its centre; Faiss recommends from 39 to 256
+_VISITED = 16  # a search visits one cell in this many,
+_LEAST = 8  # but at least this number
 
 
 def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
-    """Sort vectors into cells, or read the cells of an earlier time.
+    """Sort vectors into cells, or load cells that were saved before.
 
-    A query is compared with the vectors of the nearest cells alone. Source: Jégou et al. (2011),
+    A query is compared only with the vectors of the nearest cells. Source: Jégou et al. (2011),
     "Product Quantization for Nearest Neighbor Search", §4, without the quantization: products are
-    exact, and some of the nearest may be missed.
+    exact, but some of the nearest vectors may be missed.
 
     Args:
-        vectors: `[vectors, width]` of length 1; may lie in a mapped file.
-        file: where the cells are kept; nowhere, if left out.
+        vectors: `[vectors, width]` of length 1; may be memory-mapped.
+        file: file in which the cells are saved; they are not saved if omitted.
 
     Raises:
         BertworksError: Faiss is not installed.
@@ -297,14 +297,14 @@ def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
     faiss: Any = need("faiss", "search", "Approximate search")
     count, width = vectors.shape
     if file is not None and file.exists():
-        with suppress(RuntimeError):  # a damaged file is made anew, and so is one of other vectors
+        with suppress(RuntimeError):  # a damaged file, or one of other vectors, is replaced
             kept = faiss.read_index(str(file))
             if (kept.ntotal, kept.d) == (count, width):
                 return kept
     number = max(1, min(int(4 * count**0.5), count // _POINTS))
     centres = faiss.IndexFlatIP(width)
     cells = faiss.IndexIVFFlat(centres, width, number, faiss.METRIC_INNER_PRODUCT)
-    cells.cp.min_points_per_centroid = 1  # or Faiss warns where there are few texts
+    cells.cp.min_points_per_centroid = 1  # else Faiss warns if there are few texts
     chosen = np.random.default_rng(0).choice(count, min(count, _POINTS * number), replace=False)
     cells.train(np.ascontiguousarray(vectors[np.sort(chosen)]))
     for start in range(0, count, _BLOCK):

@@ -1,7 +1,8 @@
 """Strict settings, from YAML files and `key=value` words.
 
-Settings live beside what they configure, as subclasses of `Settings`. An unknown key, a wrong type
-or an impossible pair is an error that names the key, the value, and the nearest valid name.
+Settings are subclasses of `Settings`, defined near the code that they configure. An unknown key, a
+wrong type or an invalid combination is an error that names the key, the value, and the nearest
+valid name.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from .errors import BertworksWarning, SettingsError, nearest_setting
 _TYPES = {("int",), ("float",), ("str",), ("bool",)}
 
 REQUIRED = "REQUIRED"
-"""What a file of settings has for the value of one that its user must give."""
+"""Value in a settings file that marks a setting which the user must give."""
 
 
 class Settings(BaseModel):
     """A frozen, strictly typed group of settings; numbers in it are finite."""
 
-    # the present key of each setting that had another; one that was in a group has the group before
-    # it, with a dot. Former keys are accepted, and `resolve` warns of them
+    # former keys and their present keys; `group.key` for a former key in a group. Former keys are
+    # accepted, and `resolve` warns about them
     former: ClassVar[Mapping[str, str]] = {}
-    # the settings that `--help` lists where there are too many for it; all, if empty
+    # the settings that `--help` lists if there are too many to list all; all, if empty
     common: ClassVar[tuple[str, ...]] = ()
 
     model_config = ConfigDict(
@@ -47,14 +48,14 @@ class Settings(BaseModel):
     ) -> Self:
         """Build settings from a YAML file, then keyword values, then `key=value` words.
 
-        Later sources win. Keys of nested groups are joined with dots, as in `model.size=mini`;
-        values are read as YAML, but where a setting is text: that is taken as it is typed, so that
-        a label may be called 1 and a column "#1 String". A setting whose value in the
-        file is `REQUIRED` must come from a later source.
+        Later sources override earlier ones. Keys of nested groups are joined with dots, as in
+        `model.size=mini`. Values are parsed as YAML, except for text settings: these are used as
+        typed, so that a label may be called 1 and a column "#1 String". A setting whose value in
+        the file is `REQUIRED` must come from a later source.
 
         Raises:
-            SettingsError: the file is missing or no mapping, or a key or value is not valid, or a
-                setting that the file requires is not given.
+            SettingsError: the file is missing or not a mapping, or a key or value is not valid, or
+                a setting that the file requires is not given.
         """
         tree: dict[str, Any] = {}
         met: dict[str, str] = {}
@@ -110,7 +111,7 @@ class Settings(BaseModel):
 
     @classmethod
     def field(cls, key: str) -> FieldInfo | None:
-        """The field that a dotted key, present or former, names; None if there is none."""
+        """Return the field of a dotted key, present or former; None if there is none."""
         name, _, rest = cls.former.get(key, key).partition(".")
         field = cls.model_fields.get(name)
         if not rest or field is None:
@@ -122,14 +123,14 @@ class Settings(BaseModel):
 
     @classmethod
     def upgraded(cls, tree: Mapping[str, Any], met: dict[str, str] | None = None) -> dict[str, Any]:
-        """A nested mapping with present keys in place of former ones.
+        """Return a nested mapping with present keys instead of former ones.
 
         Args:
-            tree: what a file or a caller gives.
-            met: gets the former keys in it, each with its present key.
+            tree: settings from a file or a caller.
+            met: receives the former keys that were found, each with its present key.
 
         Raises:
-            SettingsError: a setting is given under both its keys.
+            SettingsError: a setting is given under both keys.
         """
         found, renamed = dict(tree), dict[str, Any]()
         for old, new in cls.former.items():
@@ -148,7 +149,7 @@ class Settings(BaseModel):
         for group in {old.rpartition(".")[0] for old in cls.former}:
             if isinstance(rest := found.get(group), Mapping):
                 del found[group]
-                found |= {f"{group}.{key}": value for key, value in rest.items()}  # not valid
+                found |= {f"{group}.{key}": value for key, value in rest.items()}  # rejected
         for name in found.keys() & cls.model_fields.keys():
             owner, value = group_in(cls.model_fields[name].annotation), found[name]
             if isinstance(value, Mapping) and owner is not None and issubclass(owner, Settings):
@@ -164,17 +165,17 @@ class Settings(BaseModel):
         tree: Mapping[str, Any],
         met: dict[str, str] | None = None,  # noqa: ARG003
     ) -> dict[str, Any]:
-        """A mapping with what follows from other settings in it and had no key of its own before.
+        """Return a mapping with settings added that had no key before: others implied them.
 
         Args:
-            tree: all that is given.
-            met: gets what now has a key, each with that.
+            tree: all given settings.
+            met: receives a description of what implied a setting, with the setting.
         """
         return dict(tree)
 
     @classmethod
     def as_now(cls, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings of an earlier run, as they would be written down now."""
+        """Return all settings of an earlier run in their present form."""
         return cls.completed(cls.upgraded(tree))
 
     @model_validator(mode="before")
@@ -184,7 +185,7 @@ class Settings(BaseModel):
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """The defaults of all settings that have one, as JSON can hold them."""
+        """Return the defaults of all settings that have one, as JSON-compatible values."""
         optional = {name: info for name, info in cls.model_fields.items() if not info.is_required()}
         values = {
             name: info.get_default(call_default_factory=True) for name, info in optional.items()
@@ -192,21 +193,21 @@ class Settings(BaseModel):
         return cls.model_construct(**values).model_dump(mode="json", include=set(values))
 
     def with_values(self, **values: Any) -> Self:
-        """The same settings with some values replaced, validated again."""
+        """Return the same settings with some values replaced, validated again."""
         return type(self).parse({**self.model_dump(), **values})
 
     def to_yaml(self) -> str:
-        """The resolved settings as YAML, in the order in which they are declared."""
+        """Return the settings as YAML, in the order in which they are declared."""
         return dump_yaml(self.model_dump(mode="json"))
 
 
 def with_default(
     settings: type[BaseModel], name: str, default: Any, *, description: str | None = None
 ) -> Any:
-    """A setting of a base class with another default, for the body of a subclass.
+    """Return a base class's setting with another default, to declare in a subclass.
 
     Args:
-        description: in the subclass, if it differs.
+        description: another description, if it differs.
     """
     field = copy.copy(settings.model_fields[name])
     field.default = default
@@ -215,11 +216,11 @@ def with_default(
 
 
 _MOST_NODES = 100_000
-"""How many values a YAML document may have; references to others could make ten lines billions."""
+"""Maximum number of values in a YAML document; aliases could expand ten lines to billions."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML of bounded size, in which no key of a mapping occurs twice (the last would count)."""
+    """YAML loader that limits the size and rejects duplicate keys (else the last would count)."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -251,24 +252,24 @@ class _Loader(yaml.SafeLoader):
 
 
 def load_yaml(text: str) -> Any:
-    """What a YAML document holds.
+    """Parse a YAML document.
 
     Raises:
-        yaml.YAMLError, ValueError, RecursionError: it is none, or too large.
+        yaml.YAMLError, ValueError, RecursionError: it is not valid YAML, or too large.
     """
     return yaml.load(text, Loader=_Loader)  # a SafeLoader
 
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:
-    """A mapping as YAML, in its order."""
+    """Return a mapping as YAML, in its order."""
     return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The settings that a file holds, unchecked.
+    """Read the settings in a file, without validation.
 
     Raises:
-        SettingsError: the file is missing, cannot be read, or is no mapping in YAML.
+        SettingsError: the file is missing, cannot be read, or is not a YAML mapping.
     """
     try:
         tree = load_yaml(path.read_text(encoding="utf-8"))
@@ -276,7 +277,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise SettingsError("no such file", where=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot be read ({error})", where=str(path)) from None
-    except (ValueError, RecursionError) as error:  # 2024-99-99 is no date, [[[… has no end
+    except (ValueError, RecursionError) as error:  # 2024-99-99 is not a date; [[[… is too deep
         raise SettingsError(f"not valid YAML ({_reason(error)})", where=str(path)) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -291,7 +292,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str, kind: Any) -> Any:
-    """The value that is typed for a setting of a type: text as it is, the rest as YAML."""
+    """Parse the value that a user types for a setting: text as it is, other types as YAML."""
     if kind in (str, str | None):
         return _as_typed(text)
     is_list = any(get_origin(one) is tuple for one in (kind, *get_args(kind)))
@@ -307,7 +308,7 @@ def _parse_scalar(text: str) -> Any:
         raise SettingsError(f"{text}: {error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date such as 2001-99-99
         return text
-    if isinstance(value, str):  # YAML 1.1 takes 1e-4, without a point, for text
+    if isinstance(value, str):  # YAML 1.1 reads 1e-4, without a point, as text
         try:
             return float(value)
         except ValueError:
@@ -316,7 +317,7 @@ def _parse_scalar(text: str) -> Any:
 
 
 def _as_typed(text: str) -> str | None:
-    """Text as it is, but what YAML has quotes or a word for nothing for."""
+    """Return text as typed, but without YAML's quotes, and None for YAML's null."""
     if text in ("", "~", "null"):
         return None
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
@@ -328,7 +329,7 @@ def _as_typed(text: str) -> str | None:
 
 
 def _names(tree: Mapping[str, Any], before: str = "") -> set[str]:
-    """The dotted names of the values in a nested mapping."""
+    """Return the dotted names of the values in a nested mapping."""
     found: set[str] = set()
     for key, value in tree.items():
         is_group = isinstance(value, Mapping) and value
@@ -337,7 +338,7 @@ def _names(tree: Mapping[str, Any], before: str = "") -> set[str]:
 
 
 def _is_of(error: ErrorDetails, names: set[str]) -> bool:
-    """Whether settings of these names have a part in an error, or one is missing."""
+    """Whether an error concerns settings of these names, or a missing setting."""
     key = ".".join(map(str, error["loc"]))
     parts = (
         not key or f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in names
@@ -356,7 +357,7 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
 def _required(
     cls: type[BaseModel], tree: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, FieldInfo]]:
-    """The settings whose value is `REQUIRED`, under their dotted names."""
+    """Yield the dotted name and field of each setting whose value is `REQUIRED`."""
     for name, field in cls.model_fields.items():
         value = tree.get(name)
         if isinstance(value, str) and value == REQUIRED:
@@ -369,7 +370,7 @@ def _required(
 def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) -> SettingsError:
     first = error.errors()[0]
     path = [part for part in first["loc"] if isinstance(part, str)]
-    # Of a value that may be of several types, the last part is the type that was tried.
+    # For a value with several allowed types, the last part is the type that was tried.
     loc = first["loc"][:-1] if first["loc"][-1:] in _TYPES else first["loc"]
     key = ".".join(str(part) for part in loc)
     if first["type"] == "extra_forbidden":
@@ -392,10 +393,10 @@ def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) 
 
 
 def _shown(value: Any) -> str:
-    """A value as an error shows it, in at most 200 characters."""
+    """Return a value as text for an error, truncated to 200 characters."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no integer of more than 4,300 digits
+    except ValueError:  # Python converts no integer of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= 200 else f"{text[:199]}…"
 
@@ -405,7 +406,7 @@ def _reason(error: Exception) -> str:
 
 
 def group_in(annotation: Any) -> type[BaseModel] | None:
-    """The settings class that a field's type holds: alone, optionally or in a list."""
+    """Return the settings class in a field's type (alone, optional or in a list), or None."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind

@@ -1,6 +1,6 @@
-"""What settings there are: each one's key, type, default, allowed values and meaning.
+"""Descriptions of settings: key, type, default, allowed values and meaning.
 
-All of it comes from the fields of the settings classes, so that help cannot disagree with what is
+They are derived from the fields of the settings classes, so that the help always matches what is
 accepted. `bertworks settings` prints it as a table or as a commented YAML file.
 """
 
@@ -29,19 +29,17 @@ _INDENT = 30
 class SettingHelp:
     """One setting."""
 
-    # its name; a nested group's settings are joined to it with a dot, and those of the members of a
-    # list with `[]`
-    key: str
+    key: str  # dotted for a setting in a nested group; with `[].` for one in a list's members
     type: str  # of its values
     allowed: str  # their bounds; empty if there are none
-    default: Any  # None also where there is none, see `required`
+    default: Any  # None also if there is no default; see `required`
     required: bool  # whether it must be given
-    description: str  # what it does
-    group: str  # the title of the settings that it belongs with
+    description: str  # its meaning
+    group: str  # title of its group of settings
 
     @property
     def default_text(self) -> str:
-        """The default as it would be typed."""
+        """The default, as a user would type it."""
         return "required" if self.required else _in_yaml(self.default)
 
     @property
@@ -60,7 +58,7 @@ def describe(settings: type[BaseModel]) -> list[SettingHelp]:
 
 
 def _by_group(settings: type[BaseModel], found: Iterable[SettingHelp]) -> list[SettingHelp]:
-    """Bring the settings of a group together: first common ones, and those that the class adds."""
+    """Sort settings by group: first groups of common settings, then the class's own group."""
     common: tuple[str, ...] = getattr(settings, "common", ())
     items = list(found)
     named = {item.key: item.group for item in items}
@@ -72,7 +70,7 @@ def _by_group(settings: type[BaseModel], found: Iterable[SettingHelp]) -> list[S
 
 
 def help_text(settings: Sequence[SettingHelp], width: int = 80) -> str:
-    """Lay settings out as help: `key=default`, its type and meaning, under the groups' titles."""
+    """Format settings as help: `key=default`, its type and meaning, under the groups' titles."""
     lines: list[str] = []
     group = None
     for setting in settings:
@@ -96,7 +94,7 @@ def help_text(settings: Sequence[SettingHelp], width: int = 80) -> str:
 
 
 def commented_yaml(settings: type[BaseModel]) -> str:
-    """Write a YAML file of all settings, each with its meaning; the defaults are commented out."""
+    """Return a YAML file of all settings, each with its meaning; the defaults are commented out."""
     fields = settings.model_fields
     lines: list[str] = []
     group = None
@@ -145,14 +143,14 @@ def _described(
             yield described
             continue
         dots = "[]." if _is_list(info.annotation) else "."
-        if info.default is None:  # a group that is left out as a whole
+        if info.default is None:  # a group that may be omitted as a whole
             yield described
         title = f"{prefix}{name}: {info.description or _title(inner)}"
         yield from _described(inner, f"{prefix}{name}{dots}", title)
 
 
 def _help(settings: type[BaseModel], name: str, prefix: str = "", group: str = "") -> SettingHelp:
-    """One setting; its group is of that title, or the class that declares it."""
+    """Describe a setting; its group is `group`, or that of the class that declares it."""
     info = settings.model_fields[name]
     return SettingHelp(
         key=f"{prefix}{name}",
@@ -166,7 +164,7 @@ def _help(settings: type[BaseModel], name: str, prefix: str = "", group: str = "
 
 
 def _owner(settings: type[BaseModel], name: str) -> type[BaseModel]:
-    """The class that declares a field: the most basic one, so that a new default moves nothing."""
+    """Return the first class that declares a field: a new default does not change its group."""
     owners = [
         cls
         for cls in settings.__mro__
@@ -176,7 +174,7 @@ def _owner(settings: type[BaseModel], name: str) -> type[BaseModel]:
 
 
 def _title(settings: type[BaseModel]) -> str:
-    """The first sentence of a class's docstring."""
+    """Return the first line of a class's docstring, without a full stop."""
     text = (inspect.getdoc(settings) or settings.__name__).splitlines()[0]
     return text.removesuffix(".")
 
@@ -186,7 +184,7 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _bounds(info: FieldInfo) -> str:
-    """The bounds of a field's values; empty if there are none."""
+    """Return the bounds of a field's values; empty if there are none."""
     bounds, length = [], []
     for rule in info.metadata:
         for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
@@ -198,7 +196,7 @@ def _bounds(info: FieldInfo) -> str:
 
 
 def _named(annotation: Any) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _named(inner[0])
@@ -217,7 +215,7 @@ def _named(annotation: Any) -> str:
 
 
 def _in_yaml(value: Any) -> str:
-    """A value on one line of YAML."""
+    """Return a value as one line of YAML."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", exclude_unset=True)
     elif isinstance(value, tuple):

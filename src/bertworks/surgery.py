@@ -1,11 +1,11 @@
-"""Changes to a trained model's vocabulary and positions, which keep what it computes.
+"""Changes to the vocabulary and the positions of a trained model that preserve its results.
 
 - `add_frame`: texts get GPT's start, delimiter and extract pieces;
-- `add_tokens`: words of a domain become pieces, each beginning as the mean of its former pieces;
-- `shrink`: pieces that a corpus does not use are left out, and its ids change, not its meaning;
+- `add_tokens`: words of a domain become pieces, each initialised as the mean of its former pieces;
+- `shrink`: pieces that a corpus does not use are removed; ids change, results do not;
 - `extend_positions`: more positions than a model was trained with.
 
-What a model said of a text that none of this touches, it says afterwards too.
+The results for a text that a change does not affect stay the same.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from .text.tree import TreeDefinition
 from .text.tree_changes import add_words, keep_pieces
 
 _ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_head.bias")
-"""The parameters that have a row for each piece."""
+"""The parameters with one row per piece."""
 
 GPT_FRAME = Frame(("_start_",), ("_delimiter_",), ("_classify_",), 0)
-"""GPT's pieces around a text, or around and between two, in the names of the original code."""
+"""GPT's pieces around a text, or around and between two texts; names as in the original code."""
 
 _POSITIONS = ("encoder.embeddings.position_embeddings.weight",)
 
 
 @dataclass(frozen=True)
 class Addition:
-    """What `add_tokens` did."""
+    """The result of `add_tokens`."""
 
     model: Model  # the new model
     added: tuple[str, ...]  # the words that became pieces
-    known: tuple[str, ...]  # those that were pieces before
-    reused: int  # how many of the added took the place of an unused piece
+    known: tuple[str, ...]  # the words that were pieces before
+    reused: int  # number of added words that replaced an unused piece
 
 
 def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model:
     """Put special pieces around a model's texts, as a classifier of the first GPT needs.
 
-    The classifier reads the last token: then the extract piece, which means nothing else. The
-    pieces are new and their embeddings are drawn at random, to be learned in fine-tuning.
+    The classifier reads the last token, which is then the extract piece. The pieces are new; their
+    embeddings are random, and fine-tuning trains them.
 
     Source: Radford et al. (2018), §3.3 and figure 1: "randomly initialized start and end tokens".
 
@@ -66,7 +66,7 @@ def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model
     known, size = model.tokenizer.vocab_size, max(config.vocab_size, tokenizer.vocab_size)
 
     def change(tensor: Tensor) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)  # the same for a matrix of two names
+        generator = torch.Generator().manual_seed(seed)  # the same for a matrix with two names
         taken = tensor.new_zeros(size, *tensor.shape[1:])
         taken[: len(tensor)] = tensor
         new = taken[known : tokenizer.vocab_size]
@@ -78,16 +78,17 @@ def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model
 
 
 def add_tokens(model: Model, words: Iterable[str]) -> Addition:
-    """Make pieces of words.
+    """Add words to the vocabulary as pieces.
 
-    A word is normalised first, as it will be in texts. What is one word then becomes a piece of the
-    vocabulary, in the place of an `[unused…]` one as long as there are any; what is several (as
-    "covid-19" is, for its hyphen) is looked for in texts before they are split. Of tokenizers that
-    are not WordPiece, see `text.tree_changes`: there, several words are an error.
+    A word is first normalised, as in texts. If the result is one word, it becomes a piece of the
+    vocabulary and replaces an `[unused…]` piece, as long as there are any. If it is several words
+    (such as "covid-19", because of its hyphen), it becomes a piece that is searched for in texts
+    before they are split. For tokenizers other than WordPiece, see `text.tree_changes`: there,
+    several words are an error.
 
     Raises:
-        DataError: a word is empty, or has a lone surrogate; or the tokenizer is of another kind
-            than WordPiece, byte-level BPE and Unigram.
+        DataError: a word is empty, or has a lone surrogate; or the tokenizer is neither WordPiece,
+            byte-level BPE nor Unigram.
     """
     definition = model.tokenizer.definition
     if isinstance(definition, TreeDefinition):
@@ -95,8 +96,8 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
     assert isinstance(definition, WordPieceDefinition)
     pieces, before = list(definition.base_pieces), len(definition.base_pieces)
     free = [n for n in model.tokenizer.unused_ids.tolist() if n < before]
-    sources: dict[int, list[int]] = {}  # ids of the former pieces, by the new id
-    several: dict[str, list[int]] = {}  # and by the new pieces that are several words
+    sources: dict[int, list[int]] = {}  # ids of the former pieces, by new id
+    several: dict[str, list[int]] = {}  # the same by new piece, for several words
     added: list[str] = []
     known: list[str] = []
     for number, word in enumerate(words, 1):
@@ -142,8 +143,8 @@ def _add_to_tree(model: Model, definition: TreeDefinition, words: list[str]) -> 
 def _with_rows(
     model: Model, tokenizer: Tokenizer, order: list[int], sources: dict[int, list[int]]
 ) -> Model:
-    """The model with a row for each piece: the row of before, or the mean of its sources'."""
-    rows = order + list(range(len(order), model.encoder.config.vocab_size))  # that no piece has
+    """Return the model with a row per piece: its former row, or the mean of its source rows."""
+    rows = order + list(range(len(order), model.encoder.config.vocab_size))  # rows without a piece
 
     def change(tensor: Tensor) -> Tensor:
         taken = tensor[torch.tensor([max(row, 0) for row in rows])].clone()
@@ -155,14 +156,14 @@ def _with_rows(
 
 
 def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
-    """Leave out the pieces that some texts do not use.
+    """Remove the pieces that do not occur in some texts.
 
-    Special pieces stay, and so does every single character, so that no text becomes unknown that
-    was not. The texts' tokens are the same pieces as before.
+    Special pieces and single characters are kept, so that no known text becomes unknown. The given
+    texts are split into the same pieces as before.
 
     Raises:
-        DataError: a text has a lone surrogate, or the tokenizer is of another kind than WordPiece,
-            byte-level BPE and Unigram.
+        DataError: a text has a lone surrogate, or the tokenizer is neither WordPiece, byte-level
+            BPE nor Unigram.
     """
     tokenizer = model.tokenizer
     used = np.zeros(tokenizer.vocab_size, np.bool_)
@@ -183,7 +184,7 @@ def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
 def _keep_wordpieces(
     tokenizer: Tokenizer, used: NDArray[np.bool_]
 ) -> tuple[WordPieceDefinition, list[int]]:
-    """The tokenizer with the used pieces alone, and their former ids."""
+    """Return the tokenizer's definition with only the used pieces, and their former ids."""
     definition = tokenizer.definition
     assert isinstance(definition, WordPieceDefinition)
     used[tokenizer.special_ids] = used[tokenizer.unk_id] = True
@@ -201,17 +202,17 @@ def _keep_wordpieces(
 
 
 def extend_positions(model: Model, positions: int) -> Model:
-    """Give a model more positions; the new ones begin as copies of the old, again and again.
+    """Add positions to a model, initialised as repeated copies of the existing ones.
 
-    Source: Beltagy et al. (2020), "Longformer", §5: neighbours keep their relation, everywhere but
-    where a copy begins.
+    Source: Beltagy et al. (2020), "Longformer", §5: neighbouring positions keep their relation,
+    except where a copy begins.
 
     Args:
-        model: with learned positions.
-        positions: the most tokens that a sequence may then have.
+        model: a model with learned positions.
+        positions: the new maximum number of tokens in a sequence.
 
     Raises:
-        SettingsError: there are as many already, or the positions are not learned.
+        SettingsError: the model already has as many positions, or they are not learned.
     """
     config = model.encoder.config
     if config.positions != "learned":
@@ -225,7 +226,7 @@ def extend_positions(model: Model, positions: int) -> Model:
 
 
 def _take(rows: list[int]) -> Callable[[Tensor], Tensor]:
-    """What takes these rows of a matrix."""
+    """Return a function that selects these rows of a tensor."""
     at = torch.tensor(rows)
     return lambda tensor: tensor[at]
 
@@ -237,7 +238,7 @@ def _rebuilt(
     change: Callable[[Tensor], Tensor],
     **geometry: int,
 ) -> Model:
-    """A model of another geometry: the parameters of these names are made from the old one's."""
+    """Return a model with another geometry, and the named parameters changed by `change`."""
     config = model.encoder.config.with_values(**geometry)
     task: Task[Any] | None = None
     network: Network | BareEncoder

@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers: what SentencePiece's and TensorFlow's files need of it."""
+"""The part of protocol buffers' wire format that SentencePiece and TensorFlow files need."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message: numbers as int, everything else as bytes.
+    """Yield the number and value of each field: a varint as int, everything else as bytes.
 
     Raises:
-        ValueError: the message ends too early, or is none.
+        ValueError: the message ends too early, or is not valid.
     """
     at = 0
     while at < len(data):
@@ -33,17 +33,17 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def number_field(field: int, value: int) -> bytes:
-    """A field that holds a number."""
+    """Encode a field that holds a number."""
     return varint(field << 3) + varint(value)
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
-    """A field that holds bytes, or a message of its own."""
+    """Encode a field that holds bytes, or a nested message."""
     return varint(field << 3 | 2) + varint(len(value)) + value
 
 
 def varint(value: int) -> bytes:
-    """A number, seven bits a byte, the lowest first."""
+    """Encode a number with seven bits per byte, the lowest first."""
     coded = bytearray()
     while value >= 0x80:
         coded.append(value & 0x7F | 0x80)
@@ -53,10 +53,10 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place, and the place after it.
+    """Decode the number at an offset; return it and the offset after it.
 
     Raises:
-        ValueError: the data end within it, or it is of more than 64 bits.
+        ValueError: the data end within it, or it has too many bytes for 64 bits.
     """
     value = shift = 0
     while at < len(data) and shift < 64:

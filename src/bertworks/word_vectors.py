@@ -1,8 +1,8 @@
 """Static vectors of words: word2vec's and GloVe's text files, nearest words, analogies.
 
-A file has a word a line, then its numbers, all divided by spaces; word2vec's begins with a line of
-how many words there are and how many numbers each has, GloVe's has no such line. Source: the
-releases of Mikolov et al. (2013) and of Pennington et al. (2014).
+Each line of a file has a word and its numbers, separated by spaces. A word2vec file begins with a
+line with the number of words and the width of the vectors; a GloVe file has no such line. Source:
+the releases of Mikolov et al. (2013) and of Pennington et al. (2014).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class WordVectors:
     """Words and their vectors.
 
     Attributes:
-        words: no two the same.
-        vectors: one a word.
+        words: distinct words.
+        vectors: one per word.
     """
 
     words: Sequence[str]
@@ -44,10 +44,10 @@ class WordVectors:
     def read(cls, path: str | Path, *, encoding: str = "utf-8") -> Self:
         """Read a file of word2vec's or GloVe's text format, plain or compressed.
 
-        Of a word that comes again the first vector is kept, as word2vec's own tools do.
+        If a word occurs again, its first vector is kept, as in word2vec's tools.
 
         Raises:
-            DataError: a line is not a word and its numbers, or the file holds none.
+            DataError: a line is not a word and its numbers, or the file has no vectors.
         """
         found: dict[str, np.ndarray] = {}
         width = 0
@@ -79,7 +79,7 @@ class WordVectors:
 
     @classmethod
     def of_model(cls, model: Model) -> Self:
-        """The static vectors of a model's table: those of the pieces that are whole words."""
+        """Take a model's word embeddings of the pieces that are whole words."""
         tokenizer = model.tokenizer
         special = {tokenizer.id_of("unk"), *tokenizer.special_ids.tolist()}
         special.update(tokenizer.unused_ids.tolist())
@@ -93,7 +93,7 @@ class WordVectors:
         return cls(tokenizer.tokens(kept), table[kept])
 
     def write(self, path: str | Path, *, format: Literal["word2vec", "glove"] = "word2vec") -> None:
-        """Write a text file, each number in as few digits as give it back.
+        """Write a text file, each number with the fewest digits that restore it exactly.
 
         Raises:
             OutputError: it cannot be written.
@@ -104,8 +104,11 @@ class WordVectors:
         files.write(path, "\n".join(lines) + "\n")
 
     def to_model(self) -> Model:
-        """An encoder without layers or positions, whose table these are: for `embed`, `probe` and
-        `finetune`. Words are folded to lower case if all of these are."""
+        """Return an encoder without layers or positions, with these vectors as word embeddings.
+
+        It can be used with `embed`, `probe` and `finetune`. It lowercases texts if all words here
+        are lower case.
+        """
         lowercase = all(word == word.lower() for word in self.words)
         words = [word for word in self.words if word not in _SPECIAL]
         tokenizer = Tokenizer.from_vocabulary([*_SPECIAL, *words], lowercase=lowercase)
@@ -126,19 +129,19 @@ class WordVectors:
         top_k: int = 10,
         farthest: bool = False,
     ) -> list[tuple[str, float]]:
-        """The words nearest to a sum of words, with their cosines; those given are left out.
+        """Return the words nearest to a sum of words, with their cosines; given words are omitted.
 
         `king - man + woman` is `neighbours(["king", "woman"], ["man"])`. Each word counts with a
         vector of length 1, as in word2vec's tools (Mikolov, Yih and Zweig 2013).
 
         Args:
-            plus: words that are added; one at least of both.
-            minus: words that are taken away.
-            top_k: how many are returned.
-            farthest: those with the least cosine instead.
+            plus: words to add; at least one word in `plus` and `minus` together.
+            minus: words to subtract.
+            top_k: number of words to return.
+            farthest: return the words with the smallest cosines instead.
 
         Raises:
-            DataError: a word is not among these.
+            DataError: a word has no vector.
         """
         signed = [(self._place(word), 1) for word in plus]
         signed += [(self._place(word), -1) for word in minus]

@@ -1,4 +1,4 @@
-"""Numbers, durations, lines and tables as people read them; time left; values as JSON."""
+"""Formatting of numbers, durations, lines and tables for people; time left; values as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 
 def measured(metrics: Mapping[str, float], remarks: Sequence[str] = ()) -> str:
-    """Metrics in a line, and what to know beside them."""
+    """Format metrics and remarks on one line."""
     shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or "not measured"
     return "; ".join([shown, *remarks])
 
@@ -66,8 +66,11 @@ def clock(seconds: float | None) -> str:
 
 
 def printable(name: str) -> str:
-    """A text that UTF-8 can hold: half of a character, as in the name of a file that is not UTF-8,
-    becomes `\\udcff`, which is also how JSON writes it."""
+    """Return a text that can be encoded as UTF-8.
+
+    A lone surrogate, as in a file name that is not UTF-8, becomes an escape such as `\\udcff`, as
+    in JSON.
+    """
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -90,7 +93,7 @@ def wrapped(text: str, width: int = 80) -> str:
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON on one line. What JSON has no number for, NaN and infinities, is null."""
+    """Return a value as JSON on one line; NaN and infinities, which JSON lacks, become null."""
     return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, default=_plain)
 
 
@@ -105,14 +108,14 @@ def _finite(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for: NumPy's numbers and arrays as Python's, all else as text."""
+    """Convert NumPy's numbers and arrays to Python's, and all else to text."""
     return _finite(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def markdown(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: int = 0
 ) -> list[str]:
-    """A table's lines in Markdown; the last `numbers` columns are set to the right."""
+    """Return a table's lines in Markdown; the last `numbers` columns are right-aligned."""
     rule = ["---"] * (len(columns) - numbers) + ["--:"] * numbers
     return [f"| {' | '.join(cells)} |" for cells in (columns, rule, *rows)]
 
@@ -123,32 +126,31 @@ _HALF_LIFE = 30.0  # seconds after which progress counts half
 
 
 class TimeLeft:
-    """Estimates the time left of a piece of work.
+    """An estimate of the time left for a job.
 
-    There is no estimate until there is something to base it on. The first update only starts the
-    measurement, because what came before it (loading, compiling, warming up) does not come again.
-    Then a few updates and seconds must pass.
+    The first update only starts the measurement, because the work before it (loading, compiling,
+    warming up) does not occur again. There is no estimate until a few more updates and seconds have
+    passed.
 
     Args:
-        clock: gives the time in seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._updates = -1  # the first one is not counted
         self._at = self._done = self._first_done = self._remaining = 0.0
-        self._seconds = self._units = 0.0  # of the work, faded
+        self._seconds = self._units = 0.0  # of work, with recent work weighted more
         self._measured = self._pauses = 0.0
 
     def update(self, done: float, total: float, took: float | None = None) -> None:
-        """Take note of progress.
+        """Record progress.
 
         Args:
             done: the units of work done so far.
             total: the units of work in all; 0 if unknown.
-            took: the seconds of work since the last update, where there were pauses too (such as
-                evaluations); all of them, if left out. Pauses are expected to come again as often
-                as they did so far.
+            took: the seconds of work since the last update, without pauses (such as evaluations);
+                by default, all seconds. Pauses are expected to recur as often as so far.
         """
         now = self._clock()
         if self._updates >= 0:
@@ -166,7 +168,7 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """The estimate; None as long as there is none."""
+        """The estimate in seconds; None while there is none."""
         if self._updates < _MIN_UPDATES or self._measured < _MIN_SECONDS:
             return None
         if self._remaining < 0 or self._units <= 0:

@@ -1,14 +1,15 @@
 """Scaled dot-product attention within each sequence: softmax(Q Kᵀ / √d) V.
 
-Three backends compute it under one contract. Queries and keys may have different layouts; attention
-may be causal or not, limited to a window or not; dropout may be applied to the probabilities.
+Three backends take the same arguments and compute the same result. Queries and keys may have
+different layouts; attention may be causal or not, limited to a window or not; dropout may be
+applied to the probabilities.
 
-- *grouped*: one matrix product for each group of neighbouring sequences of equal length; where
-  gradients are taken, neighbouring groups may be padded to one length. Used on
-  the CPU, and on CUDA with dropout or in full precision.
+- *grouped*: one matrix product for each group of neighbouring sequences of equal length. When
+  gradients are computed, neighbouring groups may be padded to one length. Used on the CPU, and on
+  CUDA with dropout or in full precision.
 - *varlen*: PyTorch's variable-length flash attention. CUDA, half precision, no dropout.
 - *dense*: one masked product over all tokens of a pack, or over the rows of a padded batch. The
-  plain formula: the reference of the tests, and what exports contain.
+  plain formula: the reference of the tests, and the one in exported models.
 
 Source: Vaswani et al. (2017), equation 1.
 """
@@ -32,13 +33,13 @@ from .layers import keep_mask, kept
 
 Backend = Literal["grouped", "varlen", "dense"]
 
-_CALLS = 50_000  # a block's calls take as long as so many of its scores or copied numbers
-_MULTIPLE = 8  # of padded lengths, for which products are faster
-_IN_FLOAT32_UP_TO = 16  # keys: up to here bfloat16 goes through float32's kernel, in few calls
+_CALLS = 50_000  # time of a block's calls, in units of one score or one copied number
+_MULTIPLE = 8  # padded lengths are multiples of it: products are faster
+_IN_FLOAT32_UP_TO = 16  # keys: up to here bfloat16 uses the float32 kernel: fewer calls
 _EXPLICIT_UP_TO = 1024  # keys: up to here the formula is faster in bfloat16 than the fused kernel
-_SCORES = 1 << 19  # that are computed at once, so that they stay in the cache
-_QUERIES = 16  # a number of queries that kernels are compiled for is a multiple of this
-_LANES = 32  # bfloat16 numbers of a register: a softmax over others takes up to 9 times as long
+_SCORES = 1 << 19  # scores computed at a time, so that they stay in the cache
+_QUERIES = 16  # kernels are compiled for multiples of this number of queries
+_LANES = 32  # bfloat16 numbers per register; softmax over other lengths takes up to 9 times as long
 
 
 def attention(
@@ -56,13 +57,13 @@ def attention(
     """Let each token attend to the tokens of its sequence.
 
     Args:
-        query: one vector a token and head. The grouped backend takes further rows after the last
+        query: one vector per token and head. The grouped backend accepts extra rows after the last
             sequence, and returns zeros for them.
         key: likewise.
         value: likewise.
-        layout: where the sequences of the queries are.
-        key_layout: where the sequences of the keys are, the same number of them; `layout` by
-            default. Where a sequence has more keys than queries, the queries are its last tokens.
+        layout: the positions of the sequences in the queries.
+        key_layout: the positions of the same number of sequences in the keys; `layout` by default.
+            If a sequence has more keys than queries, the queries are its last tokens.
         causal: no token attends to a later one.
         window: the largest distance at which tokens attend to each other; unlimited by default.
         dropout: the probability that a weight is dropped (zero in evaluation).
@@ -90,14 +91,14 @@ def attention(
 def masked_pairs(
     queries: Any, keys: Any, causal: bool, window: int | None, device: torch.device
 ) -> Bool[Tensor, "queries keys"] | None:
-    """Which keys of its sequence a query must not attend to; None if it may attend to all.
+    """Return a mask of the keys that each query must not attend to; None if it may attend to all.
 
     Args:
-        queries: how many there are; a symbol while a network is traced for an export.
+        queries: number of queries; a symbol while a network is traced for an export.
         keys: likewise.
         causal: see `attention`.
         window: see `attention`.
-        device: where the result is needed.
+        device: device of the result.
     """
     if not causal and window is None:
         return None
@@ -115,7 +116,7 @@ def masked_pairs(
 
 
 def _paired_groups(layout: Layout, key_layout: Layout) -> Iterator[tuple[Group, Group]]:
-    """Runs of sequences that are equally long both as queries and as keys."""
+    """Yield runs of sequences that have equally many queries and equally many keys."""
     if key_layout is layout:
         yield from ((group, group) for group in layout.groups)
         return
@@ -128,14 +129,14 @@ def _paired_groups(layout: Layout, key_layout: Layout) -> Iterator[tuple[Group, 
 
 
 def _by_head(values: Tensor, group: Group) -> Float[Tensor, "sequences heads length head_size"]:
-    """A view of the values of a group's tokens, from `[tokens, heads, head_size]` values."""
+    """Return a view of a group's tokens in `[tokens, heads, head_size]` values."""
     is_all = group.sequences * group.length == len(values)
     part = values if is_all else values[group.tokens]
     return part.view(group.sequences, group.length, *values.shape[1:]).transpose(1, 2)
 
 
 def _empty_like(values: Tensor, last: Group) -> Tensor:
-    """Uninitialised values of the same shape; zero after the last group."""
+    """Return uninitialised values of the same shape, with zeros after the last group."""
     result = values.new_empty(values.shape)
     result[last.tokens.stop :].zero_()
     return result
@@ -144,9 +145,10 @@ def _empty_like(values: Tensor, last: Group) -> Tensor:
 class _Block(NamedTuple):
     """Neighbouring groups whose sequences are padded to one length: few products instead of many.
 
-    `places` are those of each token's heads among `[sequences, heads, length]` vectors, `unseen`
-    the keys that are no tokens, and `drawn` says which of `draws` of dropout is each weight's, so
-    that these do not depend on the blocks. They are None where nothing has to be padded.
+    `places` are the indices of each token's heads among `[sequences, heads, length]` vectors.
+    `unseen` marks the keys that are padding. `drawn` is the index of each weight's random number
+    among the `draws` for dropout, so that dropout does not depend on the division into blocks. They
+    are None if nothing is padded.
     """
 
     group: Group
@@ -158,14 +160,14 @@ class _Block(NamedTuple):
 
     @classmethod
     def of(cls, groups: Sequence[Group], heads: int, device: torch.device) -> _Block:
-        """The block of some groups, in order."""
+        """Return the block of some groups, in order."""
         tokens = slice(groups[0].tokens.start, groups[-1].tokens.stop)
         if len(groups) == 1:
             return cls(groups[0], tokens)
         lengths = torch.tensor([group.length for group in groups])
         counts = torch.tensor([group.sequences for group in groups])
-        weights = heads * lengths**2  # of a sequence
-        draws = -(-counts * weights // 4) * 4  # four at a time
+        weights = heads * lengths**2  # per sequence
+        draws = -(-counts * weights // 4) * 4  # `keep_mask` draws four at a time
         first = draws.cumsum(0) - draws
         first, lengths, weights = (
             values.repeat_interleave(counts)[:, None, None, None]
@@ -192,7 +194,7 @@ class _Block(NamedTuple):
         )
 
     def by_head(self, values: Tensor) -> Float[Tensor, "batch length head_size"]:
-        """The values of its tokens, from `[tokens, heads, head_size]` values; pads are 0."""
+        """Return the block's part of `[tokens, heads, head_size]` values; padding is 0."""
         if self.places is None:
             return _by_head(values, self.group).flatten(0, 1)
         _, sequences, length = self.group
@@ -202,14 +204,14 @@ class _Block(NamedTuple):
         return padded.view(-1, length, size)
 
     def keep(self, weights: Tensor, dropout: float) -> Bool[Tensor, "batch length keys"]:
-        """Which weights are not dropped."""
+        """Return a mask of the weights that dropout keeps."""
         if self.drawn is None:
             return keep_mask(weights.shape, dropout, weights.device)
         keep = keep_mask(torch.Size([self.draws]), dropout, weights.device)
         return keep.index_select(0, self.drawn).view(weights.shape)
 
     def put(self, result: Tensor, values: Float[Tensor, "batch length head_size"]) -> None:
-        """Write what `by_head` would return to the places of its tokens in `result`."""
+        """Write values in the layout of `by_head` to the block's tokens in `result`."""
         if self.places is None:
             place = _by_head(result, self.group)
             place.copy_(values.view(place.shape))
@@ -219,11 +221,11 @@ class _Block(NamedTuple):
             torch.index_select(values.view(-1, size), 0, self.places, out=rows)
 
 
-@lru_cache(maxsize=4)  # the layers of a network ask for the same
+@lru_cache(maxsize=4)  # all layers of a network use the same blocks
 def _blocks(
     pairs: tuple[tuple[Group, Group], ...], heads: int, size: int, device: torch.device
 ) -> tuple[tuple[_Block, _Block], ...]:
-    """Pairs of groups; neighbours are one block where that is quicker."""
+    """Return blocks of queries and keys; neighbouring groups share a block if that is faster."""
 
     def cost(groups: Sequence[Group]) -> int:
         sequences, length = _padded(groups)
@@ -246,7 +248,7 @@ def _blocks(
 
 
 def _padded(groups: Sequence[Group]) -> tuple[int, int]:
-    """The sequences of a block of groups, and the length to which they are padded."""
+    """Return the number of a block's sequences, and the length to which they are padded."""
     longest = max(group.length for group in groups)
     if len(groups) > 1:
         longest = -(-longest // _MULTIPLE) * _MULTIPLE
@@ -256,7 +258,7 @@ def _padded(groups: Sequence[Group]) -> tuple[int, int]:
 class _Grouped(torch.autograd.Function):
     """The formula and its gradient, written out block by block.
 
-    This makes one node in the autograd graph rather than eight a block; PyTorch's fused attention
+    This makes one node in the autograd graph instead of eight per block; PyTorch's fused attention
     is several times slower backwards on the CPU at BERT's lengths (see docs/decisions.md).
     """
 
@@ -280,7 +282,7 @@ class _Grouped(torch.autograd.Function):
             scores = _product(q, k.transpose(1, 2), scale)
             masked = masked_pairs(scores.shape[-2], scores.shape[-1], causal, window, query.device)
             if keys.unseen is not None:
-                # Not minus infinity: a pad may see nothing but pads, and would be NaN.
+                # Not minus infinity: a pad token may see only padding, which would give NaN.
                 by_sequence = scores.view(queries.group.sequences, -1, *scores.shape[1:])
                 by_sequence.masked_fill_(keys.unseen, torch.finfo(scores.dtype).min)
             if masked is not None:
@@ -331,8 +333,8 @@ def _product(
     right: Float[Tensor, "batch inner columns"],
     scale: float,
 ) -> Float[Tensor, "batch rows columns"]:
-    """Matrix products times a number, rounded once."""
-    # With `beta=0` the first argument is not added.
+    """Return matrix products times `scale`, rounded once."""
+    # With `beta=0` the first argument is ignored.
     return torch.baddbmm(left.new_empty(1), left, right, beta=0, alpha=scale)
 
 
@@ -344,10 +346,11 @@ def _inferred(
     causal: bool,
     window: int | None,
 ) -> Tensor:
-    """The same formula where no gradient is taken, by the way that is faster.
+    """Compute the same formula without gradients, in the fastest way.
 
-    That is PyTorch's fused attention, but in bfloat16 (docs/decisions.md). Which one it is depends
-    on the lengths alone, so that a sequence's result does not depend on its pack.
+    That is PyTorch's fused attention, except for some lengths in bfloat16 on the CPU
+    (docs/decisions.md). The choice depends only on a sequence's lengths, so that its result does
+    not depend on its pack.
     """
     half = query.dtype is torch.bfloat16 and query.device.type == "cpu"
     parts: list[Tensor] = []
@@ -358,14 +361,14 @@ def _inferred(
             context = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
             contexts: Sequence[Tensor] = [context.to(query.dtype)]
         elif half and masked is None and k_group.length <= _EXPLICIT_UP_TO:
-            scores = q.shape[1] * q_group.length * k_group.length  # of a sequence
+            scores = q.shape[1] * q_group.length * k_group.length  # per sequence
             some = max(1, _SCORES // scores)
             every = zip(*(torch.split(part, some) for part in (q, k, v)), strict=True)
             contexts = [_padded_to_lanes(*run) for run in every]
         else:
             seen = None if masked is None else masked.logical_not_()
             contexts = [F.scaled_dot_product_attention(q, k, v, seen)]
-        # The fused kernel's result lies token by token, so that this is a view of it.
+        # The fused kernel orders its result by token, so this is a view of it.
         parts.extend(context.transpose(1, 2).flatten(0, 1) for context in contexts)
     after = len(query) - pairs[-1][0].tokens.stop
     if after:
@@ -378,8 +381,11 @@ def _padded_to_lanes(
     key: Float[Tensor, "sequences heads keys head_size"],
     value: Float[Tensor, "sequences heads keys head_size"],
 ) -> Float[Tensor, "sequences heads queries head_size"]:
-    """The formula, with keys of no weight added until their number is a multiple of `_LANES`, and
-    queries that nobody asked for, so that oneDNN compiles kernels for few shapes."""
+    """Compute the formula with padding, so that oneDNN compiles kernels for few shapes.
+
+    Keys of zero weight are added up to a multiple of `_LANES`, and queries up to a multiple of
+    `_QUERIES`; the results of the added queries are dropped.
+    """
     queries, keys = query.shape[2], key.shape[2]
     added = (0, 0, 0, -keys % _LANES)
     more = (0, 0, 0, -queries % _QUERIES)
@@ -406,7 +412,7 @@ def _dense(
         part.reshape(rows, -1, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
     )
     scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(query.shape[-1])
-    # Not minus infinity: all keys of a pad token may be masked, and give NaN.
+    # Not minus infinity: all keys of a pad token may be masked, which would give NaN.
     weights = torch.softmax(scores.masked_fill(masked, torch.finfo(scores.dtype).min), -1)
     if dropout:
         weights = F.dropout(weights, dropout)
@@ -416,7 +422,7 @@ def _dense(
 def _pack_mask(
     layout: Layout, key_layout: Layout, causal: bool, window: int | None, device: torch.device
 ) -> Bool[Tensor, "1 1 queries keys"]:
-    """Which keys of a pack a query must not attend to."""
+    """Return a mask of the keys of a pack that each query must not attend to."""
     edges, key_edges = layout.cu_seqlens.tolist(), key_layout.cu_seqlens.tolist()
     masked = torch.ones(1, 1, edges[-1], key_edges[-1], dtype=torch.bool, device=device)
     for (q0, q1), (k0, k1) in zip(pairwise(edges), pairwise(key_edges), strict=True):
@@ -428,7 +434,7 @@ def _pack_mask(
 def _padded_mask(
     padded: Padded, causal: bool, window: int | None
 ) -> Bool[Tensor, "rows 1 #length length"]:
-    """Which keys of its row a query must not attend to."""
+    """Return a mask of the keys of its row that each query must not attend to."""
     length = padded.max_seqlen
     masked = ~padded.mask[:, None, None, :]
     pairs = masked_pairs(length, length, causal, window, padded.mask.device)
@@ -439,7 +445,7 @@ def _padded_mask(
 
 
 def check_varlen(device: str, dtype: torch.dtype, head_size: int, dropout: float) -> None:
-    """Refuse what the flash-attention kernel refuses, also on machines without it.
+    """Reject what the flash-attention kernel rejects, also on machines without it.
 
     Raises:
         ValueError: the device is not CUDA, the dtype is not half precision, the head size is not a

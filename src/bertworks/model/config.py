@@ -1,4 +1,4 @@
-"""The geometry of an encoder: the settings in which BERT and its family differ."""
+"""The geometry of an encoder: the settings that distinguish BERT and related models."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Activation = Literal["gelu", "gelu_new", "relu", "silu", "tanh"]
 has used since February 2019."""
 
 Positions = Literal["learned", "rotary", "sinusoidal", "none"]
-"""How tokens know their places. The last two, and what else no published family has, are saved as
-`family: bertworks`."""
+"""How the encoder represents positions. Models with one of the last two, or with another setting
+that no published family has, are saved as `family: bertworks`."""
 
 Classifier = Literal["pooler", "tanh", "relu", "gelu", "norm", "none"]
 """The layer between a sequence's vector and a classifier's output layer; see
@@ -41,13 +41,14 @@ STATIC = {
     **{"positions": "none", "type_vocab_size": 0, "embedding_norm": False},
     **{"hidden_dropout_prob": 0.0, "classifier": "none", "classifier_pooling": "mean"},
 }
-"""Settings of an encoder whose vectors are static: each piece has one, whatever is next to it."""
+"""Settings of an encoder with static vectors: a piece has the same vector in every context."""
 
 HEAD_DROPOUTS = frozenset({"classifier_dropout", "tagging_dropout", "answering_dropout"})
 """Settings of the heads that tasks add; the encoder does not depend on them."""
 
 NEW_SETTINGS = frozenset({"mixer"})
-"""Settings that models were identified without: at their default, they are still left out."""
+"""Settings that a model's fingerprint omits at their default: they are newer than the fingerprint,
+which must not change for older models."""
 
 
 class EncoderConfig(Settings):
@@ -247,23 +248,23 @@ class EncoderConfig(Settings):
         if self.attention == "two-way":
             if self.hidden_size % 2 or self.num_attention_heads % 2:
                 raise ValueError("attention=two-way needs an even hidden_size and number of heads")
-            if self.norm_first:  # its final norm would mix what the two have seen
+            if self.norm_first:  # its final norm would mix the two directions
                 raise ValueError("attention=two-way needs norm_first=false")
         return self
 
     @property
     def has_heads(self) -> bool:
-        """Whether a layer has attention heads, all with the same tokens before them."""
+        """Whether the layers have attention heads that all see the same tokens."""
         return self.mixer == "attention" and self.attention != "two-way"
 
     @property
     def continues(self) -> bool:
-        """Whether texts can be continued, token by token."""
+        """Whether the encoder can generate text, token by token."""
         return self.has_heads and self.attention == "causal"
 
     @property
     def one_way(self) -> Self:
-        """One of the two encoders of a two-way one, as a causal one; any other is itself."""
+        """The geometry of each half of a two-way encoder, as a causal one; else the same."""
         if self.attention != "two-way":
             return self
         halves = ("hidden_size", "num_attention_heads", "intermediate_size")
@@ -277,7 +278,7 @@ class EncoderConfig(Settings):
         return self.classifier == "pooler" and self.classifier_pooling == "cls"
 
     def head_dropout(self, name: str) -> float:
-        """One of `HEAD_DROPOUTS`, or its default where it is None."""
+        """Return one of `HEAD_DROPOUTS`, or its default if it is None."""
         value: float | None = getattr(self, name)
         default = 0.0 if name == "answering_dropout" else self.hidden_dropout_prob
         return default if value is None else value
@@ -298,7 +299,7 @@ class EncoderConfig(Settings):
 
     @property
     def num_weighted_layers(self) -> int:
-        """The number of layers with their own weights."""
+        """The number of layers with distinct weights."""
         groups, layers = self.num_hidden_groups, self.num_hidden_layers
         return layers if groups is None else min(groups, layers)
 
@@ -306,11 +307,11 @@ class EncoderConfig(Settings):
     def layer_groups(self) -> tuple[int, ...]:
         """For each layer, the index of its weights."""
         layers, groups = self.num_hidden_layers, self.num_weighted_layers
-        # By floating point, as Hugging Face has it: 9 / (18 / 14) is just below 7.
+        # In floating point, as in Hugging Face's code: 9 / (18 / 14) is just below 7.
         return tuple(int(number / (layers / groups)) for number in range(layers))
 
     def window(self, layer: int) -> int | None:
-        """The largest distance between tokens that attend to each other, if it is limited."""
+        """Return the largest distance between tokens that attend to each other; None: unlimited."""
         if self.local_attention is None or layer % self.global_attention_every == 0:
             return None
         return self.local_attention // 2
@@ -321,7 +322,7 @@ class EncoderConfig(Settings):
 
     @classmethod
     def of_size(cls, size: str, **values: Unpack[EncoderKeywords]) -> Self:
-        """One of the released sizes: tiny, mini, small, medium, base, large.
+        """Return the geometry of a released size: tiny, mini, small, medium, base, large.
 
         Args:
             size: the name of the size.

@@ -1,4 +1,4 @@
-"""Two things that make CPUs fast: reused memory, and matrix products of few different shapes.
+"""Two optimisations for CPUs: reused memory, and matrix products of few different shapes.
 
 In bfloat16, and with packed weights, oneDNN compiles a kernel for each new shape of a matrix
 product, which takes milliseconds and megabytes. Packs have any number of tokens, so compiling would
@@ -22,7 +22,7 @@ from torch import Tensor
 # 1,024, kernels are compiled again and again.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 
-LANES = 32  # numbers that PyTorch's kernels take at a time, at most
+LANES = 32  # the most numbers that PyTorch's kernels process at a time
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # names of mallopt(3)
 
@@ -34,11 +34,11 @@ def keep_freed_memory(*, of_any_size: bool = False) -> bool:
     kernel, which clears each page again when it is next used. Tensors of up to 32 MiB are kept.
 
     Args:
-        of_any_size: keep larger ones too, for the rest of the process: for training, whose steps
-            make gradients of whole tables of embeddings (docs/decisions.md).
+        of_any_size: also keep larger ones, for the rest of the process: for training, whose steps
+            create gradients of whole embedding tables (docs/decisions.md).
 
     Returns:
-        Whether glibc accepted; False with other C libraries.
+        Whether glibc accepted the options; False with other C libraries.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -51,10 +51,10 @@ def keep_freed_memory(*, of_any_size: bool = False) -> bool:
 
 
 def align_rows(x: Float[Tensor, "rows width"]) -> Float[Tensor, "aligned width"]:
-    """`x` followed by rows of zeros, where products of its shape would need a new kernel.
+    """Append rows of zeros to `x` if products of its shape would need a new kernel.
 
-    That is so in bfloat16, and in inference, whose weights are packed. At most 3 % are added. They
-    belong to no sequence, and no result depends on them.
+    That is the case in bfloat16, and in inference, where weights are packed. At most about 3 % are
+    added. These rows belong to no sequence, and no result depends on them.
     """
     if not x.is_cpu or not (x.dtype is torch.bfloat16 or torch.is_inference_mode_enabled()):
         return x
@@ -63,7 +63,7 @@ def align_rows(x: Float[Tensor, "rows width"]) -> Float[Tensor, "aligned width"]
 
 
 def aligned(rows: int) -> int:
-    """`rows` rounded up to one of 32 numbers between a power of two and the next."""
+    """Return `rows` rounded up to one of 32 numbers between a power of two and the next."""
     step = 1 << max(0, rows.bit_length() - 6)
     return -(-rows // step) * step
 
@@ -71,14 +71,14 @@ def aligned(rows: int) -> int:
 def in_whole_vectors(
     function: Callable[[Tensor], Tensor], x: Float[Tensor, "rows width"]
 ) -> Float[Tensor, "rows width"]:
-    """A function of each number, by one formula whatever the number of rows and of threads.
+    """Apply an elementwise function; results do not depend on the numbers of rows and threads.
 
-    PyTorch's kernels compute several numbers at a time, and the last few of each thread's share by
-    another formula, which gives other bits. So shares are made of whole vectors.
+    PyTorch's kernels compute several numbers at a time, and the last few of each thread's share
+    with another formula, which rounds differently. So each share consists of whole vectors.
 
     Args:
         function: such as GELU.
-        x: of any width, but the promise is that of multiples of `LANES`.
+        x: any width, but the guarantee holds only for multiples of `LANES`.
     """
     threads = torch.get_num_threads()
     if not x.is_cpu or x.shape[-1] % LANES or x.numel() % (threads * LANES) == 0:

@@ -1,10 +1,10 @@
-"""A Transformer's decoder, on packed sequences: it writes a sequence, with another in view.
+"""The decoder of a Transformer, on packed sequences: it generates a target from a source.
 
     target ─► causal self-attention ─(+)─► norm ─► cross-attention ─(+)─► norm ─► feed-forward …
                                                         ▲
     source ─► encoder ──────────────────────────────────┘
 
-Cross-attention is the attention of the encoder with other keys: those of a layout of their own.
+Cross-attention uses the same function as the encoder's attention; its keys have another layout.
 Source: Vaswani et al. (2017), §3.1 and §3.2.3.
 """
 
@@ -25,7 +25,7 @@ from .memory import Memory
 
 
 class Seen(NamedTuple):
-    """What a layer's cross-attention attends to: the source's keys and values, and their places."""
+    """The source's keys, values and layout, to which a layer's cross-attention attends."""
 
     key: Float[Tensor, "keys heads head_size"]
     value: Float[Tensor, "keys heads head_size"]
@@ -45,7 +45,7 @@ class CrossAttention(nn.Module):
         self.output = Linear(size, size, bias=bias)
 
     def seen(self, source: Float[Tensor, "keys hidden_size"], layout: Layout) -> Seen:
-        """The keys and values of the source, which are the same for all of the target."""
+        """Compute the source's keys and values, which are the same for all target tokens."""
         key, value = self.key_value(source).unflatten(-1, (2, *self.heads_shape)).unbind(1)
         return Seen(key, value, layout)
 
@@ -65,7 +65,7 @@ class CrossAttention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention and feed-forward; dropout, a residual and a norm each."""
+    """Self-attention, cross-attention and feed-forward, each with dropout, residual and norm."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Decoder(nn.Module):
     """The layers of a decoder; embeddings and output layer are the encoder's word embeddings.
 
     Args:
-        config: the encoder's geometry, which is the decoder's too; of layers there is one at least.
+        config: the encoder's geometry, also used for the decoder, which has at least one layer.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -101,7 +101,7 @@ class Decoder(nn.Module):
         initialize(self, config.initializer_range)
 
     def seen(self, source: Float[Tensor, "keys hidden_size"], layout: Layout) -> list[Seen]:
-        """What each layer sees of the encoder's output."""
+        """Compute each layer's keys and values of the encoder's output."""
         return [layer.cross_attention.seen(source, layout) for layer in self.layers]  # type: ignore[union-attr,operator]
 
     def forward(
@@ -111,13 +111,13 @@ class Decoder(nn.Module):
         seen: Sequence[Seen],
         memory: Memory | None = None,
     ) -> Float[Tensor, "tokens hidden_size"]:
-        """The last layer's vector of each token of the target.
+        """Return the last layer's vector of each target token.
 
         Args:
             hidden: the embeddings of the target's tokens.
             target: as many sequences as the source has, in the same order.
-            seen: of each layer; see `seen`.
-            memory: the keys and values of the tokens before these, which are added to it.
+            seen: the result of the method `seen`.
+            memory: keys and values of earlier target tokens; those of the new tokens are added.
         """
         if memory is not None:
             memory.take(target)

@@ -1,4 +1,4 @@
-"""Devices and the precision computed in: float32, or bfloat16 where the device is fast at it."""
+"""Devices, and the precision to compute in: float32, or bfloat16 if the device is fast at it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DRAWS = frozenset((Tensor.normal_, Tensor.uniform_))
 
 
 def pick_device(name: str | torch.device = "auto") -> torch.device:
-    """The device of a name; "auto" is CUDA if there is one, else the CPU.
+    """Return the device with this name; "auto" is CUDA if available, else the CPU.
 
     Raises:
         BertworksError: the name is not auto, cpu, cuda or mps, or there is no such device.
@@ -44,16 +44,16 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Build networks with shapes alone (on the device "meta"); their weights are loaded later."""
+    """Build networks without weights (on the device "meta"), which are loaded later."""
     with torch.device("meta"), _Undrawn():
         yield
 
 
 class _Undrawn(TorchFunctionMode):
-    """Skips random draws.
+    """Skip random initialisation.
 
-    On the device "meta" they have no effect, but make PyTorch import its compiler: seconds, many
-    times what it takes to map a checkpoint.
+    On the device "meta" it has no effect, but makes PyTorch import its compiler. This takes
+    seconds, much longer than mapping a checkpoint.
     """
 
     def __torch_function__(
@@ -72,7 +72,7 @@ class _Undrawn(TorchFunctionMode):
 
 
 def has_bfloat16(device: torch.device | str) -> bool:
-    """Whether a device has instructions for bfloat16; one without is twenty times slower at it."""
+    """Whether a device has bfloat16 instructions; without them, bfloat16 is twenty times slower."""
     if torch.device(device).type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if torch.device(device).type != "cpu":
@@ -86,7 +86,7 @@ def has_bfloat16(device: torch.device | str) -> bool:
 def is_fast_at_bfloat16(device: torch.device | str) -> bool:
     """Whether a device multiplies bfloat16 matrices at least as fast as float32 ones.
 
-    Intel's processors without AMX have instructions for it, and are only half as fast at them.
+    Intel processors without AMX may have bfloat16 instructions, but are only half as fast with it.
     """
     if torch.device(device).type == "cpu" and _processor_vendor() == "GenuineIntel":
         return torch.cpu._is_amx_tile_supported()
@@ -95,7 +95,7 @@ def is_fast_at_bfloat16(device: torch.device | str) -> bool:
 
 @cache
 def _processor_vendor() -> str:
-    """What Linux calls the processor's vendor; empty where it does not say."""
+    """Return the processor's vendor as Linux names it; empty if unknown."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             name, _, value = line.partition(":")
@@ -105,7 +105,10 @@ def _processor_vendor() -> str:
 
 
 def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch.dtype | None:
-    """The dtype to compute in, with int8 what is not in int8; None for that of the parameters."""
+    """Return the dtype to compute in; None: the dtype of the parameters.
+
+    With int8, it is the dtype of everything that is not computed in int8.
+    """
     if precision == "fp32" or (precision in ("auto", "int8") and not is_fast_at_bfloat16(device)):
         return None
     if not has_bfloat16(device):
@@ -121,8 +124,8 @@ def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch
 def is_finite(tensor: Tensor) -> bool:
     """Whether a tensor holds neither NaN nor infinity.
 
-    A sum of finite numbers is finite unless it overflows, and one pass without a copy; only where
-    it is not, each number is looked at.
+    A sum of finite numbers is finite unless it overflows, and takes one pass without a copy. Only
+    if it is not finite, each number is checked.
     """
     if not tensor.is_floating_point():
         return True
@@ -131,7 +134,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 @contextmanager
 def computing_in(network: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
-    """Make every encoder compute in a dtype until the block ends; parameters keep theirs."""
+    """Make every encoder compute in a dtype until the block ends; parameters keep their dtype."""
     encoders = [module for module in network.modules() if isinstance(module, Encoder)]
     before = [encoder.compute_dtype for encoder in encoders]
     for encoder in encoders:

@@ -1,9 +1,9 @@
-"""Linear maps of 8-bit numbers, and the codes that stand for their weights in files.
+"""Linear maps in 8-bit numbers, and the codes that represent their weights in files.
 
-Inputs are coded in one of two ways. Without calibration each row has a scale of its own, found when
-it is computed (`QuantizedLinear`). After calibration each input has a fixed one (`InputCodes`,
-`CalibratedLinear`): then nothing is measured at inference, and the kernels can add bias and
-residual, apply the activation, and code their results for the next map.
+Inputs are quantised in one of two ways. Without calibration each row has a scale, computed at
+inference (`QuantizedLinear`). After calibration each input has a fixed scale (`InputCodes`,
+`CalibratedLinear`): no scale is computed at inference, and the kernels can add bias and residual,
+apply the activation, and quantise their results for the next map.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from .layers import Linear
 
 _LARGEST = 127
 _ZERO = 128
-_SMALLEST = 1e-30  # a row of zeros has a scale too
-_AT_ONCE = 384  # rows: what is computed between the products stays in the cache
+_SMALLEST = 1e-30  # so that a row of zeros has a nonzero scale
+_AT_ONCE = 384  # rows: intermediate results stay in the cache
 
 
 def codes_of(
     weight: Float[Tensor, "outputs inputs"],
 ) -> tuple[Int8[Tensor, "outputs inputs"], Float[Tensor, " outputs"]]:
-    """A matrix as `codes · scale`, row by row: integers up to ±127, and a float32 scale of each."""
+    """Return a matrix as `codes · scale`: integers up to ±127, and a float32 scale per row."""
     scales = scales_of(weight)
     return (weight.float() / scales[:, None]).round_().to(torch.int8), scales
 
 
 def scales_of(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, " outputs"]:
-    """The scales of a matrix's codes."""
+    """Return the scale of each row of a matrix."""
     return weight.float().abs().amax(1).clamp_(min=_SMALLEST) / _LARGEST
 
 
 def weight_of(
     codes: Int8[Tensor, "outputs inputs"], scales: Float[Tensor, " outputs"]
 ) -> Float[Tensor, "outputs inputs"]:
-    """The matrix that codes and scales stand for."""
+    """Return the matrix that codes and scales represent."""
     return codes.float() * scales[:, None]
 
 
 @dataclass(frozen=True, eq=False)
 class InputCodes:
-    """Codes of the inputs of one linear map: `x_i ≈ offset_i + step_i · code_i`, -128 to 127.
+    """Codes for the inputs of one linear map: `x_i ≈ offset_i + step_i · code_i`, from -128 to 127.
 
         W x  ≈  s_output · codes(W · steps) · codes(x) + shift
 
-    The steps are part of the map's weights, so an input of a wide range takes precision from its
-    column of the weights, not from the other inputs. The shift is what the offsets come to, such
-    that the result for the usual inputs is exact. Source: Xiao et al. (2023), "SmoothQuant", §4;
-    the offsets and the shift are not theirs.
+    The weights are multiplied by the steps, so an input with a wide range reduces the precision of
+    its column of the weights, not that of the other inputs. The shift is the contribution of the
+    offsets, chosen such that the result for the usual inputs is exact. Source: Xiao et al. (2023),
+    "SmoothQuant", §4; the offsets and the shift are not from there.
     """
 
-    steps: Float[Tensor, " inputs"]  # or [1]: one for all inputs, as a kernel can give them
+    steps: Float[Tensor, " inputs"]  # or [1]: one for all inputs, which kernels can emit
     offsets: Float[Tensor, " inputs"]  # of the same shape
     shift: Float[Tensor, " outputs"]
-    scales: Float[Tensor, " outputs"]  # of the coded weights they were found with
+    scales: Float[Tensor, " outputs"]  # of the quantised weights for which they were computed
 
     @staticmethod
     def found(
@@ -70,13 +70,13 @@ class InputCodes:
         offsets: Tensor,
         usual: Float[Tensor, " inputs"],
     ) -> InputCodes:
-        """Codes for the inputs of a matrix, `usual` among them."""
+        """Return codes for a matrix's inputs; the result for the inputs `usual` is exact."""
         codes, scales = codes_of(weight * steps)
         shift = weight @ usual - weight_of(codes, scales) @ ((usual - offsets) / steps)
         return InputCodes(steps, offsets, shift, scales)
 
     def of(self, x: Float[Tensor, "rows inputs"]) -> UInt8[Tensor, "rows inputs"]:
-        """Codes, shifted by 128 into unsigned numbers; what is out of range has the nearest."""
+        """Return the codes of inputs, clamped to the range and shifted by 128 to be unsigned."""
         start, inverse = self.line
         codes = torch.empty(x.shape, dtype=torch.int8, device=x.device)
         for some, place in zip(torch.split(x, _AT_ONCE), torch.split(codes, _AT_ONCE), strict=True):
@@ -85,13 +85,13 @@ class InputCodes:
 
     @cached_property
     def line(self) -> tuple[Tensor, Tensor]:
-        """Code before rounding, as a line: its value at an input of zero, and its slope."""
+        """The code before rounding as a linear function: its value at zero, and its slope."""
         inverse = self.steps.reciprocal()
         return -self.offsets * inverse, inverse
 
     @property
     def emitted(self) -> tuple[float, int] | None:
-        """Step, and the unsigned code of zero, where all inputs have the same and zero has one."""
+        """The step and the unsigned code of zero; None if inputs have different steps."""
         if len(self.steps) != 1:
             return None
         step = float(self.steps)
@@ -102,20 +102,20 @@ class InputCodes:
         return InputCodes(*(part.to(device) for part in parts))
 
     def are_for(self, weight: Float[Tensor, "outputs inputs"]) -> bool:
-        """Whether a matrix is the one they were found with, but for rounding: not if it learned."""
+        """Whether the codes were computed for this matrix, up to rounding: false after training."""
         if len(weight) != len(self.scales) or len(self.steps) not in (1, weight.shape[1]):
             return False
         return torch.allclose(scales_of(weight * self.steps), self.scales, rtol=1e-5, atol=0)
 
 
 class QuantizedLinear(Linear):
-    """`x Wᵀ + b` in 8-bit numbers, its result in the precision of `x`.
+    """`x Wᵀ + b` in 8-bit numbers; the result has the precision of `x`.
 
         x Wᵀ + b  ≈  s_row · (codes(x) · codes(W)ᵀ) · s_output + b     codes: integers up to ±127
 
-    Inputs are shifted by 128 into unsigned numbers, which processors multiply by signed ones
-    (VNNI). A row's scale is its largest absolute value over 127, so that it depends on no other
-    row. Source: Dettmers et al. (2022), "LLM.int8()", §2, without the outliers.
+    Inputs are shifted by 128 to be unsigned, because processors multiply unsigned by signed numbers
+    (VNNI). A row's scale is its largest absolute value divided by 127: it depends on no other row.
+    Source: Dettmers et al. (2022), "LLM.int8()", §2, without the outliers.
     """
 
     codes: Tensor
@@ -127,11 +127,10 @@ class QuantizedLinear(Linear):
 
     @staticmethod
     def prepare(linear: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Make a linear map one of 8-bit numbers, in place; its parameters stay as they are.
+        """Convert a linear map to 8-bit numbers, in place; its parameters do not change.
 
         Args:
-            dtype: of the results of maps whose inputs are codes already; that of its weights, if
-                left out.
+            dtype: dtype of the result if the inputs are codes; by default that of the weights.
         """
         assert isinstance(linear, Linear)
         inputs, weight = linear.input_codes, linear.weight.detach().float()
@@ -168,8 +167,8 @@ class QuantizedLinear(Linear):
         return result.view(*x.shape[:-1], self.out_features)
 
     def _of_rows(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
-        """The same in float32."""
-        # What each step takes beside other ways to say it: docs/decisions.md.
+        """Compute the result of some rows in float32."""
+        # docs/decisions.md compares the time of each step with alternatives.
         x = x.float()
         largest = torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_())
         scale = largest.clamp_(min=_SMALLEST).div_(_LARGEST)
@@ -190,14 +189,14 @@ class QuantizedLinear(Linear):
 
 
 class CalibratedLinear(QuantizedLinear):
-    """`activation(x Wᵀ + b)`, its inputs in codes that are fixed (`InputCodes`).
+    """`activation(x Wᵀ + b)` with fixed codes for its inputs (`InputCodes`).
 
-    It takes numbers, or codes that the map before has made; and gives either.
+    Inputs are numbers, or codes from the previous map; results are numbers, or codes for the next.
     """
 
     dtype: torch.dtype
-    fused: tuple[str, str]  # the activation that the kernel applies, by its name there
-    emitted: tuple[float, int] | None  # step and zero of the codes that results are given in
+    fused: tuple[str, str]  # the activation that the kernel applies: its name and algorithm
+    emitted: tuple[float, int] | None  # step and zero of the codes in which results are returned
 
     def forward(self, x: Tensor) -> Tensor:
         return self._sum(x, None)
@@ -226,7 +225,7 @@ class CalibratedLinear(QuantizedLinear):
         made: Tensor
         if residual is not None:
             others = (residual.reshape(len(rows), -1), self.shift, 1.0, 0, dtype, 1.0, 0)
-            adding = torch.ops.onednn.qlinear_pointwise.binary  # not on every processor
+            adding = torch.ops.onednn.qlinear_pointwise.binary  # not available on every processor
             made = adding(*given, *others, "add", 1.0, "none", [], "")
         else:
             (name, algorithm), (step, zero) = self.fused, self.emitted or (1.0, 0)

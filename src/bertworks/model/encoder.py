@@ -1,11 +1,11 @@
-"""The encoder: a pack of token ids in, one vector a token out.
+"""The encoder: from a pack of token ids to one vector per token.
 
     embeddings ─► [ attention ─► + ─► norm ─► feed-forward ─► + ─► norm ] × layers
                        └── residual ──┘            └── residual ──┘
 
 This is BERT and most of its family: post-norm, as in the original code. With `norm_first` each half
-of a layer normalises its input instead, and a final norm follows the layers. BERT's ancestors are
-other settings: an LSTM in the place of attention, and two causal encoders side by side.
+of a layer normalises its input instead, and a final norm follows the layers. Other settings give
+BERT's predecessors: an LSTM instead of attention, or two causal encoders side by side.
 
 The linear maps never compute pad tokens, since a pack has none (in bfloat16 on the CPU, a few rows
 of zeros may follow the last token: see `cpu.align_rows`). Source: paper §3 and its reference,
@@ -44,16 +44,16 @@ from .rotary import Rotation
 
 
 class AttentionScope(NamedTuple):
-    """What the tokens of one layer attend to."""
+    """Which tokens the tokens of one layer attend to."""
 
-    packed: Sequences  # where the sequences are
-    causal: bool  # whether a token attends to no later one
+    packed: Sequences  # the sequences
+    causal: bool  # whether tokens do not attend to later ones
     # the largest distance at which tokens attend to each other, if it is limited
     window: int | None
-    rotation: Rotation | None  # what turns queries and keys, if positions are rotary
+    rotation: Rotation | None  # of queries and keys, if positions are rotary
     memory: Memory | None  # keys and values of earlier tokens, if there are any
     layer: int  # the number of the layer
-    turned: Tensor | None  # where each token is if sequences are reversed; of two-way layers
+    turned: Tensor | None  # index of each token in reversed sequences, for two-way layers
 
 
 class SelfAttention(nn.Module):
@@ -76,7 +76,7 @@ class SelfAttention(nn.Module):
     def context(
         self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
-        """What the output map takes: the heads' results side by side."""
+        """Compute the input of the output map: the heads' results, concatenated."""
         mixed = self.query_key_value(hidden)
         dropout = self.dropout_prob if self.training else 0.0
         if self._is_native(mixed, scope):
@@ -119,10 +119,10 @@ class SelfAttention(nn.Module):
 class Recurrence(nn.LSTM):
     """An LSTM over the tokens of each sequence, from left to right, without the residual.
 
-    It runs once for each group of sequences of equal length, so that no pad token is computed; of
-    one text alone and in a batch the results are equal but for rounding. Fresh weights are
-    PyTorch's. Source: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al.
-    (2000).
+    It runs once for each group of sequences of equal length, so that no pad token is computed. The
+    results of a text alone and in a batch are equal up to rounding. New weights have PyTorch's
+    default initialisation. Source: Hochreiter and Schmidhuber (1997), with the forget gate of Gers
+    et al. (2000).
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -138,7 +138,7 @@ class Recurrence(nn.LSTM):
         for group in packed.groups:
             rows = hidden[group.tokens].view(group.sequences, group.length, self.hidden_size)
             first = rows.new_zeros(1, group.sequences, self.hidden_size)
-            # The weights as they are cast; then one layer, no dropout, one direction, rows first.
+            # has_biases, num_layers, dropout, train, bidirectional, batch_first
             how = (self.bias, 1, 0.0, self.training, False, True)
             parts.append(torch.lstm(rows, (first, first), weights, *how)[0].flatten(0, 1))
         return F.pad(torch.cat(parts), (0, 0, 0, len(hidden) - packed.num_tokens))
@@ -168,7 +168,7 @@ class FeedForward(nn.Module):
     def inner(
         self, hidden: Float[Tensor, "tokens hidden_size"]
     ) -> Num[Tensor, "tokens intermediate_size"]:
-        """What the second map takes: numbers, or in a frozen form 8-bit codes of them."""
+        """Compute the input of the second map: numbers, or in a frozen form their 8-bit codes."""
         inner: Tensor = self.intermediate(hidden)
         if self.gated:
             inner, gate = inner.chunk(2, -1)
@@ -211,8 +211,11 @@ class Layer(nn.Module):
 
 
 class TwoWayLayer(nn.Module):
-    """Two layers side by side: the first halves of the vectors from left to right, the second ones
-    from right to left. Source: Peters et al. (2018), "Deep contextualized word representations"."""
+    """Two layers side by side, each for one half of every vector.
+
+    The first reads from left to right, the second from right to left. Source: Peters et al. (2018),
+    "Deep contextualized word representations".
+    """
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
@@ -280,7 +283,7 @@ class Encoder(nn.Module):
 
     @property
     def parts(self) -> list[nn.Module]:
-        """From the bottom: the embeddings, then each layer (shared ones once)."""
+        """The embeddings, then each layer from the bottom (shared layers once)."""
         return [self.embeddings, *self.layers]
 
     def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
@@ -294,13 +297,13 @@ class Encoder(nn.Module):
     def hidden_states(
         self, packed: Sequences, memory: Memory | None = None
     ) -> Iterator[Float[Tensor, "tokens hidden_size"]]:
-        """The embeddings, then each layer's output: `num_hidden_layers + 1` in all.
+        """Yield the embeddings, then each layer's output: `num_hidden_layers + 1` in all.
 
         With `norm_first`, the final norm is part of the last one.
 
         Args:
             packed: sequences no longer than `max_seqlen`, as tensors.
-            memory: the keys and values of the tokens before these, which are added to it; the
+            memory: keys and values of earlier tokens; those of the new tokens are added to it. The
                 encoder must be causal.
         """
         config = self.config
@@ -323,7 +326,7 @@ class Encoder(nn.Module):
         memory: Memory | None = None,
         layer: int = 0,
     ) -> Iterator[Float[Tensor, "tokens hidden_size"]]:
-        """The outputs of a layer and of those above it; see `hidden_states`.
+        """Yield the outputs of a layer and of those above it; see `hidden_states`.
 
         Args:
             hidden: the input of the layer.
@@ -353,7 +356,7 @@ class Encoder(nn.Module):
     def _scopes(
         self, packed: Sequences, hidden: Tensor, memory: Memory | None
     ) -> list[AttentionScope]:
-        """What the tokens of each layer attend to."""
+        """Return which tokens the tokens of each layer attend to."""
         config = self.config
         rotations: list[Rotation | None] = [None, None]
         if config.positions == "rotary":
@@ -391,7 +394,7 @@ class Encoder(nn.Module):
 
 
 def _reversed(packed: Sequences, rows: int) -> Int64[Tensor, " rows"]:
-    """Where each token is if its sequence is reversed; rows behind the last stay where they are."""
+    """Return each token's index in its reversed sequence; rows after the last token keep theirs."""
     assert isinstance(packed, Packed)
     edges = packed.cu_seqlens.long()
     both = torch.repeat_interleave(edges[:-1] + edges[1:] - 1, edges.diff())

@@ -1,4 +1,4 @@
-"""Heads on top of an encoder: of pre-training, of sequences and of tokens."""
+"""Heads on top of an encoder: for pre-training, for sequences and for tokens."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .cpu import align_rows
 from .encoder import Encoder
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, draw_weight, initialize
 
-_CHUNK = 2**24  # logits that are worked on at a time
+_CHUNK = 2**24  # logits processed at a time
 _GROUP = 2**25  # the most logits in memory
 
 
 class MLMHead(nn.Module):
     """Predicts the token at a position: transform, decoder tied to the embeddings, bias.
 
-    Meant for the masked positions alone: the decoder is as wide as the vocabulary, and the most
+    Use it only for the masked positions: the decoder is as wide as the vocabulary, and the most
     expensive part of a small BERT. Source: paper §3.1, Task #1, and the original code.
 
-    Of a two-way encoder's vectors it takes the first half, which sees what is before a token.
+    Of a two-way encoder's vectors it uses the first half, which does not depend on later tokens.
 
     Args:
         word_embeddings: the encoder's `[vocab_size, embedding_width]` parameter, which the decoder
@@ -55,7 +55,7 @@ class MLMHead(nn.Module):
     def logits(
         self, transformed: Float[Tensor, "masked width"]
     ) -> Float[Tensor, "masked vocab_size"]:
-        """The decoder alone."""
+        """Apply only the decoder."""
         dtype = transformed.dtype
         bias = None if self.bias is None else self.bias.to(dtype)
         return F.linear(transformed, self.decoder.to(dtype), bias)
@@ -88,9 +88,10 @@ class MLMTransform(nn.Module):
 class _LinearCrossEntropy(torch.autograd.Function):
     """The summed cross-entropy of `x Wᵀ + b`, with its gradient from the same pass.
 
-    The logits of a chunk of positions become exponentials in place. These are the wide factor of
-    the gradient's products; their sums are divided out of the narrow one. The part of the one-hot
-    labels, one row of the weights for a position, is subtracted by itself.
+    The logits of a chunk of positions are replaced by their exponentials in place. These are the
+    wide factor of the gradient's matrix products; the narrow factor is divided by their sums. The
+    contribution of the one-hot labels, one row of the weights per position, is subtracted
+    separately.
     """
 
     @staticmethod
@@ -99,7 +100,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         sums = torch.promote_types(x.dtype, torch.float32)
         want_gradient = any(ctx.needs_input_grad[:3])
         total = x.new_zeros((), dtype=sums)
-        inverse = x.new_zeros((len(x), 1), dtype=sums)  # of the sums; 0 where no label is
+        inverse = x.new_zeros((len(x), 1), dtype=sums)  # of the sums; 0 without a label
         d_x, d_weight, d_bias = torch.empty_like(x), None, None
         chunk, group = _chunk_and_group(x, weight)
         for begin in range(0, len(x), group):
@@ -135,8 +136,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         d_x, d_weight, d_bias = ctx.saved_tensors
         scale = gradient.item() if gradient.is_cpu else gradient
-        # In place: the gradient of a table of embeddings is large. PyTorch refuses a second
-        # backward pass, since what was saved has changed.
+        # In place: the gradient of an embedding table is large. PyTorch raises an error in a second
+        # backward pass, since the saved tensors have changed.
         return (
             d_x.mul_(scale),
             d_weight.mul_(scale),
@@ -146,14 +147,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 linear_cross_entropy: Callable[..., Tensor] = _LinearCrossEntropy.apply
-"""Of inputs, weights, a bias or None, and labels; without keeping the logits."""
+"""Summed cross-entropy of inputs, weights, bias (or None) and labels; keeps no logits."""
 
 
 def _chunk_and_group(x: Tensor, weight: Tensor) -> tuple[int, int]:
-    """How many positions' logits are made at a time, and how many make one product with `x`.
+    """Return how many positions' logits to compute at a time, and how many per product with `x`.
 
-    A product in the weights' own dtype adds to their gradient by itself; another has to be cast,
-    and then passes over the whole gradient once more.
+    A product in the weights' dtype is added directly to their gradient. In another dtype it must
+    first be cast, which needs one more pass over the whole gradient.
     """
     rows, most = (1 << max(0, (size // len(weight)).bit_length() - 1) for size in (_CHUNK, _GROUP))
     few = max(1, rows // 4)
@@ -161,9 +162,9 @@ def _chunk_and_group(x: Tensor, weight: Tensor) -> tuple[int, int]:
 
 
 def _room_for_logits(x: Tensor, weight: Tensor) -> Tensor:
-    """Memory for `[rows, vocab_size]`, where a piece's logits lie side by side if nothing is cast.
+    """Allocate `[rows, vocab_size]` logits; without a cast, a piece's logits are contiguous.
 
-    The CPU's float32 product fills that 1.5 times as fast (docs/decisions.md).
+    The CPU's float32 product fills this layout 1.5 times as fast (docs/decisions.md).
     """
     if x.dtype == weight.dtype:
         return x.new_empty(len(weight), len(x)).t()
@@ -173,16 +174,16 @@ def _room_for_logits(x: Tensor, weight: Tensor) -> Tensor:
 def _exponentials(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, out: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Fill `out` with the exponentials of `x Wᵀ + b`, the highest of a row 1.
+    """Fill `out` with the exponentials of `x Wᵀ + b`, scaled so that the maximum of each row is 1.
 
     Args:
         weight: in the dtype of `x`.
         bias: in the dtype of the parameters.
-        labels: of the first rows; the others are no part of the loss.
+        labels: labels of the first rows; the other rows are not part of the loss.
 
     Returns:
-        The summed cross-entropy, and the factor that makes probabilities of each row's
-        exponentials, 0 for those without a label.
+        The summed cross-entropy; and for each row the factor that turns its exponentials into
+        probabilities, 0 without a label.
     """
     if native.can_take_logits(out, bias):
         return native.exponentials(torch.mm(x, weight.t(), out=out), bias, labels)
@@ -199,7 +200,7 @@ def _exponentials(
 
 
 def _add_product(total: Tensor | None, wide: Tensor, narrow: Tensor, *, like: Tensor) -> Tensor:
-    """`total + wide narrow`, in the dtype of `like`; in place."""
+    """Return `total + wide @ narrow` in the dtype of `like`; `total` is changed in place."""
     narrow = narrow.to(wide.dtype)
     if total is None:
         return (wide @ narrow).to(like.dtype)
@@ -211,7 +212,7 @@ def _add_product(total: Tensor | None, wide: Tensor, narrow: Tensor, *, like: Te
 def next_piece_loss_sum(
     encoder: Encoder, hidden: Float[Tensor, "tokens hidden_size"], packed: Packed
 ) -> Float[Tensor, ""]:
-    """The summed cross-entropy of predicting each token's next one with the embeddings alone.
+    """The summed cross-entropy of predicting each next token, with the embeddings as decoder.
 
     For models such as GPT, whose head has neither a layer nor a bias.
     """
@@ -236,7 +237,7 @@ class NSPHead(Linear):
 
 
 class ReplacedTokenHead(nn.Module):
-    """Predicts whether a token was replaced: a layer, and one logit a token.
+    """Predicts whether a token was replaced: a layer, and one logit per token.
 
     Source: Clark et al. (2020), §2, and the original code's `discriminator_predictions`.
     """
@@ -257,19 +258,19 @@ class ClassificationHead(nn.Module):
     """`[sequences, num_labels]` logits from a vector of each sequence (paper §4.1).
 
     `config.classifier_pooling` chooses the vector: the first token's, the mean of all, or the last
-    token's (GPT). `config.classifier` is the layer between, which depends on the family:
+    token's (GPT). `config.classifier` is the layer between the vector and the output layer:
 
-    - `pooler`: the encoder's pooler (BERT, ALBERT, ERNIE); nothing where the vector is not the
-      first token's;
+    - `pooler`: the encoder's pooler (BERT, ALBERT, ERNIE); no layer if the vector is not the first
+      token's;
     - `tanh`, `gelu`, `relu`: a layer of this head with this activation (RoBERTa, ELECTRA,
-      DistilBERT); for the first two, dropout before it too;
+      DistilBERT); with `tanh` and `gelu`, dropout also precedes it;
     - `norm`: the layer of the masked-language-model head (ModernBERT);
-    - `none`: nothing (GPT).
+    - `none`: no layer (GPT).
 
     Args:
         dropout: `config.classifier_dropout` by default.
         kind: `config.classifier` by default.
-        bias: of the output layer; by default all but GPT's classifier have one.
+        bias: whether the output layer has a bias; by default it has, except with kind `none`.
     """
 
     def __init__(
@@ -328,7 +329,7 @@ class TokenHead(nn.Module):
     """`[tokens, num_outputs]` from each token's vector, for tagging and for spans (paper §4.2).
 
     ModernBERT has the layer of its masked-language-model head before the output layer; the other
-    families have dropout alone.
+    families have only dropout.
     """
 
     def __init__(self, config: EncoderConfig, num_outputs: int, dropout: float) -> None:
@@ -348,7 +349,7 @@ class TokenHead(nn.Module):
 
 
 def wide(values: Tensor) -> Tensor:
-    """The same in float32 at least, for what is summed."""
+    """Return the values in float32 or wider, for sums."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -361,7 +362,7 @@ def cross_entropy_sum(
 
 def _weighted_mean(hidden: Tensor) -> Tensor:
     weights = torch.arange(1, hidden.shape[1] + 1, device=hidden.device, dtype=hidden.dtype)
-    # No matrix product, whose sums would depend on the number of sequences.
+    # Not a matrix product, whose rounding depends on the number of sequences.
     return (hidden * (weights / weights.sum())[:, None]).sum(1)
 
 
@@ -378,7 +379,7 @@ _REDUCE: Mapping[Pooling, Callable[[Tensor], Tensor]] = {
 def pool(
     hidden: Float[Tensor, "tokens hidden_size"], packed: Packed, pooling: Pooling
 ) -> Float[Tensor, "sequences width"]:
-    """One vector a sequence, in the order of the pack.
+    """Return one vector per sequence, in the order of the pack.
 
     Args:
         pooling: any but "pooler", which `Encoder.pooled` computes.
@@ -399,7 +400,7 @@ def pool(
 def token_mean(
     hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences
 ) -> Float[Tensor, "sequences hidden_size"]:
-    """The mean of each sequence's tokens, of a pack or of a padded batch."""
+    """Return the mean of each sequence's token vectors, for a pack or a padded batch."""
     if isinstance(packed, Packed):
         return pool(hidden, packed, "mean")
     is_token = packed.mask.unsqueeze(-1).to(hidden.dtype)

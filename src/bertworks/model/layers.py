@@ -42,7 +42,7 @@ class Linear(nn.Linear):
     """`x Wᵀ + b` in the precision of `x`."""
 
     input_codes: InputCodes | None = None
-    """How inputs are coded where it computes in 8-bit numbers, if that was calibrated."""
+    """Fixed codes of the inputs for computing in 8-bit numbers, if calibrated."""
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -51,7 +51,7 @@ class Linear(nn.Linear):
     def plus(
         self, x: Float[Tensor, "*batch inputs"], residual: Float[Tensor, "*batch outputs"]
     ) -> Float[Tensor, "*batch outputs"]:
-        """The same added to a residual."""
+        """Return the result plus a residual."""
         result: Tensor = residual + self(x)
         return result
 
@@ -61,7 +61,7 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
         if x.is_cpu:  # the CPU's kernel takes float32 weights with bfloat16 values
-            norm = torch.layer_norm  # called directly: a short text has a dozen norms
+            norm = torch.layer_norm  # called directly: less overhead for short texts
             return norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
         weight = self.weight.to(x.dtype)
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -113,15 +113,15 @@ def keep_mask(shape: torch.Size, p: float, device: torch.device) -> Bool[Tensor,
     """A random mask in which each value is False with probability `p`.
 
     On the CPU each 64-bit draw decides four values, by comparing 16 bits with a threshold (so `p`
-    is rounded to 1 / 65,536, but not to 0 or 1). PyTorch's mask takes one draw a value, and seven
-    times as long.
+    is rounded to a multiple of 1 / 65,536, but not to 0 or 1). PyTorch's mask needs one draw per
+    value, and takes seven times as long.
     """
     if device.type != "cpu":
         return torch.empty(shape, dtype=torch.bool, device=device).bernoulli_(1 - p)
     count = shape.numel()
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     below = min(max(round(p * 2**16), 1), 2**16 - 1) - 2**15 - 1  # the largest that is dropped
-    # 0 up to there, else 1: PyTorch's comparison takes five times as long.
+    # 0 up to `below`, else 1; PyTorch's comparison takes five times as long.
     ones = bits.view(torch.int16)[:count].clamp_(below, below + 1).sub_(below)
     return ones.to(torch.int8).view(torch.bool).view(shape)
 
@@ -130,7 +130,7 @@ _INTEGERS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.floa
 
 
 def kept(x: Float[Tensor, "*shape"], keep: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The values where a mask is True, and zeros."""
+    """Return the values where a mask is True, and zeros elsewhere."""
     integers = _INTEGERS.get(x.dtype) if x.is_cpu else None
     if integers is None:
         return x * keep
@@ -144,7 +144,7 @@ def add_and_norm(
     dropout: Dropout,
     norm: nn.Module,
 ) -> Float[Tensor, "tokens width"]:
-    """`norm(residual + dropout(x))`."""
+    """Return `norm(residual + dropout(x))`."""
     if (
         native.can_compute(x)
         and residual.dtype is x.dtype
@@ -210,8 +210,11 @@ class Embeddings(nn.Module):
         self.projection = Linear(width, config.hidden_size) if has_projection else None
 
     def words(self, packed: Sequences) -> Float[Tensor, "tokens width"]:
-        """The tokens' vectors; times the root of their width beside sinusoids, whose numbers are
-        about 1 (Vaswani et al. 2017, §3.4)."""
+        """Return the tokens' word embeddings.
+
+        With sinusoidal positions they are multiplied by the square root of their width, since the
+        sinusoids' values are about 1 (Vaswani et al. 2017, §3.4).
+        """
         found: Tensor = self.word_embeddings(packed.input_ids)
         return found * found.shape[-1] ** 0.5 if self.sinusoidal else found
 
@@ -223,7 +226,7 @@ class Embeddings(nn.Module):
             total = total + self.position_embeddings(packed.position_ids + self.position_offset)
         if self.token_type_embeddings is not None:
             table = self.token_type_embeddings
-            is_single = table.num_embeddings == 1  # then token_type_ids may be of other models
+            is_single = table.num_embeddings == 1  # then the ids, which may be 1, are ignored
             total = total + (table.weight[0] if is_single else table(packed.token_type_ids))
         if self.task_type_embeddings is not None:
             total = total + self.task_type_embeddings.weight[0]
@@ -236,7 +239,7 @@ class Embeddings(nn.Module):
 def sinusoids(
     position_ids: Int[Tensor, " tokens"], like: Float[Tensor, "tokens width"]
 ) -> Float[Tensor, "tokens width"]:
-    """Sine and cosine of each position at wavelengths from 2π to 20,000π, in turn.
+    """Return alternating sines and cosines of positions, at wavelengths from 2π to 20,000π.
 
     Source: Vaswani et al. (2017), §3.5.
     """

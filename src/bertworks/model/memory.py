@@ -1,6 +1,6 @@
-"""The keys and values of tokens that a causal encoder has computed: generation's KV cache.
+"""The KV cache of generation: keys and values of the tokens that a causal encoder has processed.
 
-With it each step of generation computes the new tokens alone.
+With it, each step of generation computes only the new tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Memory:
 
     @classmethod
     def joined(cls, parts: Sequence[Memory | None]) -> Memory:
-        """One memory of the sequences of several, in order; None: a sequence without tokens."""
+        """Concatenate the sequences of several memories; None is a sequence without tokens."""
         memory = cls()
         known = [part for part in parts if part is not None]
         if known:
@@ -41,7 +41,7 @@ class Memory:
         return memory
 
     def split(self) -> list[Memory]:
-        """A memory of each sequence, with tensors that it shares with no other."""
+        """Return a memory per sequence, which shares no tensors with the others."""
         edges = np.append(0, np.cumsum(self.lengths)).tolist()
         found = []
         for start, end in itertools.pairwise(edges):
@@ -60,14 +60,14 @@ class Memory:
         return np.zeros(0, np.int64) if self.layout is None else self.layout.lengths
 
     def take(self, packed: Packed) -> None:
-        """Make room for the next tokens of each sequence: as many sequences as before, in order.
+        """Prepare for the next tokens of each sequence; the sequences must be the same as before.
 
         Args:
-            packed: the new tokens; their `position_ids` continue those of the tokens before.
+            packed: the new tokens; their `position_ids` continue those of the earlier tokens.
         """
         before = self.lengths if len(self.lengths) else np.zeros_like(packed.lengths)
         assert len(before) == packed.num_sequences, "the tokens are of other sequences"
-        # The sequence of each kept and then of each new token; a stable sort interleaves them.
+        # The sequence of each kept token, then of each new one; a stable sort interleaves them.
         numbers = np.arange(packed.num_sequences)
         sequences = np.repeat(np.tile(numbers, 2), np.concatenate([before, packed.lengths]))
         device = packed.input_ids.device
@@ -76,7 +76,7 @@ class Memory:
         self.layout = Layout.from_lengths(before + packed.lengths).to(device)
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values of a layer: of each sequence the kept ones, then the new ones."""
+        """Add keys and values to a layer; return all, per sequence the kept, then the new ones."""
         if self._index is not None:
             old_key, old_value = self._kept[layer]
             key = torch.cat([old_key, key])[self._index]
@@ -85,7 +85,7 @@ class Memory:
         return key, value
 
     def keep(self, sequences: Sequence[int]) -> None:
-        """Drop all sequences but these."""
+        """Keep only these sequences."""
         edges = np.append(0, np.cumsum(self.lengths))
         rows = [np.arange(edges[at], edges[at + 1]) for at in sequences]
         key, _ = next(iter(self._kept.values()))

@@ -1,11 +1,12 @@
-"""An encoder that begins by attending to neighbouring tokens.
+"""Initialisation of an encoder's attention so that it attends to neighbouring tokens.
 
-From random weights, attention is nearly uniform, and a masked language model long predicts little
-more than the frequency of words: its loss stays on a plateau until a head finds the tokens beside
-the mask. Here position embeddings begin as sinusoids (Vaswani et al. 2017, §3.5, with other
-frequencies), and the first layer's heads begin as maps of positions that find the tokens one and
-two before and after. All of it is learned from there on. Structured beginnings of attention are
-those of Trockman and Kolter (2023), "Mimetic Initialization of Self-Attention Layers".
+With random weights, attention is nearly uniform, and a masked language model predicts little more
+than word frequencies for a long time: its loss stays on a plateau until a head attends to the
+tokens next to the mask. Here position embeddings are initialised as sinusoids (Vaswani et al. 2017,
+§3.5, with other frequencies), and the first layer's heads as maps of positions that attend to the
+tokens one and two before and after. Training then changes all of these weights. Source for the
+structured initialisation of attention: Trockman and Kolter (2023), "Mimetic Initialization of
+Self-Attention Layers".
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from ..errors import SettingsError
 from .encoder import Encoder, Layer, TwoWayLayer
 
 _PEAK = 6.0
-"""The score, before the softmax, of the token that a head attends to; others' are about 0."""
+"""Score, before the softmax, of the token that a head attends to; the others have about 0."""
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _LEFT = 0.3
-"""What is left of the random weights of these heads' queries and keys."""
+"""Factor of the random weights of these heads' queries and keys."""
 
 
 @torch.no_grad()
 def attend_to_neighbours(encoder: Encoder) -> None:
-    """Give a fresh encoder its structured beginning.
+    """Initialise a new encoder's positions and its first layer's heads.
 
-    Of a causal encoder, the heads find the one to four tokens before; of a two-way one, those
-    before and those after.
+    The heads of a causal encoder attend to the tokens one to four before; those of a two-way
+    encoder to the tokens one to four before in one direction, and after in the other.
 
     Raises:
-        SettingsError: the encoder has no learned positions in its layers' width, or has no heads
-            or a single one in a layer.
+        SettingsError: the encoder has no layers, no learned positions of the layers' width, fewer
+            than two heads per layer, a hidden size that 4 does not divide, or an odd head size.
     """
     config, table = encoder.config.one_way, encoder.embeddings.position_embeddings
     width, size = config.hidden_size, config.head_size
@@ -47,8 +48,8 @@ def attend_to_neighbours(encoder: Encoder) -> None:
             fix="Leave it out.",
         )
     pairs = width // 4
-    # Spread evenly from 0 to π however many are taken, and no multiples of one another, so that
-    # heads find no other places, farther away.
+    # Spread evenly from 0 to π for any number of them, and not multiples of each other, so that
+    # heads do not also attend to more distant positions.
     fast = math.pi * (torch.arange(1, pairs + 1, dtype=torch.float64) * _GOLDEN % 1)
     slow = math.pi * config.max_position_embeddings ** -(torch.arange(1, pairs + 1) / pairs)
     frequency = torch.cat([fast, slow])
@@ -56,15 +57,15 @@ def attend_to_neighbours(encoder: Encoder) -> None:
     table.weight.copy_(torch.cat([angle.sin(), angle.cos()], 1))
     table.weight.mul_(math.sqrt(2) * config.initializer_range)
 
-    # Two rows of a head for each of size / 2 fast frequencies: its sine and its cosine. After the
-    # norm, half of the variance of a token's vector is its position's.
+    # Each of size / 2 fast frequencies has two rows of a head, for sine and cosine. After the norm,
+    # half of the variance of a token's vector comes from its position.
     scale = math.sqrt(_PEAK * math.sqrt(size) / (size / 2))
     chosen = torch.arange(size // 2)
     sine, cosine = chosen, chosen + 2 * pairs
     even, odd = torch.arange(0, size, 2), torch.arange(1, size, 2)
     offsets = (-1, -2, -3, -4) if config.attention == "causal" else (-1, 1, -2, 2)
     first, sides = encoder.layers[0], [(encoder.layers[0], 1)]
-    if isinstance(first, TwoWayLayer):  # its second half meets greater positions first
+    if isinstance(first, TwoWayLayer):  # its second half reads from right to left
         sides = [(first.forwards, 1), (first.backwards, -1)]
     of_heads = []
     for layer, sign in sides:

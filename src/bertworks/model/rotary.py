@@ -31,7 +31,7 @@ class Rotation(NamedTuple):
         theta: float,
         dtype: torch.dtype,
     ) -> Rotation:
-        """The rotation of each token, and none for rows after the last token.
+        """Return the rotation of each token; rows after the last token are not rotated.
 
         The angles are computed in float32, as in the training of the published weights.
         """
@@ -45,7 +45,7 @@ class Rotation(NamedTuple):
     def turn(
         self, x: Float[Tensor, "rows heads head_size"]
     ) -> Float[Tensor, "rows heads head_size"]:
-        """`x` rotated, computed in float32 at least."""
+        """Return `x` rotated, computed in float32 or wider."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         first, second = wide.chunk(2, -1)
         turned = torch.cat((-second, first), -1)
