@@ -446,6 +446,19 @@ def test_another_machine_is_looked_after(
     beating.join()
 
 
+def test_another_machine_that_finishes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "_WATCH", 2.0)
+    lock = tmp_path / ".out.lock"
+    lock.write_bytes(record(host="elsewhere", pid=7))
+    ending = threading.Timer(0.3, lock.unlink)
+    ending.start()
+    with pytest.warns(BertworksWarning, match="elsewhere"), claim(tmp_path / "out"):
+        assert locks._holder(lock.read_bytes())["pid"] == os.getpid()
+    ending.join()
+
+
 def test_a_holder_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_BEAT", 0.02)
     with claim(tmp_path / "out"):

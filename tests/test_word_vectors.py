@@ -28,6 +28,8 @@ def test_neighbours_and_analogies() -> None:
     assert found.neighbours(["king"], farthest=True, top_k=1)[0][0] == "stone"
     with pytest.raises(DataError, match="'prince'"):
         found.neighbours(["prince"])
+    with pytest.raises(DataError, match="no word to start from"):
+        found.neighbours([])
 
 
 @pytest.mark.parametrize("format", ["word2vec", "glove"])

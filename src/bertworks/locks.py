@@ -158,7 +158,11 @@ def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tup
         holder = _holder(handle.read())
         is_held = locked is False
         if not is_held and holder and not (locked and holder["host"] == platform.node()):
-            is_held = _is_touched(path, holder)
+            try:
+                is_held = _is_touched(path, holder)
+            except FileNotFoundError:
+                handle.close()  # its holder has finished
+                continue
         if is_held:
             handle.close()
             who = _phrase(holder) if holder else "by another process"

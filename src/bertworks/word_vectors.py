@@ -141,10 +141,12 @@ class WordVectors:
             farthest: return the words with the smallest cosines instead.
 
         Raises:
-            DataError: a word has no vector.
+            DataError: a word has no vector, or there is no word.
         """
         signed = [(self._place(word), 1) for word in plus]
         signed += [(self._place(word), -1) for word in minus]
+        if not signed:
+            raise DataError("there is no word to start from", fix="Give at least one.")
         target = sum(sign * self._unit[place] for place, sign in signed)
         cosines = self._unit @ (target / max(float(np.linalg.norm(target)), 1e-30))
         order = np.argsort(cosines if farthest else -cosines, kind="stable").tolist()

@@ -164,7 +164,7 @@ def _check_unchanged(before: TreeDefinition, after: TreeDefinition) -> None:
     texts = [before.decode([at]) for at in range(len(before.pieces))]
     encoded = zip(old.encode_batch_fast(texts), new.encode_batch_fast(texts), strict=True)
     for text, (one, two) in zip(texts, encoded, strict=True):
-        if one.ids != two.ids and max(two.ids) < len(before.pieces):
+        if one.ids != two.ids and max(two.ids, default=-1) < len(before.pieces):
             raise DataError(f"the text {text!r} would have other tokens than before")
 
 
