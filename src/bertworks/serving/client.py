@@ -93,7 +93,7 @@ class _Connection(ABC):
         if not url.startswith(("http://", "https://")):
             raise SettingsError("the address must begin with http:// or https://", where=url)
         self.url, self.model, self.retries = url.rstrip("/"), model, retries
-        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._headers = {} if key is None else {b"authorization": f"Bearer {key}".encode()}
         self._timeout = timeout
         self._open()
 
