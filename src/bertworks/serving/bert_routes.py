@@ -99,7 +99,10 @@ async def tag(body: TagRequest, request: Request) -> Response:
     runner = job.served.runner("tag", TaskRunner)
     texts = job.texts("inputs", body.inputs)
     items = [TaskRow(place, runner.task.text_row(text)) for place, text in texts]
-    found = await job.compute(runner, items, [text for _, text in texts], limit=None)
+    prepare = partial(runner.prepare, truncation=job.context.truncation)
+    found = await job.compute(
+        runner, items, [text for _, text in texts], limit=None, prepare=prepare
+    )
     return reply(request, found)
 
 
@@ -118,7 +121,8 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
         for at, one in enumerate(asked)
     ]
     texts = [f"{one.question} {one.context}" for one in asked]
-    found = await job.compute(runner, items, texts, limit=None)
+    prepare = partial(runner.prepare, truncation=job.context.truncation)
+    found = await job.compute(runner, items, texts, limit=None, prepare=prepare)
     if body.null_threshold is not None:
         changed = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
         task = AnsweringTask(task.tokenizer, changed)
@@ -157,7 +161,8 @@ async def predict_rows(body: RowsRequest, request: Request) -> Response:
     ]
     job.service.check_texts("rows", texts)
     items = [TaskRow(f"rows[{at}]", row) for at, row in enumerate(rows)]
-    found = await job.compute(runner, items, texts, limit=None)
+    prepare = partial(runner.prepare, truncation=job.context.truncation)
+    found = await job.compute(runner, items, texts, limit=None, prepare=prepare)
     return reply(request, [getattr(answer, "prediction", answer) for answer in found])
 
 
