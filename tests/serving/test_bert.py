@@ -238,6 +238,23 @@ def test_rows_of_any_task(server: Running, loaded) -> None:
     assert "rows[0]" in wrong.json()["error"]
 
 
+def test_rows_of_a_document_are_each_others_context(saved, start, tmp_path) -> None:
+    model = bw.load(saved["tagger"], device="cpu")
+    columns = model.task.settings.columns.with_values(document="document")
+    settings = model.task.settings.with_values(columns=columns, document_context=True)
+    task = type(model.task)(model.tokenizer, settings)
+    bw.Model(model.tokenizer, task, model.network).save(tmp_path / "tagger")
+    rows = [{"words": ["the", "door", word], "document": word == "deep"} for word in ("a", "deep")]
+    rows += [{"words": ["open"], "document": True}, {"words": ["open"]}]
+    with start({"tagger": str(tmp_path / "tagger")}) as server:
+        told = server.ask("/predict-rows", {"rows": rows})
+        wrong = server.post("/predict-rows", {"rows": [*rows, {"words": "a", "document": 1}]})
+    expected = bw.load(tmp_path / "tagger", device="cpu").predict(rows)
+    assert close(told, expected)
+    assert not close(expected[2], expected[3]), "the context matters"
+    assert (wrong.status_code, "rows[4]: the column" in wrong.json()["error"]) == (422, True)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "name"),
     [

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ..inference.settings import GenerationSettings
-from ..tables.rows import Row
+from ..tables.rows import PlacedRow, Row
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
@@ -160,7 +160,8 @@ async def predict_rows(body: RowsRequest, request: Request) -> Response:
         " ".join(value for value in row.values() if isinstance(value, str)) or "x" for row in rows
     ]
     job.service.check_texts("rows", texts)
-    items = [TaskRow(f"rows[{at}]", row) for at, row in enumerate(rows)]
+    given = (PlacedRow(f"rows[{at}]", dict(row)) for at, row in enumerate(rows))
+    items = [TaskRow(place, seen) for (place, _), seen in runner.task.in_context(given)]
     prepare = partial(runner.prepare, truncation=job.context.truncation)
     found = await job.compute(runner, items, texts, limit=None, prepare=prepare)
     return reply(request, [getattr(answer, "prediction", answer) for answer in found])
