@@ -72,6 +72,14 @@ def test_the_verbs_are_those_of_a_model(server: Running, loaded) -> None:
     clients.close()
 
 
+def test_a_data_frame_is_its_rows(server: Running, loaded) -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"text": TEXTS, "more": range(3)})
+    with Client(server.url, model="classifier") as client:
+        assert close(client.predict(frame), loaded("classifier").predict(frame))
+        with pytest.raises(ServerError, match=r"^http.*: inputs"):  # and no texts
+            client.tokenize(frame)
+
+
 def test_many_texts_are_sent_in_parts(client: Client, loaded) -> None:
     texts = [f"{'door ' * (at % 20)} open" for at in range(1100)]
     np.testing.assert_allclose(client.embed(iter(texts)), loaded("encoder").embed(texts), atol=1e-5)

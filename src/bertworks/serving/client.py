@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import BertworksError, DataError, SettingsError, need
 from ..literals import Combine, Pooling, Precision
+from ..tables.rows import unframed
 
 if TYPE_CHECKING:
     import httpx
@@ -29,7 +30,7 @@ T = TypeVar("T")
 _Body = Mapping[str, Any]
 Texts = str | Iterable[str]
 Rows = str | Iterable[Any]
-"""One text; or several texts, pairs of texts or rows."""
+"""One text; or several texts, pairs of texts or rows; or a data frame."""
 
 _PART = 512
 """The most texts in a request; more texts are sent in several requests."""
@@ -353,7 +354,7 @@ def _parts(texts: Any) -> list[list[Any]]:
         return [[texts]]
     if not isinstance(texts, Iterable):
         raise DataError(f"expected a text, or several, got {type(texts).__name__}")
-    given = list(texts)
+    given = list(unframed(texts))  # iterating over a data frame yields its columns' names
     return [given[at : at + _PART] for at in range(0, len(given), _PART)]
 
 
