@@ -80,6 +80,21 @@ def test_a_data_frame_is_its_rows(server: Running, loaded) -> None:
             client.tokenize(frame)
 
 
+def test_rows_of_python_are_sent_as_json(server: Running, loaded) -> None:
+    with Client(server.url, model="classifier") as client:
+        rows = [{"text": "a river", "number": np.int64(3), "missing": float("nan")}]
+        assert close(client.predict(rows), loaded("classifier").predict(rows))
+        with pytest.raises(ServerError, match=r"rows\[1\]: lone surrogate U\+D800") as refused:
+            client.predict(["é", "\ud800"])
+        assert refused.value.status == 422
+        with pytest.raises(DataError, match=r"cannot be sent as JSON \(a value of the type set\)"):
+            client.predict([{"text": {"a"}}])
+    with Client(server.url) as client:
+        layers = np.array([0, 2])
+        found = client.embed("é", layers=layers)
+        np.testing.assert_allclose(found, loaded("encoder").embed("é", layers=layers), atol=1e-5)
+
+
 def test_many_texts_are_sent_in_parts(client: Client, loaded) -> None:
     texts = [f"{'door ' * (at % 20)} open" for at in range(1100)]
     np.testing.assert_allclose(client.embed(iter(texts)), loaded("encoder").embed(texts), atol=1e-5)

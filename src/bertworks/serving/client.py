@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import random
 import time
 from abc import ABC, abstractmethod
@@ -36,6 +37,7 @@ _PART = 512
 """The most texts in a request; more texts are sent in several requests."""
 
 _MOST_WAIT = 60.0
+_JSON = {"content-type": "application/json"}
 
 
 class ServerError(BertworksError):
@@ -255,9 +257,10 @@ class Client(_Connection):
     def _post(self, path: str, body: _Body) -> Any:
         import httpx
 
+        content = _encoded(body)
         for number in range(self.retries + 1):
             try:
-                answer = self._http.post(path, json=body)
+                answer = self._http.post(path, content=content, headers=_JSON)
             except httpx.HTTPError as error:
                 raise self._failure(error) from None
             if answer.status_code != 429 or number == self.retries:
@@ -319,9 +322,10 @@ class AsyncClient(_Connection):
     async def _post(self, path: str, body: _Body) -> Any:
         import httpx
 
+        content = _encoded(body)
         for number in range(self.retries + 1):
             try:
-                answer = await self._http.post(path, json=body)
+                answer = await self._http.post(path, content=content, headers=_JSON)
             except httpx.HTTPError as error:
                 raise self._failure(error) from None
             if answer.status_code != 429 or number == self.retries:
@@ -342,6 +346,27 @@ def _wait(answer: httpx.Response, number: int) -> float:
         asked = 1.0
     least = min(_MOST_WAIT, asked * (1 << min(number, 6)))
     return least * random.uniform(1.0, 1.5)
+
+
+def _encoded(body: _Body) -> bytes:
+    """Encode a request as JSON.
+
+    Raises:
+        DataError: a value has no form in JSON.
+    """
+
+    def plain(value: Any) -> Any:
+        if hasattr(value, "tolist"):  # an array or number of numpy
+            return value.tolist()
+        raise TypeError(f"a value of the type {type(value).__name__}")
+
+    try:
+        try:
+            return json.dumps(body, default=plain, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # a lone surrogate: the server's error names its text
+            return json.dumps(body, default=plain).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"cannot be sent as JSON ({error})") from None
 
 
 def _parts(texts: Any) -> list[list[Any]]:
