@@ -100,6 +100,14 @@ def test_many_texts_are_sent_in_parts(client: Client, loaded) -> None:
     np.testing.assert_allclose(client.embed(iter(texts)), loaded("encoder").embed(texts), atol=1e-5)
 
 
+def test_long_texts_are_sent_in_smaller_parts(server: Running, loaded) -> None:
+    texts = [f"{'é ' * 2000}{at}" for at in range(100)]  # 4,000 characters, perhaps 12,000 tokens
+    with Client(server.url, model="classifier") as client:
+        found = client.predict(texts)
+    with pytest.warns(match="too long"):
+        assert close(found, loaded("classifier").predict(texts))
+
+
 @pytest.mark.long
 def test_the_same_awaited(server: Running, loaded) -> None:
     async def ask() -> list[object]:

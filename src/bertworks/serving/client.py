@@ -34,7 +34,11 @@ Rows = str | Iterable[Any]
 """One text; or several texts, pairs of texts or rows; or a data frame."""
 
 _PART = 512
-"""The most texts in a request; more texts are sent in several requests."""
+_PART_CHARACTERS = 1 << 18
+"""The most texts, and their characters, in a request; more texts are sent in several requests.
+
+The server counts up to three tokens for a character, and its queue holds 1 << 20 by default.
+"""
 
 _MOST_WAIT = 60.0
 _JSON = {"content-type": "application/json"}
@@ -379,8 +383,16 @@ def _parts(texts: Any) -> list[list[Any]]:
         return [[texts]]
     if not isinstance(texts, Iterable):
         raise DataError(f"expected a text, or several, got {type(texts).__name__}")
-    given = list(unframed(texts))  # iterating over a data frame yields its columns' names
-    return [given[at : at + _PART] for at in range(0, len(given), _PART)]
+    parts: list[list[Any]] = []
+    characters = 0
+    for one in unframed(texts):  # iterating over a data frame yields its columns' names
+        size = len(one) if isinstance(one, str) else len(str(one))
+        if not parts or len(parts[-1]) == _PART or characters + size > _PART_CHARACTERS:
+            parts.append([])
+            characters = 0
+        parts[-1].append(one)
+        characters += size
+    return parts
 
 
 def _joined(answers: list[Any]) -> list[Any]:
