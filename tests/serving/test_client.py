@@ -152,6 +152,8 @@ def test_errors_say_which_server_and_what(server: Running, client: Client) -> No
     with pytest.raises(ServerError, match=r"texts\[1\]: 62 tokens, but at most 32 fit") as refused:
         client.embed(["a", "door " * 60])
     assert refused.value.status == 413
+    with pytest.raises(ServerError, match=r"texts\[700\]: 62 tokens, but at most 32 fit"):
+        client.embed([*["a"] * 700, "door " * 60])  # in the second request
     with (
         Client(server.url, model="none") as wrong,
         pytest.raises(ServerError, match="unknown model 'none'"),

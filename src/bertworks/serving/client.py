@@ -11,9 +11,10 @@ import asyncio
 import base64
 import json
 import random
+import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -42,6 +43,7 @@ The server counts up to three tokens for a character, and its queue holds 1 << 2
 
 _MOST_WAIT = 60.0
 _JSON = {"content-type": "application/json"}
+_PLACE = re.compile(r"^(inputs|rows|texts)\[(\d+)\]")
 
 
 class ServerError(BertworksError):
@@ -119,8 +121,11 @@ class _Connection(ABC):
         given = {"model": self.model, **values}
         return {name: value for name, value in given.items() if value is not None}
 
-    def _checked(self, answer: httpx.Response) -> Any:
+    def _checked(self, answer: httpx.Response, first: int = 0) -> Any:
         """Return the JSON value of a response.
+
+        Args:
+            first: the number of the request's first text among those of the call, for errors.
 
         Raises:
             ServerError: the response is an error.
@@ -134,6 +139,7 @@ class _Connection(ABC):
             message = ""
         if answer.status_code == 401:
             message = "the API key is missing or wrong"
+        message = _PLACE.sub(lambda found: f"{found[1]}[{int(found[2]) + first}]", message)
         error = ServerError(message or f"status {answer.status_code}", where=self.url)
         error.status = answer.status_code
         raise error
@@ -256,9 +262,9 @@ class Client(_Connection):
 
     def _send(self, path: str, bodies: Sequence[_Body], read: Callable[[list[Any]], T]) -> T:
         """Send requests, and return the value that `read` makes from their responses."""
-        return read([self._post(path, body) for body in bodies])
+        return read([self._post(path, body, first) for first, body in _numbered(bodies)])
 
-    def _post(self, path: str, body: _Body) -> Any:
+    def _post(self, path: str, body: _Body, first: int) -> Any:
         import httpx
 
         content = _encoded(body)
@@ -268,7 +274,7 @@ class Client(_Connection):
             except httpx.HTTPError as error:
                 raise self._failure(error) from None
             if answer.status_code != 429 or number == self.retries:
-                return self._checked(answer)
+                return self._checked(answer, first)
             time.sleep(_wait(answer, number))
         raise AssertionError("the last try returns")
 
@@ -321,9 +327,9 @@ class AsyncClient(_Connection):
         return cosines
 
     async def _send(self, path: str, bodies: Sequence[_Body], read: Callable[[list[Any]], T]) -> T:
-        return read([await self._post(path, body) for body in bodies])
+        return read([await self._post(path, body, first) for first, body in _numbered(bodies)])
 
-    async def _post(self, path: str, body: _Body) -> Any:
+    async def _post(self, path: str, body: _Body, first: int) -> Any:
         import httpx
 
         content = _encoded(body)
@@ -333,7 +339,7 @@ class AsyncClient(_Connection):
             except httpx.HTTPError as error:
                 raise self._failure(error) from None
             if answer.status_code != 429 or number == self.retries:
-                return self._checked(answer)
+                return self._checked(answer, first)
             await asyncio.sleep(_wait(answer, number))
         raise AssertionError("the last try returns")
 
@@ -393,6 +399,14 @@ def _parts(texts: Any) -> list[list[Any]]:
         parts[-1].append(one)
         characters += size
     return parts
+
+
+def _numbered(bodies: Sequence[_Body]) -> Iterator[tuple[int, _Body]]:
+    """Yield requests, each with the number of its first text or row among those of all."""
+    first = 0
+    for body in bodies:
+        yield first, body
+        first += len(body.get("texts") or body.get("rows") or body.get("inputs") or ())
 
 
 def _joined(answers: list[Any]) -> list[Any]:
