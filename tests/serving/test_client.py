@@ -108,6 +108,15 @@ def test_long_texts_are_sent_in_smaller_parts(server: Running, loaded) -> None:
         assert close(found, loaded("classifier").predict(texts))
 
 
+def test_copies_of_a_prompt_differ_in_all_requests(server: Running, loaded) -> None:
+    prompts = ["the door"] * 500 + ["a", "the door"] * 50
+    how = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
+    with Client(server.url, model="causal") as client:
+        found = client.generate(prompts, **how)
+    assert found == loaded("causal").generate(prompts, **how)
+    assert found[512:] != found[: len(prompts) - 512]
+
+
 @pytest.mark.long
 def test_the_same_awaited(server: Running, loaded) -> None:
     async def ask() -> list[object]:

@@ -139,14 +139,14 @@ async def generate(body: GenerateRequest, request: Request) -> Response:
     limits = job.service.settings
     if body.max_new_tokens > limits.max_new_tokens:
         raise invalid("max_new_tokens", f"at most {limits.max_new_tokens}")
-    values = body.model_dump(exclude={"model", "inputs"})
+    values = body.model_dump(exclude={"model", "inputs", "copies"})
     settings = GenerationSettings.parse({**values, "stop_ids": tuple(body.stop_ids)})
     runner = job.served.generate(limits.batch_tokens)
     found = await job.compute(
         runner,
         job.texts("inputs", body.inputs),
         limit=job.served.model.encoder.config.max_seqlen,
-        prepare=partial(runner.prepare, settings=settings, seen=Counter()),
+        prepare=partial(runner.prepare, settings=settings, seen=Counter(), copies=body.copies),
     )
     return reply(request, [{"generated": text} for text in found])
 

@@ -14,6 +14,7 @@ import random
 import re
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
@@ -231,7 +232,11 @@ class Client(_Connection):
 
     def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
         """The continuation of each prompt by a causal model, as `Model.generate`."""
-        bodies = [self._body(inputs=part, **settings) for part in _parts(prompts)]
+        bodies, seen = [], Counter[Any]()
+        for part in _parts(prompts):
+            copies = {text: seen[text] for text in part if isinstance(text, str) and text in seen}
+            bodies.append(self._body(inputs=part, copies=copies or None, **settings))
+            seen.update(text for text in part if isinstance(text, str))
         return self._send(
             "/generate", bodies, lambda answers: [one["generated"] for one in _joined(answers)]
         )

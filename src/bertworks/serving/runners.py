@@ -345,11 +345,13 @@ class GenerateRunner:
         items: Sequence[Text],
         settings: GenerationSettings | None = None,
         seen: Counter[Any] | None = None,
+        copies: Mapping[str, int] | None = None,
     ) -> list[Continued]:
         """Tokenise prompts.
 
         Args:
             seen: counts equal prompts of a request, so that each has different random draws.
+            copies: how often a prompt was in earlier requests.
 
         Raises:
             LengthError: a prompt leaves no room for a new token.
@@ -368,7 +370,8 @@ class GenerateRunner:
                 raise DataError("the prompt has no tokens", where=item.where)
             if len(ids) >= limit:
                 raise too_long(len(ids), limit - 1, item.where)
-            made.append(Continued(begin(item.where, ids, seen[ids], settings, limit)))
+            earlier = (copies or {}).get(item.text, 0)
+            made.append(Continued(begin(item.where, ids, seen[ids] + earlier, settings, limit)))
             seen[ids] += 1
         return made
 
