@@ -31,6 +31,17 @@ def test_other_paths_are_here(path: str | None) -> None:
     assert not is_remote(path)
 
 
+def test_a_folder_without_folders_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bw.load("mini").save(tmp_path / "model")
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.put(str(tmp_path / "model"), "/bucket/model", recursive=True)
+    model = bw.load("memory://bucket/model", device="cpu")
+    assert model.tokenizer.fingerprint == bw.load("mini").tokenizer.fingerprint
+
+
 def test_what_writes_here_alone_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one two\n")
     tokenizer = bw.load("mini").tokenizer

@@ -99,6 +99,7 @@ def fetched(url: str) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as new:
             made, here = os.path.join(new, "copy"), LocalFileSystem()
+            os.mkdir(made)  # `copy_files` makes the folders below it alone
             copy_files(top, made, source_filesystem=system, destination_filesystem=here)
             shutil.rmtree(copy, ignore_errors=True)
             try:
