@@ -31,6 +31,32 @@ def test_other_paths_are_here(path: str | None) -> None:
     assert not is_remote(path)
 
 
+def test_a_folder_without_folders_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bw.load("mini").save(tmp_path / "model")
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.put(str(tmp_path / "model"), "/bucket/model", recursive=True)
+    model = bw.load("memory://bucket/model", device="cpu")
+    assert model.tokenizer.fingerprint == bw.load("mini").tokenizer.fingerprint
+
+
+def test_a_path_object_is_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe("/bucket/texts/a.txt", b"one two\n")
+    memory.pipe("/bucket/texts/b.txt", b"three\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    texts = [document.text for document in read_documents("memory://bucket/texts")]
+    assert texts == ["one two", "three"]
+    assert [document.text for document in read_documents(Path("memory://bucket/texts"))] == texts
+    copy = fetched(str(Path("memory://bucket/texts")))
+    assert sorted(file.name for file in copy.iterdir()) == ["a.txt", "b.txt"]
+    (tmp_path / "c.txt").write_text("four\n")
+    one_slash = f"file:{tmp_path}/c.txt"  # which is a whole address
+    assert [document.text for document in read_documents(one_slash)] == ["four"]
+
+
 def test_what_writes_here_alone_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one two\n")
     tokenizer = bw.load("mini").tokenizer

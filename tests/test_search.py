@@ -149,6 +149,14 @@ def test_what_went_wrong_since_is_said(model: Model, tmp_path: Path) -> None:
     file.write_text("a\n")
     with pytest.raises(DataError, match=r"texts\.txt: has fewer texts"):
         index.search("c", top_k=3)
+    for kept in (tmp_path / "other", None):
+        file.write_text("a\n\nb\nc\n")
+        for _ in range(2):  # the second time, the vectors in the directory are reused
+            index = Index.open(model, file, kept)
+            assert {hit.text for hit in index.search("c", top_k=3)[0]} == {"a", "b", "c"}
+        file.write_text("new\na\nb\nc\n")  # as many, and more: hits would be of other lines
+        with pytest.raises(DataError, match=r"texts\.txt: has other texts than when"):
+            index.search("c", top_k=3)
     with pytest.raises(OutputError, match=r"texts\.txt: is a file, not a directory"):
         Index.open(model, TEXTS, file)
     with pytest.raises(DataError, match=r"^query 2: .* tokens, but at most"):

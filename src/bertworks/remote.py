@@ -21,6 +21,7 @@ from typing import Any
 from .errors import DataError, OutputError
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/")  # a `Path` keeps one slash of two
+_ONE_SLASH = re.compile(r"(?!file:)([a-z][a-z0-9+.-]+:)/(?!/)")
 
 
 def is_remote(path: object) -> bool:
@@ -99,6 +100,7 @@ def fetched(url: str) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as new:
             made, here = os.path.join(new, "copy"), LocalFileSystem()
+            os.mkdir(made)  # `copy_files` makes the folders below it alone
             copy_files(top, made, source_filesystem=system, destination_filesystem=here)
             shutil.rmtree(copy, ignore_errors=True)
             try:
@@ -155,6 +157,8 @@ def _opened(url: str) -> tuple[Any, str]:
     from pyarrow import ArrowInvalid
     from pyarrow.fs import FileSystem, S3FileSystem
 
+    if one_slash := _ONE_SLASH.match(url):
+        url = f"{one_slash[1]}//{url[one_slash.end() :]}"
     if url.startswith("s3://") and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
         return S3FileSystem(endpoint_override=endpoint), url.removeprefix("s3://")
     try:

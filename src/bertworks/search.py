@@ -10,8 +10,11 @@ All texts are compared unless the user asks for an approximation, which compares
 from __future__ import annotations
 
 import os
+import zlib
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -29,6 +32,7 @@ from .inference.settings import EngineSettings
 from .keywords import EngineKeywords, RowKeywords
 from .locks import check_inputs, claim
 from .tables.reading import Table, TableOptions
+from .tables.rows import PlacedRow
 from .tables.texts import Texts, read_texts
 from .tasks.classification import ClassificationTask
 from .tasks.regression import RegressionTask
@@ -68,6 +72,8 @@ class Index:
         vectors: float32 `[texts, width]` of length 1, of the texts that are not blank.
         cells: file of the approximate index; not kept if omitted.
         cut: number of texts that were too long for the model and were truncated.
+        checksums: of the texts that are not blank, by which changed ones are recognised; not
+            checked if omitted.
         settings: settings of `EngineSettings`, for queries.
     """
 
@@ -79,10 +85,11 @@ class Index:
         *,
         cells: Path | None = None,
         cut: int = 0,
+        checksums: Sequence[int] = (),
         **settings: Unpack[EngineKeywords],
     ) -> None:
         self.model, self.vectors, self.cut = model, vectors, cut
-        self._texts, self._cells = texts, cells
+        self._texts, self._cells, self._checksums = texts, cells, checksums
         self._engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
 
     @classmethod
@@ -124,13 +131,14 @@ class Index:
             )
         given = list(data) if isinstance(data, Iterator) else data
         texts = read_texts(given, column=column, **options)
+        checksums = array("I")
 
         def embedded(folder: Path) -> int:
             if not (folder / _VECTORS).exists():  # an existing approximation is of other vectors
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             written = model.embed_to(
                 folder / _VECTORS,
-                texts.filled(),
+                _noted(texts.filled(), checksums),
                 progress=progress,
                 normalize=True,
                 prompt=_prompt(model, "document"),
@@ -141,7 +149,8 @@ class Index:
         if directory is None:
             with TemporaryDirectory() as temporary:
                 cut = embedded(Path(temporary))
-                return cls(model, texts, np.load(Path(temporary) / _VECTORS), cut=cut, **engine)
+                vectors = np.load(Path(temporary) / _VECTORS)
+            return cls(model, texts, vectors, cut=cut, checksums=checksums, **engine)
         folder = Path(directory)
         check_inputs(folder, [data])
         # A finished index is only read.
@@ -150,7 +159,7 @@ class Index:
             cut = embedded(folder)
         vectors = np.load(folder / _VECTORS, mmap_mode="r")
         cells = folder / f"{_VECTORS}.faiss"
-        return cls(model, texts, vectors, cells=cells, cut=cut, **engine)
+        return cls(model, texts, vectors, cells=cells, cut=cut, checksums=checksums, **engine)
 
     def __repr__(self) -> str:
         return f"<Index of {len(self):,} texts in {self._texts.rows.name}, {self.model!r}>"
@@ -224,13 +233,32 @@ class Index:
         filled = ((at, *placed) for at, placed in enumerate(self._texts) if placed[1].strip())
         some = islice(filled, max(rows) + 1)
         found = {row: placed for row, placed in enumerate(some) if row in rows}
+        what = ""
         if len(found) < len(rows - {-1}):  # -1: Faiss has found none
-            raise DataError(
-                "has fewer texts than when it was opened",
-                where=self._texts.rows.name,
-                fix="Open it again.",
-            )
+            what = "has fewer texts than when it was opened"
+        elif self._checksums and any(
+            self._checksums[row] != _checksum(text) for row, (*_, text) in found.items()
+        ):
+            what = "has other texts than when it was opened"
+        if what:
+            raise DataError(what, where=self._texts.rows.name, fix="Open it again.")
         return found
+
+
+def _noted(texts: Texts, checksums: array[int]) -> Texts:
+    """The texts, whose checksums are noted each time that they are read."""
+
+    def rows() -> Iterator[PlacedRow]:
+        del checksums[:]
+        for row in texts.rows:
+            checksums.append(_checksum(str(row.values.get(texts.column))))
+            yield row
+
+    return replace(texts, rows=replace(texts.rows, read=rows))
+
+
+def _checksum(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
 
 
 def _prompt(model: Model, role: PromptRole) -> str:

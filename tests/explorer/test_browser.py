@@ -428,6 +428,10 @@ def test_similarity_and_search(visit, loaded) -> None:
     assert cells(page.get_by_role("table", name="Nearest texts"))[0][0] == best
     heads = page.get_by_role("table", name="Nearest texts").locator("thead th")
     assert heads.all_inner_texts()[-1] == "Cosine"
+    page.get_by_label("Texts to search").fill("\n".join([*texts, "door " * 60]))
+    page.get_by_text("62 tokens, but at most 32").wait_for()
+    page.get_by_label("Texts to search").fill("\n".join(texts))  # whose vectors are still there
+    page.get_by_text("The nearest of 3").wait_for()
 
 
 def test_a_view_whose_head_is_missing_says_so_and_shows_a_model_that_has_it(visit) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import bertworks as bw
 from bertworks.inference.settings import GenerationSettings
 from bertworks.packed import Packed
 from bertworks.serving.models import Models
@@ -115,6 +116,37 @@ def test_long_rows_are_an_error_cut_or_read_in_windows(server: Running, loaded) 
     assert close(whole, expected)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/predict-rows", {"rows": ["door " * 60, "door", {"text": "a " * 60}]}, "classifier"),
+        (
+            "/predict-rows",
+            {"rows": [["door", "a " * 60], ["a", "b"], ["a " * 60] * 2]},
+            "reranker",
+        ),
+        ("/tag", {"inputs": ["a" * 50, "door", "b" * 50]}, "tagger"),
+        ("/predict-rows", {"rows": ["a" * 50, {"words": ["a", "b" * 50]}]}, "tagger"),
+    ],
+)
+def test_rows_that_the_task_cuts_are_counted(
+    server: Running, path: str, body: dict, name: str
+) -> None:
+    answer = server.post(path, {**body, "model": name})
+    assert (answer.status_code, answer.headers["x-truncated-texts"]) == (200, "2"), answer.text
+
+
+def test_a_question_that_is_cut_is_counted(saved, start, tmp_path) -> None:
+    model = bw.load(saved["answering"], device="cpu")
+    settings = model.task.settings.with_values(max_question_tokens=4)
+    task = type(model.task)(model.tokenizer, settings)
+    bw.Model(model.tokenizer, task, model.network).save(tmp_path / "short")
+    with start({"short": str(tmp_path / "short")}) as server:
+        asked = [{"question": words, "context": "the door"} for words in ("a b", "a b c d e")]
+        answer = server.post("/answer", {"inputs": asked})
+        assert (answer.status_code, answer.headers["x-truncated-texts"]) == (200, "1")
+
+
 def test_tag(server: Running, loaded) -> None:
     texts = ["the door was open in london.", "a " * 40]
     told = server.ask("/tag", {"inputs": texts, "model": "tagger"})
@@ -204,6 +236,23 @@ def test_rows_of_any_task(server: Running, loaded) -> None:
     wrong = server.post("/predict-rows", {"rows": [{"words": ["a"]}], "model": "classifier"})
     assert (wrong.status_code, wrong.json()["error_type"]) == (422, "Tokenizer")
     assert "rows[0]" in wrong.json()["error"]
+
+
+def test_rows_of_a_document_are_each_others_context(saved, start, tmp_path) -> None:
+    model = bw.load(saved["tagger"], device="cpu")
+    columns = model.task.settings.columns.with_values(document="document")
+    settings = model.task.settings.with_values(columns=columns, document_context=True)
+    task = type(model.task)(model.tokenizer, settings)
+    bw.Model(model.tokenizer, task, model.network).save(tmp_path / "tagger")
+    rows = [{"words": ["the", "door", word], "document": word == "deep"} for word in ("a", "deep")]
+    rows += [{"words": ["open"], "document": True}, {"words": ["open"]}]
+    with start({"tagger": str(tmp_path / "tagger")}) as server:
+        told = server.ask("/predict-rows", {"rows": rows})
+        wrong = server.post("/predict-rows", {"rows": [*rows, {"words": "a", "document": 1}]})
+    expected = bw.load(tmp_path / "tagger", device="cpu").predict(rows)
+    assert close(told, expected)
+    assert not close(expected[2], expected[3]), "the context matters"
+    assert (wrong.status_code, "rows[4]: the column" in wrong.json()["error"]) == (422, True)
 
 
 @pytest.mark.parametrize(

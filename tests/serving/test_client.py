@@ -72,9 +72,49 @@ def test_the_verbs_are_those_of_a_model(server: Running, loaded) -> None:
     clients.close()
 
 
+def test_a_data_frame_is_its_rows(server: Running, loaded) -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"text": TEXTS, "more": range(3)})
+    with Client(server.url, model="classifier") as client:
+        assert close(client.predict(frame), loaded("classifier").predict(frame))
+        with pytest.raises(ServerError, match=r"^http.*: inputs"):  # and no texts
+            client.tokenize(frame)
+
+
+def test_rows_of_python_are_sent_as_json(server: Running, loaded) -> None:
+    with Client(server.url, model="classifier") as client:
+        rows = [{"text": "a river", "number": np.int64(3), "missing": float("nan")}]
+        assert close(client.predict(rows), loaded("classifier").predict(rows))
+        with pytest.raises(ServerError, match=r"rows\[1\]: lone surrogate U\+D800") as refused:
+            client.predict(["é", "\ud800"])
+        assert refused.value.status == 422
+        with pytest.raises(DataError, match=r"cannot be sent as JSON \(a value of the type set\)"):
+            client.predict([{"text": {"a"}}])
+    with Client(server.url) as client:
+        layers = np.array([0, 2])
+        found = client.embed("é", layers=layers)
+        np.testing.assert_allclose(found, loaded("encoder").embed("é", layers=layers), atol=1e-5)
+
+
 def test_many_texts_are_sent_in_parts(client: Client, loaded) -> None:
     texts = [f"{'door ' * (at % 20)} open" for at in range(1100)]
     np.testing.assert_allclose(client.embed(iter(texts)), loaded("encoder").embed(texts), atol=1e-5)
+
+
+def test_long_texts_are_sent_in_smaller_parts(server: Running, loaded) -> None:
+    texts = [f"{'é ' * 2000}{at}" for at in range(100)]  # 4,000 characters, perhaps 12,000 tokens
+    with Client(server.url, model="classifier") as client:
+        found = client.predict(texts)
+    with pytest.warns(match="too long"):
+        assert close(found, loaded("classifier").predict(texts))
+
+
+def test_copies_of_a_prompt_differ_in_all_requests(server: Running, loaded) -> None:
+    prompts = ["the door"] * 500 + ["a", "the door"] * 50
+    how = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
+    with Client(server.url, model="causal") as client:
+        found = client.generate(prompts, **how)
+    assert found == loaded("causal").generate(prompts, **how)
+    assert found[512:] != found[: len(prompts) - 512]
 
 
 @pytest.mark.long
@@ -121,6 +161,8 @@ def test_errors_say_which_server_and_what(server: Running, client: Client) -> No
     with pytest.raises(ServerError, match=r"texts\[1\]: 62 tokens, but at most 32 fit") as refused:
         client.embed(["a", "door " * 60])
     assert refused.value.status == 413
+    with pytest.raises(ServerError, match=r"texts\[700\]: 62 tokens, but at most 32 fit"):
+        client.embed([*["a"] * 700, "door " * 60])  # in the second request
     with (
         Client(server.url, model="none") as wrong,
         pytest.raises(ServerError, match="unknown model 'none'"),

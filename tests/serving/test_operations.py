@@ -18,6 +18,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import bertworks as bw
 from bertworks.errors import SettingsError
 from bertworks.serving.gate import Turnstile
 from bertworks.serving.models import Models, named_sources
@@ -135,6 +136,25 @@ def test_keys_are_read_from_a_file_and_the_environment(
         read_keys(tmp_path / "none")
     with pytest.raises(SettingsError, match="cannot be read"):
         read_keys(tmp_path)
+
+
+@pytest.mark.parametrize("text", [f"\ufeff{KEY}\r\n", f"\ufeffada:{KEY}\r\n", f"ada : {KEY}\n"])
+def test_a_byte_order_mark_and_spaces_are_no_part_of_a_key(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(text.encode())
+    assert read_keys(file).owner(KEY) in ("ada", "key-1")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_key_may_have_letters_beyond_ascii(saved, start, encoding: str) -> None:
+    key = "ein-schlüssel-mit-umlaut"
+    with start({"encoder": saved["encoder"]}, keys=Keys({"ada": key})) as server:
+        sent = {b"authorization": b"Bearer " + key.encode(encoding)}
+        assert server.post("/embed", {"inputs": TEXT}, headers=sent).status_code == 200
+        sent = {b"x-api-key": key.encode(encoding)}
+        assert server.post("/embed", {"inputs": TEXT}, headers=sent).status_code == 200
+        with bw.Client(server.url, key) as client:
+            assert client.embed(TEXT).shape == (1, 16)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ..inference.settings import GenerationSettings
-from ..tables.rows import Row
+from ..tables.rows import PlacedRow, Row
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
@@ -99,7 +99,10 @@ async def tag(body: TagRequest, request: Request) -> Response:
     runner = job.served.runner("tag", TaskRunner)
     texts = job.texts("inputs", body.inputs)
     items = [TaskRow(place, runner.task.text_row(text)) for place, text in texts]
-    found = await job.compute(runner, items, [text for _, text in texts], limit=None)
+    prepare = partial(runner.prepare, truncation=job.context.truncation)
+    found = await job.compute(
+        runner, items, [text for _, text in texts], limit=None, prepare=prepare
+    )
     return reply(request, found)
 
 
@@ -118,7 +121,8 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
         for at, one in enumerate(asked)
     ]
     texts = [f"{one.question} {one.context}" for one in asked]
-    found = await job.compute(runner, items, texts, limit=None)
+    prepare = partial(runner.prepare, truncation=job.context.truncation)
+    found = await job.compute(runner, items, texts, limit=None, prepare=prepare)
     if body.null_threshold is not None:
         changed = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
         task = AnsweringTask(task.tokenizer, changed)
@@ -135,14 +139,14 @@ async def generate(body: GenerateRequest, request: Request) -> Response:
     limits = job.service.settings
     if body.max_new_tokens > limits.max_new_tokens:
         raise invalid("max_new_tokens", f"at most {limits.max_new_tokens}")
-    values = body.model_dump(exclude={"model", "inputs"})
+    values = body.model_dump(exclude={"model", "inputs", "copies"})
     settings = GenerationSettings.parse({**values, "stop_ids": tuple(body.stop_ids)})
     runner = job.served.generate(limits.batch_tokens)
     found = await job.compute(
         runner,
         job.texts("inputs", body.inputs),
         limit=job.served.model.encoder.config.max_seqlen,
-        prepare=partial(runner.prepare, settings=settings, seen=Counter()),
+        prepare=partial(runner.prepare, settings=settings, seen=Counter(), copies=body.copies),
     )
     return reply(request, [{"generated": text} for text in found])
 
@@ -156,8 +160,10 @@ async def predict_rows(body: RowsRequest, request: Request) -> Response:
         " ".join(value for value in row.values() if isinstance(value, str)) or "x" for row in rows
     ]
     job.service.check_texts("rows", texts)
-    items = [TaskRow(f"rows[{at}]", row) for at, row in enumerate(rows)]
-    found = await job.compute(runner, items, texts, limit=None)
+    given = (PlacedRow(f"rows[{at}]", dict(row)) for at, row in enumerate(rows))
+    items = [TaskRow(place, seen) for (place, _), seen in runner.task.in_context(given)]
+    prepare = partial(runner.prepare, truncation=job.context.truncation)
+    found = await job.compute(runner, items, texts, limit=None, prepare=prepare)
     return reply(request, [getattr(answer, "prediction", answer) for answer in found])
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import random
+import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import BertworksError, DataError, SettingsError, need
 from ..literals import Combine, Pooling, Precision
+from ..tables.rows import unframed
 
 if TYPE_CHECKING:
     import httpx
@@ -29,12 +33,18 @@ T = TypeVar("T")
 _Body = Mapping[str, Any]
 Texts = str | Iterable[str]
 Rows = str | Iterable[Any]
-"""One text; or several texts, pairs of texts or rows."""
+"""One text; or several texts, pairs of texts or rows; or a data frame."""
 
 _PART = 512
-"""The most texts in a request; more texts are sent in several requests."""
+_PART_CHARACTERS = 1 << 18
+"""The most texts, and their characters, in a request; more texts are sent in several requests.
+
+The server counts up to three tokens for a character, and its queue holds 1 << 20 by default.
+"""
 
 _MOST_WAIT = 60.0
+_JSON = {"content-type": "application/json"}
+_PLACE = re.compile(r"^(inputs|rows|texts)\[(\d+)\]")
 
 
 class ServerError(BertworksError):
@@ -93,7 +103,7 @@ class _Connection(ABC):
         if not url.startswith(("http://", "https://")):
             raise SettingsError("the address must begin with http:// or https://", where=url)
         self.url, self.model, self.retries = url.rstrip("/"), model, retries
-        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._headers = {} if key is None else {b"authorization": f"Bearer {key}".encode()}
         self._timeout = timeout
         self._open()
 
@@ -112,8 +122,11 @@ class _Connection(ABC):
         given = {"model": self.model, **values}
         return {name: value for name, value in given.items() if value is not None}
 
-    def _checked(self, answer: httpx.Response) -> Any:
+    def _checked(self, answer: httpx.Response, first: int = 0) -> Any:
         """Return the JSON value of a response.
+
+        Args:
+            first: the number of the request's first text among those of the call, for errors.
 
         Raises:
             ServerError: the response is an error.
@@ -127,6 +140,7 @@ class _Connection(ABC):
             message = ""
         if answer.status_code == 401:
             message = "the API key is missing or wrong"
+        message = _PLACE.sub(lambda found: f"{found[1]}[{int(found[2]) + first}]", message)
         error = ServerError(message or f"status {answer.status_code}", where=self.url)
         error.status = answer.status_code
         raise error
@@ -218,7 +232,11 @@ class Client(_Connection):
 
     def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
         """The continuation of each prompt by a causal model, as `Model.generate`."""
-        bodies = [self._body(inputs=part, **settings) for part in _parts(prompts)]
+        bodies, seen = [], Counter[Any]()
+        for part in _parts(prompts):
+            copies = {text: seen[text] for text in part if isinstance(text, str) and text in seen}
+            bodies.append(self._body(inputs=part, copies=copies or None, **settings))
+            seen.update(text for text in part if isinstance(text, str))
         return self._send(
             "/generate", bodies, lambda answers: [one["generated"] for one in _joined(answers)]
         )
@@ -249,18 +267,19 @@ class Client(_Connection):
 
     def _send(self, path: str, bodies: Sequence[_Body], read: Callable[[list[Any]], T]) -> T:
         """Send requests, and return the value that `read` makes from their responses."""
-        return read([self._post(path, body) for body in bodies])
+        return read([self._post(path, body, first) for first, body in _numbered(bodies)])
 
-    def _post(self, path: str, body: _Body) -> Any:
+    def _post(self, path: str, body: _Body, first: int) -> Any:
         import httpx
 
+        content = _encoded(body)
         for number in range(self.retries + 1):
             try:
-                answer = self._http.post(path, json=body)
+                answer = self._http.post(path, content=content, headers=_JSON)
             except httpx.HTTPError as error:
                 raise self._failure(error) from None
             if answer.status_code != 429 or number == self.retries:
-                return self._checked(answer)
+                return self._checked(answer, first)
             time.sleep(_wait(answer, number))
         raise AssertionError("the last try returns")
 
@@ -313,18 +332,19 @@ class AsyncClient(_Connection):
         return cosines
 
     async def _send(self, path: str, bodies: Sequence[_Body], read: Callable[[list[Any]], T]) -> T:
-        return read([await self._post(path, body) for body in bodies])
+        return read([await self._post(path, body, first) for first, body in _numbered(bodies)])
 
-    async def _post(self, path: str, body: _Body) -> Any:
+    async def _post(self, path: str, body: _Body, first: int) -> Any:
         import httpx
 
+        content = _encoded(body)
         for number in range(self.retries + 1):
             try:
-                answer = await self._http.post(path, json=body)
+                answer = await self._http.post(path, content=content, headers=_JSON)
             except httpx.HTTPError as error:
                 raise self._failure(error) from None
             if answer.status_code != 429 or number == self.retries:
-                return self._checked(answer)
+                return self._checked(answer, first)
             await asyncio.sleep(_wait(answer, number))
         raise AssertionError("the last try returns")
 
@@ -343,6 +363,27 @@ def _wait(answer: httpx.Response, number: int) -> float:
     return least * random.uniform(1.0, 1.5)
 
 
+def _encoded(body: _Body) -> bytes:
+    """Encode a request as JSON.
+
+    Raises:
+        DataError: a value has no form in JSON.
+    """
+
+    def plain(value: Any) -> Any:
+        if hasattr(value, "tolist"):  # an array or number of numpy
+            return value.tolist()
+        raise TypeError(f"a value of the type {type(value).__name__}")
+
+    try:
+        try:
+            return json.dumps(body, default=plain, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # a lone surrogate: the server's error names its text
+            return json.dumps(body, default=plain).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"cannot be sent as JSON ({error})") from None
+
+
 def _parts(texts: Any) -> list[list[Any]]:
     """Split texts into lists that fit in one request each.
 
@@ -353,8 +394,24 @@ def _parts(texts: Any) -> list[list[Any]]:
         return [[texts]]
     if not isinstance(texts, Iterable):
         raise DataError(f"expected a text, or several, got {type(texts).__name__}")
-    given = list(texts)
-    return [given[at : at + _PART] for at in range(0, len(given), _PART)]
+    parts: list[list[Any]] = []
+    characters = 0
+    for one in unframed(texts):  # iterating over a data frame yields its columns' names
+        size = len(one) if isinstance(one, str) else len(str(one))
+        if not parts or len(parts[-1]) == _PART or characters + size > _PART_CHARACTERS:
+            parts.append([])
+            characters = 0
+        parts[-1].append(one)
+        characters += size
+    return parts
+
+
+def _numbered(bodies: Sequence[_Body]) -> Iterator[tuple[int, _Body]]:
+    """Yield requests, each with the number of its first text or row among those of all."""
+    first = 0
+    for body in bodies:
+        yield first, body
+        first += len(body.get("texts") or body.get("rows") or body.get("inputs") or ())
 
 
 def _joined(answers: list[Any]) -> list[Any]:

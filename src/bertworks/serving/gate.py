@@ -302,10 +302,12 @@ def _id_of(headers: Headers) -> str:
 
 
 def _key_of(headers: Headers) -> str:
-    scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-    if scheme.lower() == "bearer":
-        return key.strip()
-    return headers.get(b"x-api-key", b"").decode("latin-1")
+    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+    given = key.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+    try:
+        return given.decode()
+    except UnicodeDecodeError:  # some clients send Latin-1
+        return given.decode("latin-1")
 
 
 def _too_large(limit: int) -> RequestError:

@@ -170,23 +170,32 @@ class TaskRunner:
         self.engine = engine.with_values(batch_tokens=WHOLE)
         self._rows = 0
 
-    def prepare(self, items: Sequence[Any], task: Task[Any] | None = None) -> list[Any]:
+    def prepare(
+        self,
+        items: Sequence[Any],
+        task: Task[Any] | None = None,
+        truncation: Truncation | None = None,
+    ) -> list[Any]:
         """Tokenise `TaskRow`s.
 
         Args:
             task: replaces the runner's task, to treat long texts differently.
+            truncation: counts the rows that the task truncates.
 
         Raises:
             DataError: a row is not valid for the task.
         """
         first = self._rows
         self._rows += len(items)
-        return (task or self.task).examples(
+        made = (task or self.task).examples(
             [item.row for item in items],
             first,
             where=[item.where for item in items],
             labelled=False,
         )
+        if truncation is not None:
+            truncation.truncated += sum(example.truncated_tokens > 0 for example in made)
+        return made
 
     def run(self, examples: Sequence[Any]) -> list[Any]:
         found: dict[int, Any] = {}
@@ -249,9 +258,14 @@ class MaskedRunner(TaskRunner):
 
     task: PretrainingTask
 
-    def prepare(self, items: Sequence[Masked], task: Task[Any] | None = None) -> list[MaskedRow]:
+    def prepare(
+        self,
+        items: Sequence[Masked],
+        task: Task[Any] | None = None,
+        truncation: Truncation | None = None,
+    ) -> list[MaskedRow]:
         rows = [TaskRow(item.where, {"text": item.text, "pair": item.pair}) for item in items]
-        made = super().prepare(rows, task)
+        made = super().prepare(rows, task, truncation)
         return [MaskedRow(example, item) for item, example in zip(items, made, strict=True)]
 
     def run(self, examples: Sequence[MaskedRow]) -> list[Prediction]:
@@ -331,11 +345,13 @@ class GenerateRunner:
         items: Sequence[Text],
         settings: GenerationSettings | None = None,
         seen: Counter[Any] | None = None,
+        copies: Mapping[str, int] | None = None,
     ) -> list[Continued]:
         """Tokenise prompts.
 
         Args:
             seen: counts equal prompts of a request, so that each has different random draws.
+            copies: how often a prompt was in earlier requests.
 
         Raises:
             LengthError: a prompt leaves no room for a new token.
@@ -354,7 +370,8 @@ class GenerateRunner:
                 raise DataError("the prompt has no tokens", where=item.where)
             if len(ids) >= limit:
                 raise too_long(len(ids), limit - 1, item.where)
-            made.append(Continued(begin(item.where, ids, seen[ids], settings, limit)))
+            earlier = (copies or {}).get(item.text, 0)
+            made.append(Continued(begin(item.where, ids, seen[ids] + earlier, settings, limit)))
             seen[ids] += 1
         return made
 

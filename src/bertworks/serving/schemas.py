@@ -349,6 +349,11 @@ class GenerateRequest(StrictRequest):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     stop_ids: Ids = Field([], max_length=64)
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    copies: dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(
+        {},
+        description="How often a prompt was in earlier requests for the same seed; "
+        "each copy has different random draws.",
+    )
 
 
 class Generated(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,19 +39,12 @@ async def score_texts(
         if way != "windows":
             changed |= {"stride": None}
         task = type(task)(task.tokenizer, settings.with_values(**changed))
-    truncation = job.context.truncation
-
-    def prepare(part: Sequence[TaskRow]) -> list[Any]:
-        made = runner.prepare(part, task)
-        truncation.truncated += sum(example.truncated_tokens > 0 for example in made)
-        return made
-
     return await job.compute(
         runner,
         [TaskRow(row.where, task.text_row(*row.text)) for row in rows],
         [" ".join(row.text) for row in rows],
         limit=None if way == "windows" else settings.max_seq_length,
-        prepare=prepare,
+        prepare=partial(runner.prepare, task=task, truncation=job.context.truncation),
     )
 
 

@@ -49,7 +49,7 @@ def read_keys(file: Path | None) -> Keys:
     lines = [(ENVIRONMENT, line) for line in _with_keys(given).values()]
     if file is not None:
         try:
-            in_file = _with_keys(_content(file).decode().splitlines())
+            in_file = _with_keys(_content(file).decode("utf-8-sig").splitlines())
         except UnicodeDecodeError as error:
             raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
         if not in_file:
@@ -59,7 +59,7 @@ def read_keys(file: Path | None) -> Keys:
         lines += [(f"{file}:{number}", line) for number, line in in_file.items()]
     found: dict[str, str] = {}
     for where, line in lines:
-        name, is_named, key = line.partition(":")
+        name, is_named, key = (part.strip() for part in line.partition(":"))
         if not is_named:
             name, key = "", line
         name = name or f"key-{len(found) + 1}"

@@ -110,9 +110,9 @@ export const search = task({ id: "search", title: "Search", uses: "search", abou
     const query = ctx.get("query", "How do plants eat?").trim();
     if (!texts.length || !query) throw new Error("Enter a query, and texts to search, one per line.");
     if (key !== texts.join("\n")) {
-      vectors = [];
-      for (let at = 0; at < texts.length; at += 64) vectors.push(...(await embed(ctx, texts.slice(at, at + 64), signal)));
-      key = texts.join("\n");
+      const made = [];
+      for (let at = 0; at < texts.length; at += 64) made.push(...(await embed(ctx, texts.slice(at, at + 64), signal)));
+      [key, vectors] = [texts.join("\n"), made];
     }
     const [asked] = await embed(ctx, [query], signal);
     const ranked = vectors.map((one, at) => ({ text: texts[at], value: cosine(asked, one) })).sort((a, b) => b.value - a.value);
