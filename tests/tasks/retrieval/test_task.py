@@ -114,6 +114,14 @@ def test_the_same_table_is_read_as_it_was_trained_on() -> None:
     assert same.metrics == ("accuracy@1", "mrr@10", "recall@10")
 
 
+def test_another_table_may_call_its_scores_otherwise() -> None:
+    rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in (0, 5)]
+    others = read_rows([{"sentence1": "a", "sentence2": "b", "similarity": 5}])
+    same = task_from(rows).for_table(others, labelled=True)
+    assert same.metrics == ("loss", "pearson", "spearman")
+    assert [example.target for example in same.examples(others.sample, 0)] == [1]
+
+
 def test_another_table_may_have_other_columns() -> None:
     task = task_from([{"query": "a", "positive": "b", "negative": "c"}])
     same = task.for_table(read_rows([{"positive": "b", "query": "a"}]), labelled=True)

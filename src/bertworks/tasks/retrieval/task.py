@@ -120,7 +120,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             negatives=columns.negatives if has_negatives else None,
             score=known(columns.score),
             labelled=labelled,
-            may_score=not {columns.query, columns.passage} <= set(rows.columns),
+            may_score=columns.score is not None
+            or not {columns.query, columns.passage} <= set(rows.columns),
         )
         changed: dict[str, Any] = {"columns": found}
         if found.score is not None:
