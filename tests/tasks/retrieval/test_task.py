@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from bertworks.errors import DataError, SettingsError
@@ -120,6 +121,13 @@ def test_another_table_may_call_its_scores_otherwise() -> None:
     same = task_from(rows).for_table(others, labelled=True)
     assert same.metrics == ("loss", "pearson", "spearman")
     assert [example.target for example in same.examples(others.sample, 0)] == [1]
+
+
+def test_a_frame_may_lack_negatives() -> None:
+    frame = pd.DataFrame({"query": ["a", "b"], "positive": ["c", "d"], "negative": ["e", None]})
+    rows = [row.values for row in read_rows(frame)]
+    found = task_from(rows).examples(rows, 0)
+    assert [len(example.sequences) for example in found] == [3, 2]
 
 
 def test_another_table_may_have_other_columns() -> None:
