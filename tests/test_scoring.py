@@ -424,7 +424,7 @@ def test_words_and_gold_tags_alone_are_no_predictions(tmp_path, lines):
     "lines",
     [
         "B-PER\tB-PER\nO\tO\n\nB-PER\tO\n",
-        'words\ttags\tprediction.words\tprediction.tags\tprediction.probabilities\n'
+        "words\ttags\tprediction.words\tprediction.tags\tprediction.probabilities\n"
         '["Ann", "left"]\t["B-PER", "O"]\t["Ann", "left"]\t["B-PER", "O"]\t[0.9, 0.8]\n'
         '["Bob"]\t["B-PER"]\t["Bob"]\t["O"]\t[0.9]\n',
     ],
