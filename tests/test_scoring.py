@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -417,3 +418,20 @@ def test_words_and_gold_tags_alone_are_no_predictions(tmp_path, lines):
     assert "\n" not in str(caught.value)
     named = {"label_column": "1", "prediction_column": "2"}
     assert bw.score("tagging", file, **named).metrics["accuracy"] < 0.5
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "B-PER\tB-PER\nO\tO\n\nB-PER\tO\n",
+        "words\ttags\tprediction.words\tprediction.tags\tprediction.probabilities\n"
+        '["Ann", "left"]\t["B-PER", "O"]\t["Ann", "left"]\t["B-PER", "O"]\t[0.9, 0.8]\n'
+        '["Bob"]\t["B-PER"]\t["Bob"]\t["O"]\t[0.9]\n',
+    ],
+)
+def test_tags_from_standard_input(monkeypatch, lines):
+    stream = io.BufferedReader(io.BytesIO(lines.encode()))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
+    found = bw.score("tagging", "-")
+    assert found.rows == 2
+    assert (found.metrics["precision"], found.metrics["recall"]) == (1, 0.5)

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -226,9 +227,13 @@ def _is_conll(path: str, named: Sequence[str], header: bool | None) -> bool:
         return False
     if header or not all(name.isdecimal() for name in named):  # CoNLL columns have no names
         return False
-    if not (is_remote(path) or Path(path).is_file()):
+    if path == "-":  # what is peeked at is read again
+        head = sys.stdin.buffer.peek() if hasattr(sys.stdin.buffer, "peek") else b""
+    elif is_remote(path) or Path(path).is_file():
+        head = read_head(path)
+    else:
         return True
-    first = read_head(path).decode(errors="replace").partition("\n")[0].rstrip("\r")
+    first = head.decode(errors="replace").partition("\n")[0].rstrip("\r")
     return _PREDICTED_TAGS not in (*first.split("\t"), *first.split(","))
 
 
@@ -237,11 +242,8 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     by_name = {column.strip().lower(): column for column in rows.columns}
     first = rows.columns[0]
     word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
-    if word_column is None and numbered(rows):
-        if first not in (tag_column, predicted_column):
-            word_column = first
-        elif label is None and prediction is None:
-            _check_two(rows, tag_column, predicted_column)
+    if word_column is None and numbered(rows) and first not in (tag_column, predicted_column):
+        word_column = first
     sentences: list[tuple[Place, list[str], list[str], list[str]]] = []
     for where, row in rows:
         gold = strings_of(row, tag_column, where)
@@ -254,6 +256,8 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
                 where=where,
             )
         sentences.append((Place(len(sentences), where), words, gold, predicted))
+    if word_column is None and numbered(rows) and label is None and prediction is None:
+        _check_two(rows.name, [two for _, _, *tags in sentences for two in zip(*tags, strict=True)])
     labels = sorted({tag for _, _, gold, predicted in sentences for tag in (*gold, *predicted)})
     numbers = {label: number for number, label in enumerate(labels)}
     scores = TaggingScores(labels, spans=mark_spans(labels))
@@ -265,24 +269,21 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     return Evaluation.of(scores, len(sentences))
 
 
-def _check_two(rows: Rows, gold: str, predicted: str) -> None:
+def _check_two(name: str, pairs: Sequence[tuple[str, str]]) -> None:
     """Check that the only two columns of a file without names are not words and their tags.
 
     Raises:
         DataError: they seem to be.
     """
-    pairs = [
-        pair
-        for where, row in rows
-        for pair in zip(*(strings_of(row, name, where) for name in (gold, predicted)), strict=True)
-    ]
+    if not pairs:
+        return
     words, tags = (set(side) for side in zip(*pairs, strict=True))
     # Part-of-speech tags may be punctuation, as words may.
     alike = any(word == tag and any(map(str.isalnum, word)) for word, tag in pairs)
     if not alike or (mark_spans(tags) and not mark_spans(words)):
         raise DataError(
             "its two columns seem to be words and their tags; there are no predictions",
-            where=rows.name,
+            where=name,
             fix="The last two columns must be the gold and the predicted tags.",
         )
 

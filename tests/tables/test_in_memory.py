@@ -77,6 +77,7 @@ def test_cells_hold_plain_values() -> None:
     ]
     assert values(nested) == [{"answers": {"text": ["x"], "answer_start": [3]}, "n": 1}]
     assert type(values(nested)[0]["n"]) is int
+    assert values([{0: "a", 1: "b"}]) == [{"0": "a", "1": "b"}]
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,11 @@ def test_formats_that_are_said(tmp_path: Path) -> None:
         {"label": ["a", "b"], "text": "one two"},
         {"label": "a", "text": "three"},
     ]
+    blanks = "__label__a\tone two\n__label__a  __label__b\t three\tfour\n"
+    assert values_of(read_rows(write(tmp_path / "a.tsv", blanks))) == [
+        {"label": "a", "text": "one two"},
+        {"label": ["a", "b"], "text": "three\tfour"},
+    ]
     with pytest.raises(DataError, match=r"a\.zz:2: there is no text after the label 'b'"):
         list(read_rows(write(tmp_path / "a.zz", "a text\nb\n"), format="label-text"))
     with pytest.raises(DataError, match=r"a\.yz:2: there is no text after the label '__label__b'"):

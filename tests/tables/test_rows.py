@@ -232,6 +232,14 @@ def test_a_first_line_that_may_be_names_is_told(
         assert len(list(read_rows(path, header=False))) == len(lines)
 
 
+def test_a_first_text_with_a_rare_label_is_no_header(tmp_path: Path) -> None:
+    below = "".join(f"some words, and the number {at}\t{'ab'[at % 2]}\n" for at in range(12))
+    text = write(tmp_path / "a.tsv", f"a text, the only one of its class\tc\n{below}")
+    assert len(list(read_rows(text))) == 13
+    names = write(tmp_path / "b.tsv", f"What they wrote\tc\n{below}")
+    assert read_rows(names).columns == ("What they wrote", "c")
+
+
 def test_a_frame_is_its_rows() -> None:
     frame = pd.DataFrame({"text": ["a", "b"], "label": [0, 1]})
     assert [row.values for row in read_rows(frame)] == [

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bertworks.inference.writers import write_predictions
 from bertworks.model.config import EncoderConfig
 from bertworks.tables.reading import read_rows
 from bertworks.tasks import LABELLED, labelled_task
+from bertworks.text.definition import Frame, WordPieceDefinition
 from bertworks.text.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -126,6 +128,25 @@ def test_windows_cut_nothing(models: dict[str, Model]) -> None:
     (example,) = task.examples([{"text": LONG, "label": "p"}], 0)
     assert example.truncated_tokens == 0
     assert sum(len(ids) - 2 for ids, _ in example.sequences) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        ("classification", {"text": "\x00"}),
+        ("choice", {"prompt": "", "choices": ["a", ""]}),
+        ("retrieval", {"a": "a", "b": ""}),
+    ],
+)
+def test_without_a_frame_an_empty_text_is_refused(task: str, row: dict[str, Any]) -> None:
+    of_bert = Tokenizer.from_vocabulary(PIECES).definition
+    assert isinstance(of_bert, WordPieceDefinition)
+    tokenizer = Tokenizer(replace(of_bert, frame=Frame((), (), ())))
+    own = labelled_task(task).from_dict(TASKS[task], tokenizer)
+    with pytest.raises(DataError, match=r"a\.tsv:2: a text has no tokens. Leave the row out."):
+        own.examples([row], 0, where=["a.tsv:2"], labelled=False)
+    with pytest.raises(DataError, match="no special tokens around a question and its passage"):
+        labelled_task("answering").from_dict({}, tokenizer)
 
 
 def test_training_rows_of_one_class() -> None:

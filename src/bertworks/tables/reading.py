@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -121,6 +122,7 @@ _SUFFIXES: dict[str, TableFormat] = {
     ".conllu": "conllu",
 }
 _COMPRESSED = (".gz", ".zst", ".zstd")
+_BLANKS = re.compile(r"[ \t]+")
 # Suffixes that do not settle the format: CoNLL files, among others, have them too.
 _BY_CONTENT = (".tsv", ".txt", ".jsonl", ".ndjson", "")
 
@@ -312,14 +314,14 @@ def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow
 
 
 def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
-    """Read lines of a label, a space and a text; labels may have fastText's prefix."""
+    """Read lines of a label, blanks and a text; labels may have fastText's prefix."""
     for number, line in lines:
-        label, _, text = line.strip().partition(" ")
+        label, text = _first_word(line.strip())
         if not label:
             continue
         labels = [label]
         while label.startswith(FASTTEXT_PREFIX) and text.startswith(FASTTEXT_PREFIX):
-            label, _, text = text.partition(" ")
+            label, text = _first_word(text)
             labels.append(label)
         if not text.strip():
             where = f"{name}:{number}"
@@ -327,6 +329,12 @@ def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow
         names = [one.removeprefix(FASTTEXT_PREFIX) for one in labels]
         values = {"label": names[0] if len(names) == 1 else names, "text": text.strip()}
         yield PlacedRow(f"{name}:{number}", values)
+
+
+def _first_word(text: str) -> tuple[str, str]:
+    """Split a text at its first spaces or tabs, as fastText does."""
+    word, *rest = _BLANKS.split(text, maxsplit=1)
+    return word, "".join(rest)
 
 
 def _read_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:

@@ -205,7 +205,7 @@ def row_of(item: Any, where: str) -> dict[str, Any]:
         DataError: the item has another form.
     """
     if isinstance(item, Mapping):
-        return {name: _plain(value) for name, value in item.items()}
+        return {str(name): _plain(value) for name, value in item.items()}
     if not isinstance(item, list | tuple) or len(item) not in (2, 3):
         raise DataError(
             f"expected a row, got {type(item).__name__}",

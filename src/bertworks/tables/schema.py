@@ -109,7 +109,8 @@ def looks_like_header(
     """Whether a table's first line names its columns.
 
     It does if it contains a name that the user gave or that is well known; or if, in the column
-    that looks like the label's, its value occurs in no other line, while all other values repeat.
+    that looks like the label's, its value occurs in no other line, while all other values repeat,
+    and in the column of the texts it looks like a name: a text with a rare label is no header.
     Numbers in `named` are ignored.
     """
     names = {name for name in named if not name.isdecimal()}
@@ -125,7 +126,7 @@ def looks_like_header(
     text = _text_by_content(columns, rows)
     others = [column for column in columns if column != text]
     label = None if text is None else _label_by_content(others, rows)
-    if label is None:
+    if text is None or label is None or not _NAME_LIKE.fullmatch(first[int(text)].strip()):
         return False
     values = [row[label] for row in rows]
     return first[int(label)] not in values and min(map(values.count, set(values))) > 1

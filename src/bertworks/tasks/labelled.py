@@ -146,7 +146,13 @@ class LabelledTask(Task[ExampleT]):
     ) -> list[ExampleT]:
         if where is None:
             where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
-        return self.placed_examples(rows, first_index, where, labelled=labelled) if rows else []
+        if not rows:
+            return []
+        made = self.placed_examples(rows, first_index, where, labelled=labelled)
+        for place, example in zip(where, made, strict=True):
+            if not all(len(one.input_ids) for one in example.sequences):
+                raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
+        return made
 
     @abstractmethod
     def placed_examples(

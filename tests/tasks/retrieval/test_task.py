@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from bertworks.errors import DataError, SettingsError
@@ -112,6 +113,21 @@ def test_the_same_table_is_read_as_it_was_trained_on() -> None:
     task = task_from(rows, loss="in-batch")
     same = task.for_table(read_rows(rows), labelled=True)
     assert same.metrics == ("accuracy@1", "mrr@10", "recall@10")
+
+
+def test_another_table_may_call_its_scores_otherwise() -> None:
+    rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in (0, 5)]
+    others = read_rows([{"sentence1": "a", "sentence2": "b", "similarity": 5}])
+    same = task_from(rows).for_table(others, labelled=True)
+    assert same.metrics == ("loss", "pearson", "spearman")
+    assert [example.target for example in same.examples(others.sample, 0)] == [1]
+
+
+def test_a_frame_may_lack_negatives() -> None:
+    frame = pd.DataFrame({"query": ["a", "b"], "positive": ["c", "d"], "negative": ["e", None]})
+    rows = [row.values for row in read_rows(frame)]
+    found = task_from(rows).examples(rows, 0)
+    assert [len(example.sequences) for example in found] == [3, 2]
 
 
 def test_another_table_may_have_other_columns() -> None:

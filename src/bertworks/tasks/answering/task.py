@@ -27,6 +27,7 @@ from ...tables.formats import TITLE
 from ...tables.rows import Row, Rows
 from ...tables.schema import RoleColumns
 from ...text.encoding import Segment, with_marks
+from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
 from ..example import by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
@@ -138,6 +139,15 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     is_guessable = False
     settings_class: ClassVar[type[TaskSettings]] = AnsweringSettings
     settings: AnsweringSettings
+
+    def __init__(self, tokenizer: Tokenizer, settings: AnsweringSettings) -> None:
+        frame = tokenizer.definition.frame
+        if not (frame.start and frame.between and frame.end):
+            raise DataError(
+                "the tokenizer has no special tokens around a question and its passage",
+                fix="Use a model of another family, such as BERT.",
+            )
+        super().__init__(tokenizer, settings)
 
     @classmethod
     def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:  # noqa: ARG003

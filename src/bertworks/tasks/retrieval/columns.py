@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -150,7 +151,8 @@ def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
     found: list[str] = []
     for column in columns:
         value = unpacked(value_of(row, column, where), list)
-        texts = value if isinstance(value, list) else [value] if value else []
+        is_nan = isinstance(value, float) and math.isnan(value)  # where pandas has nothing
+        texts = value if isinstance(value, list) else [value] if value and not is_nan else []
         if not all(isinstance(text, str) for text in texts):
             raise DataError(
                 f"the column {column!r} holds neither text nor a list of texts", where=where

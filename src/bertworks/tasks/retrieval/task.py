@@ -120,7 +120,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             negatives=columns.negatives if has_negatives else None,
             score=known(columns.score),
             labelled=labelled,
-            may_score=not {columns.query, columns.passage} <= set(rows.columns),
+            may_score=columns.score is not None
+            or not {columns.query, columns.passage} <= set(rows.columns),
         )
         changed: dict[str, Any] = {"columns": found}
         if found.score is not None:
@@ -184,7 +185,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         """Tokenise the texts of many rows at once.
 
         Raises:
-            DataError: a text has no tokens, or is too long and `truncation` is "error".
+            DataError: a text is too long and `truncation` is "error".
         """
         places = [place for parts, place in zip(texts, where, strict=True) for _ in parts]
         encodings = self.tokenizer.encode_batch(
@@ -193,9 +194,6 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             truncation="error" if self.settings.truncation == "error" else "longest_first",
             where=places,
         )
-        for place, encoding in zip(places, encodings, strict=True):
-            if not encoding.num_tokens:
-                raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
         edges = pairwise(accumulate(map(len, texts), initial=0))
         return [
             LabelledExample(
