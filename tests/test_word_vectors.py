@@ -64,3 +64,12 @@ def test_a_model_of_vectors(tmp_path: Path) -> None:
     assert found.tolist() == [[2.0, 0.0], [0.0, pytest.approx(-1 / 3)]]
     again = WordVectors.of_model(model)
     assert np.array_equal(again.vectors, vectors().vectors)
+
+
+def test_a_model_of_words_with_accents() -> None:
+    words = ["über", "cafe", "café", "한국", "\u304c"]
+    model = WordVectors(words, np.arange(10, dtype=np.float32).reshape(5, 2)).to_model()
+    encoded = model.tokenizer.encode("Über cafe café 한국 \u304c")
+    assert model.tokenizer.tokens(encoded.input_ids)[1:-1] == words
+    plain = WordVectors(["cafe", "l’or"], np.ones((2, 2), np.float32)).to_model()
+    assert plain.tokenizer.tokens(plain.tokenizer.encode("Café").input_ids)[1] == "cafe"

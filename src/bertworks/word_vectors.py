@@ -23,6 +23,7 @@ from .api import Model, of_unit_length
 from .corpus.lines import ReadCounts, Reading, read_lines
 from .errors import DataError
 from .model.config import STATIC, EncoderConfig
+from .text.normalization import Normalization
 from .text.tokenizer import Tokenizer
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -105,10 +106,15 @@ class WordVectors:
 
     def to_model(self) -> Model:
         """An encoder without layers or positions, whose table these are: for `embed`, `probe` and
-        `finetune`. Words are folded to lower case if all of these are."""
+        `finetune`. Words are folded to lower case if all of these are, and lose their accents if
+        none of these has any."""
         lowercase = all(word == word.lower() for word in self.words)
+        strip = Normalization(False, True, clean_text=False, split_ideographs=False).normalizer
+        plain = all(word.isascii() or strip.normalize_str(word) == word for word in self.words)
         words = [word for word in self.words if word not in _SPECIAL]
-        tokenizer = Tokenizer.from_vocabulary([*_SPECIAL, *words], lowercase=lowercase)
+        tokenizer = Tokenizer.from_vocabulary(
+            [*_SPECIAL, *words], lowercase=lowercase, strip_accents=None if plain else False
+        )
         size = {"vocab_size": tokenizer.vocab_size, "hidden_size": self.vectors.shape[1]}
         config = EncoderConfig.parse({**STATIC, **size})
         model = Model.fresh(config, tokenizer)
