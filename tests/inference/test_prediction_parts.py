@@ -81,6 +81,14 @@ def test_parts_together_are_one_runs_bytes(models, task, name, tmp_path):
         assert not merged.with_name(f"{merged.name}.json").exists()
 
 
+@pytest.mark.parametrize("name", ["answers.tsv", "answers.csv", "answers.jsonl"])
+def test_parts_of_a_table_without_rows(model, name, tmp_path):
+    (data := tmp_path / "rows.tsv").write_text("text\n")
+    assert model.predict_to(whole := tmp_path / name, data, **WINDOW) == 0
+    assert bw.merge(make(model, data, tmp_path, name, 2), merged := tmp_path / f"merged {name}") == 0
+    assert merged.read_bytes() == whole.read_bytes()
+
+
 def test_a_column_that_the_first_row_lacks_is_named_in_its_part(model, tmp_path):
     rows = [{"text": "a"}] * 9 + [{"text": "b", "more": 1}]
     with pytest.raises(DataError, match="columns that the first row does not have: 'more'"):
