@@ -195,9 +195,13 @@ class WordPieceDefinition(Definition):
     def breaks(self) -> re.Pattern[str] | None:
         """Those between words; not beside pieces that were added later and may hold such characters
         themselves, or the white space around them."""
-        if any(a.lstrip or a.rstrip or not a.content.isalnum() for a in self.added):
-            return None
-        return self.normalization.breaks
+        breaks = self.normalization.breaks
+        for piece in self.added:
+            if piece.lstrip or piece.rstrip or not piece.content.isalnum():
+                return None
+            if breaks.search(piece.content):  # several ideographs
+                return None
+        return breaks
 
     def description(self) -> Mapping[str, Any]:
         found = {
