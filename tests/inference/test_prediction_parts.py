@@ -12,7 +12,7 @@ from tests.checkpoints.test_store import tiny
 from tests.tasks import test_edges
 
 import bertworks as bw
-from bertworks.errors import DataError, SettingsError
+from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import engine
 from bertworks.tables.reading import read_rows
 from bertworks.tasks.classification import ClassificationTask
@@ -172,6 +172,14 @@ def test_parts_that_cannot_be(model, tmp_path):
     with pytest.raises(DataError, match="can be read only once"):
         model.predict_to(tmp_path / "a.tsv", iter(ROWS["classification"]), part="1/2")
     assert [path.name for path in tmp_path.iterdir()] == [data.name]
+
+
+def test_the_table_is_not_replaced_by_its_predictions(model, tmp_path):
+    content = table(tmp_path).read_bytes()
+    for part in (None, "1/2"):
+        with pytest.raises(OutputError, match="is an input"):
+            model.predict_to(table(tmp_path), table(tmp_path), part=part, **WINDOW)
+    assert table(tmp_path).read_bytes() == content
 
 
 class OwnTask(ClassificationTask):
