@@ -66,6 +66,25 @@ def test_a_model_of_vectors(tmp_path: Path) -> None:
     assert np.array_equal(again.vectors, vectors().vectors)
 
 
+@pytest.mark.parametrize(
+    ("name", "piece", "word"),
+    [
+        ("roberta-pretraining", "Ġwindow", "window"),
+        ("openai-gpt-pretraining", "river</w>", "river"),
+        ("xlm-roberta-tagging", "▁n", "n"),
+    ],
+)
+def test_words_of_other_families(name: str, piece: str, word: str) -> None:
+    model = load(Path(__file__).parent / "compatibility" / "db463f6" / "models" / name)
+    found = WordVectors.of_model(model)
+    number = model.tokenizer.token_to_id(piece)
+    table = model.encoder.embeddings.word_embeddings.weight.detach().numpy()
+    assert np.array_equal(found.vectors[list(found.words).index(word)], table[number])
+    assert len(set(found.words)) == len(found.words)
+    assert not {"", "<s>", "<unk>"} & set(found.words)
+    assert not any(sign in made for made in found.words for sign in ("Ġ", "▁", "</w>"))
+
+
 def test_a_model_of_words_with_accents() -> None:
     words = ["über", "cafe", "café", "한국", "\u304c"]
     model = WordVectors(words, np.arange(10, dtype=np.float32).reshape(5, 2)).to_model()

@@ -25,6 +25,7 @@ from .errors import DataError
 from .model.config import STATIC, EncoderConfig
 from .text.normalization import Normalization
 from .text.tokenizer import Tokenizer
+from .text.tree import TreeDefinition
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -84,14 +85,20 @@ class WordVectors:
         tokenizer = model.tokenizer
         special = {tokenizer.id_of("unk"), *tokenizer.special_ids.tolist()}
         special.update(tokenizer.unused_ids.tolist())
-        inside = tokenizer.continuation
-        kept = [
-            number
-            for number in range(tokenizer.vocab_size)
-            if number not in special and not inside[number]
-        ]
+        inside = tokenizer.continuation & ~tokenizer.word_end
+        kept: dict[str, int] = {}
+        for number, piece in enumerate(tokenizer.pieces):
+            if number in special or inside[number]:
+                continue
+            word = piece
+            if isinstance(tokenizer.definition, TreeDefinition):  # a piece marks a word's border
+                if piece in tokenizer.definition.special:
+                    continue
+                word = tokenizer.definition.decode([number]).strip()
+            if word:
+                kept.setdefault(word, number)
         table = model.encoder.embeddings.word_embeddings.weight.detach().float().cpu().numpy()
-        return cls(tokenizer.tokens(kept), table[kept])
+        return cls(list(kept), table[list(kept.values())])
 
     def write(self, path: str | Path, *, format: Literal["word2vec", "glove"] = "word2vec") -> None:
         """Write a text file, each number in as few digits as give it back.
