@@ -66,3 +66,31 @@ def test_a_model_of_vectors(tmp_path: Path) -> None:
     assert found.tolist() == [[2.0, 0.0], [0.0, pytest.approx(-1 / 3)]]
     again = WordVectors.of_model(model)
     assert np.array_equal(again.vectors, vectors().vectors)
+
+
+@pytest.mark.parametrize(
+    ("name", "piece", "word"),
+    [
+        ("roberta-pretraining", "Ġwindow", "window"),
+        ("openai-gpt-pretraining", "river</w>", "river"),
+        ("xlm-roberta-tagging", "▁n", "n"),
+    ],
+)
+def test_words_of_other_families(name: str, piece: str, word: str) -> None:
+    model = load(Path(__file__).parent / "compatibility" / "db463f6" / "models" / name)
+    found = WordVectors.of_model(model)
+    number = model.tokenizer.token_to_id(piece)
+    table = model.encoder.embeddings.word_embeddings.weight.detach().numpy()
+    assert np.array_equal(found.vectors[list(found.words).index(word)], table[number])
+    assert len(set(found.words)) == len(found.words)
+    assert not {"", "<s>", "<unk>"} & set(found.words)
+    assert not any(sign in made for made in found.words for sign in ("Ġ", "▁", "</w>"))
+
+
+def test_a_model_of_words_with_accents() -> None:
+    words = ["über", "cafe", "café", "한국", "\u304c"]
+    model = WordVectors(words, np.arange(10, dtype=np.float32).reshape(5, 2)).to_model()
+    encoded = model.tokenizer.encode("Über cafe café 한국 \u304c")
+    assert model.tokenizer.tokens(encoded.input_ids)[1:-1] == words
+    plain = WordVectors(["cafe", "l’or"], np.ones((2, 2), np.float32)).to_model()
+    assert plain.tokenizer.tokens(plain.tokenizer.encode("Café").input_ids)[1] == "cafe"

@@ -53,6 +53,7 @@ from .keywords import (
     RowKeywords,
 )
 from .literals import InferencePrecision, SavedPrecision
+from .locks import check_inputs
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
 from .model.device import dtype_of, pick_device, without_weights
@@ -267,13 +268,15 @@ class Model:
             DataError, BertworksError: as in `stream`.
             SettingsError: `part` is not valid; or the task comes from your own file, which workers
                 cannot load.
-            OutputError: the file cannot be written, or is being written by another process.
+            OutputError: the file cannot be written, is the table, or is being written by another
+                process.
         """
         self._check_predicts()
         options, others = TableOptions.split(settings)
         how = EngineSettings.parse(others)
         self._check_workers(workers, on)
         how = how.with_values(precision=self._precision(how.precision))
+        check_inputs(out, [data])
         task, network, table = self._opened(data, labelled=False, **options)
         format: OutputFormat = "jsonl" if json else "auto"
         if part is None:

@@ -23,7 +23,9 @@ from .api import Model, of_unit_length
 from .corpus.lines import ReadCounts, Reading, read_lines
 from .errors import DataError
 from .model.config import STATIC, EncoderConfig
+from .text.normalization import Normalization
 from .text.tokenizer import Tokenizer
+from .text.tree import TreeDefinition
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -83,14 +85,20 @@ class WordVectors:
         tokenizer = model.tokenizer
         special = {tokenizer.id_of("unk"), *tokenizer.special_ids.tolist()}
         special.update(tokenizer.unused_ids.tolist())
-        inside = tokenizer.continuation
-        kept = [
-            number
-            for number in range(tokenizer.vocab_size)
-            if number not in special and not inside[number]
-        ]
+        inside = tokenizer.continuation & ~tokenizer.word_end
+        kept: dict[str, int] = {}
+        for number, piece in enumerate(tokenizer.pieces):
+            if number in special or inside[number]:
+                continue
+            word = piece
+            if isinstance(tokenizer.definition, TreeDefinition):  # a piece marks a word's border
+                if piece in tokenizer.definition.special:
+                    continue
+                word = tokenizer.definition.decode([number]).strip()
+            if word:
+                kept.setdefault(word, number)
         table = model.encoder.embeddings.word_embeddings.weight.detach().float().cpu().numpy()
-        return cls(tokenizer.tokens(kept), table[kept])
+        return cls(list(kept), table[list(kept.values())])
 
     def write(self, path: str | Path, *, format: Literal["word2vec", "glove"] = "word2vec") -> None:
         """Write a text file, each number with the fewest digits that restore it exactly.
@@ -107,11 +115,15 @@ class WordVectors:
         """Return an encoder without layers or positions, with these vectors as word embeddings.
 
         It can be used with `embed`, `probe` and `finetune`. It lowercases texts if all words here
-        are lower case.
+        are lower case, and removes accents if no word here has any.
         """
         lowercase = all(word == word.lower() for word in self.words)
+        strip = Normalization(False, True, clean_text=False, split_ideographs=False).normalizer
+        plain = all(word.isascii() or strip.normalize_str(word) == word for word in self.words)
         words = [word for word in self.words if word not in _SPECIAL]
-        tokenizer = Tokenizer.from_vocabulary([*_SPECIAL, *words], lowercase=lowercase)
+        tokenizer = Tokenizer.from_vocabulary(
+            [*_SPECIAL, *words], lowercase=lowercase, strip_accents=None if plain else False
+        )
         size = {"vocab_size": tokenizer.vocab_size, "hidden_size": self.vectors.shape[1]}
         config = EncoderConfig.parse({**STATIC, **size})
         model = Model.fresh(config, tokenizer)

@@ -12,7 +12,7 @@ from tests.checkpoints.test_store import tiny
 from tests.tasks import test_edges
 
 import bertworks as bw
-from bertworks.errors import DataError, SettingsError
+from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import engine
 from bertworks.tables.reading import read_rows
 from bertworks.tasks.classification import ClassificationTask
@@ -79,6 +79,16 @@ def test_parts_together_are_one_runs_bytes(models, task, name, tmp_path):
         assert bw.merge(parts[::-1], merged) == 30
         assert merged.read_bytes() == whole.read_bytes()
         assert not merged.with_name(f"{merged.name}.json").exists()
+
+
+@pytest.mark.parametrize("name", ["answers.tsv", "answers.csv", "answers.jsonl"])
+def test_parts_of_a_table_without_rows(model, name, tmp_path):
+    (data := tmp_path / "rows.tsv").write_text("text\n")
+    assert model.predict_to(whole := tmp_path / name, data, **WINDOW) == 0
+    assert (
+        bw.merge(make(model, data, tmp_path, name, 2), merged := tmp_path / f"merged {name}") == 0
+    )
+    assert merged.read_bytes() == whole.read_bytes()
 
 
 def test_a_column_that_the_first_row_lacks_is_named_in_its_part(model, tmp_path):
@@ -164,6 +174,14 @@ def test_parts_that_cannot_be(model, tmp_path):
     with pytest.raises(DataError, match="can be read only once"):
         model.predict_to(tmp_path / "a.tsv", iter(ROWS["classification"]), part="1/2")
     assert [path.name for path in tmp_path.iterdir()] == [data.name]
+
+
+def test_the_table_is_not_replaced_by_its_predictions(model, tmp_path):
+    content = table(tmp_path).read_bytes()
+    for part in (None, "1/2"):
+        with pytest.raises(OutputError, match="is an input"):
+            model.predict_to(table(tmp_path), table(tmp_path), part=part, **WINDOW)
+    assert table(tmp_path).read_bytes() == content
 
 
 class OwnTask(ClassificationTask):

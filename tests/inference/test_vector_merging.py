@@ -66,6 +66,16 @@ def test_parts_together_are_one_runs_bytes(model, kind, tmp_path, count):
     assert write(model, kind, merged / name(kind), max_seq_length=7).new == 0  # as one run's
 
 
+def test_a_window_of_texts_without_tokens(model, kind, tmp_path):
+    texts = ["a b", "", "", "", *[""] * 4, "c"]
+    write(model, kind, whole := tmp_path / name(kind), texts)
+    parts = [tmp_path / f"{number}{name(kind)}" for number in (1, 2)]
+    for number, part in enumerate(parts, 1):
+        write(model, kind, part, texts, part=f"{number}/2")
+    bw.merge(parts, merged := tmp_path / f"merged{name(kind)}")
+    assert merged.read_bytes() == whole.read_bytes()
+
+
 @pytest.mark.long
 def test_a_stopped_part_is_resumed(model, kind, tmp_path):
     parts = [tmp_path / f"{at}{name(kind)}" for at in (1, 2)]

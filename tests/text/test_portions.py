@@ -96,6 +96,13 @@ def test_a_typed_mask_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TOKENIZERS[0].tokens(segment.input_ids) == ["a", "a", "[MASK]", "a", "."]
 
 
+def test_an_added_piece_of_ideographs_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portions, "LONGEST", 1)
+    tokenizer = with_added(AddedPiece("中文"))
+    (segment,) = tokenizer.segments(["a中文"])
+    assert tokenizer.tokens(segment.input_ids) == ["a", "中文"]
+
+
 def test_long_texts_are_cut() -> None:
     breaks = TOKENIZERS[0].definition.breaks
     text = "word " * 100_000

@@ -158,7 +158,9 @@ def _row_groups(path: Path) -> Iterator[Any]:
     try:
         with pq.ParquetFile(path) as file:
             for number in range(file.num_row_groups):
-                yield file.read_row_group(number).combine_chunks().to_batches()[0]
+                table = file.read_row_group(number).combine_chunks()
+                empty = [pa.RecordBatch.from_pylist([], table.schema)]  # of texts without tokens
+                yield (table.to_batches() or empty)[0]
     except pa.ArrowException as error:
         if is_memory_short(error):
             raise

@@ -92,7 +92,9 @@ def write_part(
         raise DataError("a part is a file with a note beside it", fix="Name a file.")
     texts = ((row.where, as_json(row.values)) for row in rows)
     note, end = note_of_part(texts, Note(made_with), Part.parse(part), window_rows)
-    header = None if format == "jsonl" else list(_flat(*next(predict(end=1))))
+    header = None
+    if format != "jsonl" and note.total:  # without rows there is no header
+        header = list(_flat(*next(predict(end=1))))
     seen = note.before
 
     def noted() -> Iterator[tuple[Row, Prediction]]:

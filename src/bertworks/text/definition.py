@@ -198,11 +198,15 @@ class WordPieceDefinition(Definition):
         """The breaks between words.
 
         None if a piece that was added later may match across a break: it has other characters than
-        letters and digits, or includes the white space around it.
+        letters and digits, several ideographs, or includes the white space around it.
         """
-        if any(a.lstrip or a.rstrip or not a.content.isalnum() for a in self.added):
-            return None
-        return self.normalization.breaks
+        breaks = self.normalization.breaks
+        for piece in self.added:
+            if piece.lstrip or piece.rstrip or not piece.content.isalnum():
+                return None
+            if breaks.search(piece.content):  # several ideographs
+                return None
+        return breaks
 
     def description(self) -> Mapping[str, Any]:
         found = {
