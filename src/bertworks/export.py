@@ -13,6 +13,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ from .locks import claim
 from .model.config import EncoderConfig
 from .packed import Padded
 from .tasks.task import Network, encoder_outputs
+from .text.definition import MAX_WORD_CHARACTERS, WordPieceDefinition
 from .text.tokenizer import Tokenizer
 
 
@@ -115,14 +117,14 @@ def write_tensorflow(
 ) -> Path:
     """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
 
-    Args:
-        network: BERT, with pre-training heads, a classification head, or no head.
+        Args:
+            network: BERT, with pre-training heads, a classification head, or no head.
 
-    Raises:
-        CheckpointError: the model is not BERT, its classifier does not read the first token, or the
-            directory is not empty.
-        OutputError: the directory cannot be written, or is being written by another process.
-        BertworksError: the package that computes the checksums is not installed.
+        Raises:
+            CheckpointError: the model is not BERT, the layout cannot express a setting, its classifier
+            or the tokenizer, or the directory is not empty.
+            OutputError: the directory cannot be written, or is being written by another process.
+            BertworksError: the package that computes the checksums is not installed.
     """
     directory = Path(directory)
     if config.family != "bert":
@@ -133,6 +135,11 @@ def write_tensorflow(
             "the original release's classifiers use only the first token, not "
             f"classifier_pooling={config.classifier_pooling}"
         )
+    if config.attention != "bidirectional":
+        raise CheckpointError(
+            f"the original release's layout has no attention={config.attention}: its code would "
+            "read the model as a bidirectional one"
+        )
     tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
@@ -140,8 +147,41 @@ def write_tensorflow(
     with _empty_directory(directory, last=CONFIG) as new:
         files.write_json(new / CONFIG, kept)
         write_bundle(new / CHECKPOINT, tensors)
-        files.write(new / "vocab.txt", "".join(f"{piece}\n" for piece in tokenizer.pieces))
+        _write_vocabulary(new, tokenizer)
     return directory
+
+
+def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:
+    """Write `vocab.txt`, and `tokenizer_config.json` where readers would guess another casing.
+
+    Raises:
+        CheckpointError: the written files would be loaded as another tokenizer.
+    """
+    wanted = tokenizer.definition
+    if isinstance(wanted, WordPieceDefinition):
+        wanted = replace(
+            wanted,
+            # No text holds a special piece, so its place does not matter.
+            base_pieces=(*wanted.base_pieces, *(p.content for p in wanted.added if p.special)),
+            added=tuple(piece for piece in wanted.added if not piece.special),
+            max_word_characters=MAX_WORD_CHARACTERS,  # the original's
+        )
+        files.write(directory / "vocab.txt", "".join(f"{piece}\n" for piece in wanted.pieces))
+        if Tokenizer.load(directory).definition == wanted:
+            return
+        normalization = wanted.normalization
+        casing = {
+            "do_lower_case": normalization.lowercase,
+            "strip_accents": normalization.strip_accents,
+            "tokenize_chinese_chars": normalization.split_ideographs,
+        }
+        files.write_json(directory / "tokenizer_config.json", casing)
+        if Tokenizer.load(directory).definition == wanted:
+            return
+    raise CheckpointError(
+        "the original release's layout has no place for this tokenizer: it has only BERT's "
+        "WordPiece, without pieces of several words"
+    )
 
 
 @contextmanager

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file
 
@@ -18,6 +20,11 @@ from bertworks.checkpoints.tensorflow import original_tensors
 from bertworks.errors import CheckpointError
 from bertworks.export import write_tensorflow
 from bertworks.packed import Packed
+from bertworks.surgery import add_tokens
+from bertworks.tasks.pretraining.task import PretrainingTask
+from bertworks.text.definition import AddedPiece, Frame, Roles
+from bertworks.text.tree import TreeDefinition
+from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.paper_forward import PaperBert
 from tests.checkpoints.test_store import tiny
 
@@ -262,3 +269,67 @@ def test_tensorflows_layout_goes_to_the_working_directory(tmp_path, monkeypatch)
         write_tensorflow(
             ".", network=model.network, config=model.encoder.config, tokenizer=model.tokenizer
         )
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"tie_word_embeddings": False}, "no place for 'cls.predictions.decoder.weight'"),
+        ({"attention": "causal"}, "has no attention=causal"),
+    ],
+)
+def test_what_tensorflows_layout_cannot_say_is_refused(tmp_path, settings, says):
+    """The original's code would read it as another model."""
+    tokenizer = tiny().tokenizer
+    task = PretrainingTask(tokenizer, max_length=40, causal="attention" in settings)
+    config = tiny().encoder.config.with_values(**settings)
+    network = task.network(config).eval()
+    with pytest.raises(CheckpointError, match=says):
+        write_tensorflow(tmp_path / "tf", network=network, config=config, tokenizer=tokenizer)
+    assert not (tmp_path / "tf").exists()
+
+
+@pytest.mark.parametrize(
+    "how", [{"lowercase": False}, {"strip_accents": False}, {"split_ideographs": False}]
+)
+def test_tensorflows_layout_keeps_the_casing(tmp_path, how):
+    """A vocabulary without capitals, such as the Chinese one, does not say that it is cased."""
+    pytest.importorskip("google_crc32c")
+    model = tiny()
+    tokenizer = bw.Tokenizer.from_vocabulary(PIECES, **how)
+    config = model.encoder.config
+    write_tensorflow(tmp_path / "tf", network=model.network, config=config, tokenizer=tokenizer)
+    assert bw.Tokenizer.load(tmp_path / "tf").fingerprint == tokenizer.fingerprint
+
+
+def test_tensorflows_layout_has_wordpiece_only(tmp_path):
+    pytest.importorskip("google_crc32c")
+    config = tiny().encoder.config
+    several = add_tokens(tiny(), ["c-d"]).model
+    with pytest.raises(CheckpointError, match="no place for this tokenizer"):
+        write_tensorflow(
+            tmp_path / "tf",
+            network=several.network,
+            config=several.encoder.config,
+            tokenizer=several.tokenizer,
+        )
+    library = tokenizers.Tokenizer(tokenizers.models.BPE({"<unk>": 0, "a": 1}, []))
+    tree = {**json.loads(library.to_str())}
+    byte_pairs = bw.Tokenizer(TreeDefinition(tree, Roles(unk="<unk>"), Frame((), (), (), 0)))
+    with pytest.raises(CheckpointError, match="no place for this tokenizer"):
+        write_tensorflow(
+            tmp_path / "tf", network=tiny().network, config=config, tokenizer=byte_pairs
+        )
+    assert not (tmp_path / "tf").exists()
+
+
+def test_special_pieces_behind_a_vocabulary_go_to_tensorflows_layout(tmp_path):
+    pytest.importorskip("google_crc32c")
+    model = tiny()
+    marked = replace(model.tokenizer.definition, added=(AddedPiece("[E1]", special=True),))
+    config = model.encoder.config.with_values(vocab_size=len(PIECES) + 1)
+    network = bw.Model.fresh(config, bw.Tokenizer(marked)).network
+    write_tensorflow(
+        tmp_path / "tf", network=network, config=config, tokenizer=bw.Tokenizer(marked)
+    )
+    assert bw.load(tmp_path / "tf", device="cpu").tokenizer.pieces == marked.pieces

@@ -37,6 +37,8 @@ _PARTS = (
 )
 _SLOT = re.compile(r".*/(adam_m|adam_v|AdamWeightDecayOptimizer|Adam|Adam_1)(_\d+)?")
 _COUNTER = re.compile(r"global_step|beta[12]_power")
+# The original's decoder is always the word embeddings.
+_DECODER = "cls.predictions.decoder.weight"
 _KERNEL = re.compile(r".*\.(query|key|value|dense)\.weight")
 
 
@@ -107,6 +109,8 @@ def original_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _original_name(published: str) -> str | None:
+    if published == _DECODER:
+        return None
     for theirs, ours in _PARTS:
         if published == ours:
             return theirs
