@@ -20,7 +20,7 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.dev_share import _choose
 from bertworks.training.grid import finetune_grid
 from bertworks.training.labelled_data import LabelledData
-from bertworks.training.settings import settings_of
+from bertworks.training.settings import FinetuneSettings, settings_of
 from tests.training.letters import CONFIG, FAST, PIECES, TRAIN, WORD_PIECES, Lines, make_rows, run
 
 TOKENIZER = Tokenizer.from_vocabulary(PIECES)
@@ -174,6 +174,13 @@ def test_a_document_alone_is_split_by_sentences() -> None:
 def test_shares_that_are_none(rows: Any, dev: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         read("classification", rows, dev)
+
+
+def test_a_seed_that_no_file_of_a_run_can_hold_is_refused() -> None:
+    """`data.json` has it, and larger numbers are damage there."""
+    FinetuneSettings.parse({"dev_seed": 2**63 - 1})
+    with pytest.raises(SettingsError, match="dev_seed=9223372036854775808"):
+        FinetuneSettings.parse({"dev_seed": 2**63})
 
 
 @pytest.mark.long

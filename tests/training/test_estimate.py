@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,6 +76,36 @@ def test_parameters_and_operations_are_those_of_the_network(words: tuple[str, ..
     with FlopCounterMode(display=False) as counter:
         torch.stack(list(network(batch.to(torch.device("cpu"))).values())).sum().backward()
     assert found.flops / settings.steps == pytest.approx(counter.get_total_flops(), rel=0.1)
+
+
+def test_a_student_and_its_teacher() -> None:
+    words = ("model.size=tiny", "distillation.initialize=false", "distillation.cosine_weight=0")
+    words += ("objective=distillation", "distillation.teacher=mini", "batch_size=2")
+    found = bw.estimate("tiny", words, machine="a100")
+    objective = module._objective(module._settings("tiny", words), on_meta=False)
+    children = objective.network.named_children()
+    sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in children}
+    assert sizes["teacher"] == sum(p.numel() for p in bw.load("mini").network.parameters())
+    assert found.parameters == sizes["student"] + sizes["teacher"]
+    assert found.trained == sizes["student"]
+
+
+def test_the_data_of_a_recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {Path("mine"): 300, Path("other"): 400}
+    manifests = {path: SimpleNamespace(vocabulary_size=size) for path, size in sizes.items()}
+    monkeypatch.setattr(module.Manifest, "read", manifests.__getitem__)
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("data: mine\nmodel: {size: tiny}\nsteps: 9\nbatch_size: 2\n")
+    width = bw.EncoderConfig.of_size("tiny").hidden_size
+
+    def parameters(*words: str) -> int:
+        return bw.estimate(recipe, words, machine="a100").parameters
+
+    of_300 = parameters()
+    assert of_300 == parameters("data=''", "model.vocab_size=300")
+    assert parameters("data=other") == of_300 + 100 * (width + 1), "with the output's bias"
+    recipe.write_text(recipe.read_text().replace("mine", "REQUIRED"))
+    assert parameters("model.vocab_size=300") == of_300
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from bertworks.training.journal import RunDirectory, read_run
 from bertworks.training.settings import OptimizerSettings
 from bertworks.training.state import Plan
 
-from .letters import CONFIG, PIECES, run
+from .letters import CONFIG, PIECES, TRAIN, run
 from .test_fit import SETTINGS, StopError, StoppingSource, journal, rewrite_state, train, weights
 from .tiny_run import tiny_run
 from .toy import ToySource, measure, toy_network
@@ -225,6 +225,15 @@ def test_more_epochs_extend_a_fine_tuning(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"epochs=2\.0, not 1\.0, and no checkpoint fits"):
         run(model, tmp_path / "run", epochs=1, **values)
     assert short.run.path == long.run.path
+
+
+def test_other_rows_leave_the_settings(tmp_path: Path) -> None:
+    model = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
+    values = {"warmup": 0, "schedule": "constant", "dev": None}
+    run(model, tmp_path, epochs=0.1, **values)
+    with pytest.raises(TrainingError, match="started with other rows for train"):
+        run(model, tmp_path, epochs=0.2, train=TRAIN[1:], **values)
+    assert read_run(tmp_path).settings()["epochs"] == 0.1
 
 
 @pytest.mark.long

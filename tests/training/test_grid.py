@@ -178,6 +178,7 @@ def test_grids_that_are_none(grid: Any, message: str) -> None:
         ({"seeds": [1, 1]}, "none twice"),
         ({"seeds": [0, -1]}, "none below 0"),
         ({"seed": 1}, "seeds, not a seed"),
+        ({"dev": "-"}, "a grid cannot be read from standard input"),
         ({"jobs": 2}, "a model in memory cannot be shared"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
     ],
@@ -249,6 +250,12 @@ def test_a_notebook_shows_the_points() -> None:
 def test_without_a_grid_it_is_one_point(run: Run) -> None:
     (point,) = run(seeds=2).points
     assert (point.point, len(point.values)) == ({}, 2)
+
+
+@pytest.mark.long
+def test_a_file_of_another_program_beside_a_grid_is_not_read(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_text("- no settings of a run\n")
+    assert len(run().points) == 1
 
 
 @pytest.mark.long

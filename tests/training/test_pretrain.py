@@ -225,9 +225,12 @@ def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Pat
     summary.write_bytes(written.replace(b"documents", b"dokuments"))  # nobody reads it but people
     assert tiny_run(moved, tmp_path / "run", **short).resumed_from == 2
     assert summary.read_bytes() == written
-    (moved / "manifest.json").write_text((moved / "manifest.json").read_text() + " ")
+    other = tmp_path / "other-data"
+    shutil.copytree(prepared, other)
+    (other / "manifest.json").write_text((other / "manifest.json").read_text() + " ")
     with pytest.raises(TrainingError, match="started with other data"):
-        tiny_run(moved, tmp_path / "run", **short)
+        tiny_run(other, tmp_path / "run", **short)
+    assert read_run(tmp_path / "run").settings()["data"] == str(moved)
     with pytest.raises(DataError, match="nowhere"):
         pretrain("tiny", data=str(tmp_path / "nowhere"), out=tmp_path / "other")
     assert not (tmp_path / "other").exists()

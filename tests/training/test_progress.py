@@ -138,6 +138,10 @@ def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatc
         sum(losses.values()).backward()  # type: ignore[union-attr]
     assert flops_of_batch(network, batch) == pytest.approx(counter.get_total_flops(), rel=0.02)
     assert encoder_flops(config, packed) < flops_of_batch(network, batch) / 3
+    forward = flops_of_batch(network.requires_grad_(False), batch)
+    with FlopCounterMode(display=False) as counter:
+        network(batch.to("cpu"))
+    assert forward == pytest.approx(counter.get_total_flops(), rel=0.02), "a teacher's"
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,7 @@ def ablate_features(
         out,
         description,
         may_change=frozenset(may_change),
+        check=data.check,
         schema=FeatureAblationSettings,
         inputs=inputs,
     ) as run:

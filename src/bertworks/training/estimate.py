@@ -18,10 +18,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..checkpoints.locate import locate
 from ..corpus.manifest import Manifest
 from ..errors import SettingsError
 from ..model.device import computing_in, dtype_of, pick_device, without_weights
 from ..packed import Batch
+from ..settings import REQUIRED, read_yaml
 from ..tasks.pretraining.source import PretrainingExample
 from ..text.definition import ORIGINAL_SPECIAL_PIECES
 from ..text.tokenizer import Tokenizer
@@ -30,7 +32,7 @@ from .freezing import frozen
 from .machine import recomputing
 from .objective import Objective, with_geometry
 from .optimizer import build_optimizer
-from .recipe import PhaseSettings, PretrainSettings, read_recipe
+from .recipe import PhaseSettings, PretrainSettings, find_recipe, read_recipe
 from .state import batch_of
 
 PAPER_DAYS, PAPER_CHIPS = 4, {"base": 16, "large": 64}
@@ -201,15 +203,25 @@ def find_machine(name: str, share: float | None = None) -> Machine | None:
 
 
 def _settings(recipe: str | Path | None, overrides: Sequence[str]) -> PretrainSettings:
-    no_data = [] if any(word.startswith("data=") for word in overrides) else ["data=''"]
+    in_file = {} if recipe is None else read_yaml(find_recipe(recipe))
+    has_data = in_file.get("data", REQUIRED) != REQUIRED
+    has_data = has_data or any(word.startswith("data=") for word in overrides)
+    no_data = [] if has_data else ["data=''"]
     return with_geometry(read_recipe(recipe, [*no_data, *overrides]))
 
 
 def _objective(settings: PretrainSettings, *, on_meta: bool) -> Objective:
     """Return the recipe's objective for a synthetic vocabulary.
 
-    The vocabulary has the size of the corpus's, or `model.vocab_size` pieces without a corpus.
+    The vocabulary has the size of the corpus's, or `model.vocab_size` pieces without a corpus. With
+    a teacher, it is the teacher's.
     """
+    if settings.distillation is not None:
+        tokenizer = Tokenizer.load(locate(settings.distillation.teacher))
+        objective = Objective.of(settings, tokenizer, None)  # reads the teacher's weights
+        if on_meta:
+            _drop_weights(objective.network)
+        return objective
     size = settings.model.vocab_size
     if settings.data:
         size = Manifest.read(Path(settings.data)).vocabulary_size
@@ -222,6 +234,23 @@ def _objective(settings: PretrainSettings, *, on_meta: bool) -> Objective:
         objective = Objective.of(settings, tokenizer, None)
     objective.network.to("meta")
     return objective
+
+
+def _drop_weights(network: nn.Module) -> None:
+    """Move a network to the device "meta"; tied tensors stay tied, unlike with `network.to`."""
+    made: dict[Any, Any] = {}
+    for module in network.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None:
+                    continue
+                if tensor not in made:
+                    shape = tensor.detach().to("meta")
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    made[tensor] = (
+                        nn.Parameter(shape, tensor.requires_grad) if is_parameter else shape
+                    )
+                tensors[name] = made[tensor]
 
 
 def _step_tokens(phase: PhaseSettings, settings: PretrainSettings) -> int:

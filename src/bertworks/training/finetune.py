@@ -171,6 +171,7 @@ def finetune(
             out,
             description,
             refusals={"epochs": lambda run: refusal(run, plan)},
+            check=data.check,
             schema=type(resolved),
             inputs=[train, dev, *models],
             is_main=members.is_main,

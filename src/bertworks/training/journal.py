@@ -131,6 +131,7 @@ class RunDirectory:
         *,
         may_change: frozenset[str] = MAY_CHANGE,
         refusals: Mapping[str, Callable[[RunDirectory], str | None]] | None = None,
+        check: Callable[[RunDirectory], None] | None = None,
         schema: type[Settings] | None = None,
         inputs: Iterable[object] = (),
         is_main: bool = True,
@@ -145,6 +146,8 @@ class RunDirectory:
             may_change: the settings that may differ when the run is resumed.
             refusals: functions for settings that may change in some runs: each returns why the run
                 cannot be resumed with the new value, or None if it can.
+            check: called for a run that is resumed, before anything is written; raises an error if
+                the run cannot be resumed.
             schema: the class that has defaults for settings missing in the file of an older
                 version, and knows former keys; by default the class of `settings`.
             inputs: paths of inputs, which must not overlap with the directory.
@@ -168,6 +171,8 @@ class RunDirectory:
             run.check_free()
             if run.is_begun:
                 run._check_settings(tree or {}, may_change, refusals or {}, schema)
+                if check is not None:
+                    check(run)
             files.write(run.settings_file, dump_yaml(tree or {}))
             run._journal = files.LineFile(run.journal_file)
         except BaseException:

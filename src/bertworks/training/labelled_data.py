@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
 
@@ -117,27 +118,34 @@ class LabelledData:
         split = [] if self.split is None else [f"dev: {self.split.text}"]
         return [*self.summary.lines(), *split]
 
-    def note_in(self, run: RunDirectory) -> None:
-        """Write the summary to the run directory, after checking that a resumed run has these rows.
+    @cached_property
+    def checksums(self) -> dict[str, str]:
+        """A checksum of the rows of each table, as the task reads them."""
+        return {"train": _digest(self.train), "dev": _digest(self.dev or ())}
+
+    def check(self, run: RunDirectory) -> None:
+        """Check that a run that has started used these rows.
 
         Raises:
-            OtherRunError: the run was started with other rows or another tokenizer.
+            OtherRunError: it was started with other rows or another tokenizer.
         """
         file = run.path / "data.json"
-        tables = {"train": (self.summary.train, self.train), "dev": (self.summary.dev, self.dev)}
-        checksums = {name: _digest(rows or ()) for name, (_, rows) in tables.items()}
-        if run.is_begun and file.is_file():
-            before = read_data(file).get("checksums", {})
-            for name, (summary, _) in tables.items():
-                if before.get(name) != checksums[name]:
-                    raise OtherRunError(
-                        f"the run was started with other rows for {name}, or another tokenizer",
-                        where=None if summary is None else summary.name,
-                        fix=f"Give the same, or another directory than {run.path}.",
-                    )
+        if not file.is_file():
+            return
+        before = read_data(file).get("checksums", {})
+        for name, summary in (("train", self.summary.train), ("dev", self.summary.dev)):
+            if before.get(name) != self.checksums[name]:
+                raise OtherRunError(
+                    f"the run was started with other rows for {name}, or another tokenizer",
+                    where=None if summary is None else summary.name,
+                    fix=f"Give the same, or another directory than {run.path}.",
+                )
+
+    def note_in(self, run: RunDirectory) -> None:
+        """Write the summary to the run directory."""
         split = None if self.split is None else asdict(self.split)
-        content = {**asdict(self.summary), "checksums": checksums, "split": split}
-        files.write_json(file, content, indent=1)
+        content = {**asdict(self.summary), "checksums": self.checksums, "split": split}
+        files.write_json(run.path / "data.json", content, indent=1)
 
 
 def _digest(examples: Iterable[LabelledExample]) -> str:

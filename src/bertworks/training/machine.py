@@ -57,17 +57,22 @@ def flops_of_batch(network: nn.Module, batch: Batch) -> float:
     """Return the floating-point operations of a batch's matrix products, forward and backward.
 
     A product of `[m, k]` and `[k, n]` takes 2mkn operations, and its backward pass twice as many.
-    The count includes each encoder's layers, attention (with the length of each sequence), and a
-    language-model head at the predicted positions. Other heads are negligible.
+    A part without trainable parameters, such as a teacher, has no backward pass. The count includes
+    each encoder's layers, attention (with the length of each sequence), and a language-model head
+    at the predicted positions. Other heads are negligible.
     """
     total = 0.0
     for module in network.modules():
         if isinstance(module, Encoder):
-            total += encoder_flops(module.config, batch.packed)
+            forward = encoder_flops(module.config, batch.packed)
         elif isinstance(module, MLMHead):
             matrices = sum(part.numel() for part in module.parameters() if part.ndim == 2)
-            total += 2 * (batch.counts.get("mlm", 0) + batch.counts.get("lm", 0)) * matrices
-    return 3 * total
+            forward = 2.0 * (batch.counts.get("mlm", 0) + batch.counts.get("lm", 0)) * matrices
+        else:
+            continue
+        is_trained = any(parameter.requires_grad for parameter in module.parameters())
+        total += (3 if is_trained else 1) * forward
+    return total
 
 
 def encoder_flops(config: EncoderConfig, packed: Packed) -> float:

@@ -132,6 +132,7 @@ def pretrain(
             settings,
             may_change=_MAY_CHANGE,
             refusals={"steps": lambda run: refusal(run, plan)},
+            check=data.check,
             inputs=[settings.data, *models],
             is_main=members.is_main,
         ) as run:
@@ -185,24 +186,27 @@ class PretrainingData:
         held_out = source(parts[1], settings.phases[0].max_seq_length, seed)
         return cls(corpus, tokenizer, phases, held_out, parts[1])
 
-    def note_in(self, run: RunDirectory) -> None:
-        """Write `data.json`; first check that a run that has started used the same data.
+    @property
+    def checksum(self) -> str:
+        """The SHA-256 of the corpus's manifest, which has the checksums of all its files."""
+        return hashlib.sha256((self.corpus.directory / "manifest.json").read_bytes()).hexdigest()
+
+    def check(self, run: RunDirectory) -> None:
+        """Check that a run that has started used the same data.
 
         Raises:
-            TrainingError: the run was started with other data.
+            TrainingError: it was started with other data.
         """
         file = run.path / "data.json"
-        checksum = hashlib.sha256((self.corpus.directory / "manifest.json").read_bytes())
-        if (
-            run.is_begun
-            and file.is_file()
-            and read_data(file).get("checksum") != checksum.hexdigest()
-        ):
+        if file.is_file() and read_data(file).get("checksum") != self.checksum:
             raise TrainingError(
                 "the run was started with other data",
                 where=str(self.corpus.directory),
                 fix="Give the same prepared corpus, or another run directory.",
             )
+
+    def note_in(self, run: RunDirectory) -> None:
+        """Write `data.json`."""
         manifest = self.corpus.manifest
         counts: Mapping[str, Any] = {
             "corpus": {
@@ -214,9 +218,9 @@ class PretrainingData:
             },
             **{phase.name: describe(_source(phase)) for phase in self.phases},
             "held out": describe(self.held_out),
-            "checksum": checksum.hexdigest(),
+            "checksum": self.checksum,
         }
-        files.write_json(file, counts, indent=1)
+        files.write_json(run.path / "data.json", counts, indent=1)
 
 
 def _source(phase: Phase) -> PretrainingSource:

@@ -316,6 +316,7 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
     dev_seed: int = Field(
         0,
         ge=0,
+        lt=2**63,
         description="selects the rows of a dev share (dev=0.1); independent of seed, so that "
         "runs with other seeds are measured on the same rows",
     )

@@ -26,7 +26,7 @@ import torch
 from ... import files
 from ...api import Model, load
 from ...checkpoints.locate import local_directory
-from ...errors import SettingsError, need
+from ...errors import DataError, SettingsError, need
 from ...inference.vectors import fingerprint
 from ...keywords import TaskKeywords
 from ...model.device import pick_device
@@ -105,6 +105,11 @@ def finetune_grid(
             fix="Start it without torchrun, with jobs for as many runs at a time.",
         )
     check_share(dev)
+    if isinstance(dev, str) and dev == "-":
+        raise DataError(
+            "evaluation rows of a grid cannot be read from standard input: each run reads them",
+            fix="Give a file.",
+        )
     kind = labelled_task(task)
     schema = settings_of(kind)
     space = Space.parse(grid, schema, settings)
@@ -136,8 +141,9 @@ def finetune_grid(
     source = None if isinstance(model, Model) else local_directory(model)
     inputs = [train, dev, source]
     # A resumed grid keeps the precision of its first run.
-    first = next(iter(sorted(Path(out).glob("*/settings.yaml"))), Path(out))
-    settings = {"precision": settled_precision("auto", first.parent, computes_on), **settings}
+    runs = sorted(file.parent for file in Path(out).glob("*/settings.yaml"))
+    precision = settled_precision("auto", runs[0] if runs else out, computes_on)
+    settings = {"precision": precision, **settings}
     with RunDirectory.open(out, description, may_change=may_change, inputs=inputs) as run:
         if not is_begun:
             run.cut_journal(0)
