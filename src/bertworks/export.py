@@ -117,14 +117,14 @@ def write_tensorflow(
 ) -> Path:
     """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
 
-        Args:
-            network: BERT, with pre-training heads, a classification head, or no head.
+    Args:
+        network: BERT, with pre-training heads, a classification head, or no head.
 
-        Raises:
-            CheckpointError: the model is not BERT, the layout cannot express a setting, its classifier
-            or the tokenizer, or the directory is not empty.
-            OutputError: the directory cannot be written, or is being written by another process.
-            BertworksError: the package that computes the checksums is not installed.
+    Raises:
+        CheckpointError: the model is not BERT, the layout cannot express a setting, its classifier
+        or the tokenizer, or the directory is not empty.
+        OutputError: the directory cannot be written, or is being written by another process.
+        BertworksError: the package that computes the checksums is not installed.
     """
     directory = Path(directory)
     if config.family != "bert":
