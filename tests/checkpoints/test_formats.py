@@ -296,7 +296,9 @@ def test_tensorflows_layout_keeps_the_casing(tmp_path, how):
     """A vocabulary without capitals, such as the Chinese one, does not say that it is cased."""
     pytest.importorskip("google_crc32c")
     model = tiny()
-    tokenizer = bw.Tokenizer.from_vocabulary(PIECES, **how)
+    definition = bw.Tokenizer.from_vocabulary(PIECES).definition
+    normalization = replace(definition.normalization, **how)
+    tokenizer = bw.Tokenizer(replace(definition, normalization=normalization))
     config = model.encoder.config
     write_tensorflow(tmp_path / "tf", network=model.network, config=config, tokenizer=tokenizer)
     assert bw.Tokenizer.load(tmp_path / "tf").fingerprint == tokenizer.fingerprint
