@@ -14,6 +14,7 @@ import bertworks as bw
 from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.surgery import add_frame, add_tokens, extend_positions, shrink
 from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.definition import Roles
 from bertworks.text.tree import TreeDefinition, find_frame
@@ -157,6 +158,20 @@ def test_positions_begin_as_copies():
         assert long.encoder(bw.Packed.from_arrays([ids]).to("cpu")).shape == (100, 48)
     with pytest.raises(SettingsError, match="already has 40 positions"):
         extend_positions(model, 40)
+
+
+@pytest.mark.parametrize("kind", [PretrainingTask, ReplacedTokensTask])
+def test_texts_may_be_as_long_as_the_new_positions(kind):
+    model = tiny()
+    task = kind(model.tokenizer, max_length=40)
+    model = bw.Model(model.tokenizer, task, task.network(model.encoder.config).eval())
+    long = extend_positions(model, 100)
+    assert long.task.max_length == 100
+    if kind is PretrainingTask:
+        assert len(long.fill_mask("a " * 90 + "[MASK]")) == 1
+    task = kind(model.tokenizer, max_length=30)  # a limit of its own, which stays
+    model = bw.Model(model.tokenizer, task, task.network(model.encoder.config).eval())
+    assert extend_positions(model, 100).task.max_length == 30
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from torch import Tensor
 from .api import BareEncoder, Model
 from .errors import DataError, SettingsError
 from .inference.engine import chunks
+from .tasks.pretraining.replaced_tokens import ReplacedTokensTask
+from .tasks.pretraining.task import PretrainingTask
 from .tasks.task import Network, Task
 from .text.definition import AddedPiece, Definition, Frame, WordPieceDefinition
 from .text.tokenizer import Tokenizer
@@ -33,6 +35,9 @@ _ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_h
 
 GPT_FRAME = Frame(("_start_",), ("_delimiter_",), ("_classify_",), 0)
 """GPT's pieces around a text, or around and between two texts; names as in the original code."""
+
+_PRETRAINING = (PretrainingTask, ReplacedTokensTask)
+"""The tasks that take texts as long as the positions allow."""
 
 _POSITIONS = ("encoder.embeddings.position_embeddings.weight",)
 
@@ -245,7 +250,10 @@ def _rebuilt(
     if model.task is None:
         network = BareEncoder(config, pooler=model.encoder.pooler is not None)
     else:
-        task = type(model.task).from_dict(model.task.to_dict(), tokenizer)
+        values, before = model.task.to_dict(), model.encoder.config.max_seqlen
+        if isinstance(model.task, _PRETRAINING) and values["max_length"] == before:
+            values["max_length"] = config.max_seqlen  # else longer texts are still refused
+        task = type(model.task).from_dict(values, tokenizer)
         network = task.network(config)
     state = model.network.state_dict()
     network.load_state_dict(state | {name: change(state[name]) for name in state.keys() & names})
