@@ -335,3 +335,28 @@ def test_special_pieces_behind_a_vocabulary_go_to_tensorflows_layout(tmp_path):
         tmp_path / "tf", network=network, config=config, tokenizer=bw.Tokenizer(marked)
     )
     assert bw.load(tmp_path / "tf", device="cpu").tokenizer.pieces == marked.pieces
+
+
+def test_an_answering_model_of_the_original_release(original, tmp_path):
+    """`run_squad.py` names its head `cls/squad`; it was read as a classifier of two classes."""
+    shutil.copytree(original, tmp_path / "m")
+    variables = read_bundle(tmp_path / "m" / "bert_model.ckpt")
+    size = len(variables["bert/pooler/dense/bias"])
+    head = torch.arange(2.0 * size).view(2, size)
+    kept = {name: tensor for name, tensor in variables.items() if name.startswith("bert/")}
+    for name in ("output_weights", "output_weights/adam_m", "output_weights/adam_v"):
+        kept[f"cls/squad/{name}"] = head
+    kept["cls/squad/output_bias"] = torch.tensor([3.0, 4.0])
+    write_bundle(tmp_path / "m" / "bert_model.ckpt", kept)
+    model = bw.load(tmp_path / "m", device="cpu")
+    assert model.task.name == "answering"
+    assert torch.equal(model.network.span_head.linear.weight, head)
+    write_tensorflow(
+        tmp_path / "again",
+        network=model.network,
+        config=model.encoder.config,
+        tokenizer=model.tokenizer,
+    )
+    written = read_bundle(tmp_path / "again" / "bert_model.ckpt")
+    assert torch.equal(written["cls/squad/output_weights"], head)
+    assert written["cls/squad/output_bias"].tolist() == [3.0, 4.0]

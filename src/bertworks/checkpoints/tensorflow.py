@@ -30,11 +30,14 @@ _PARTS = (
     ("cls/predictions/output_bias", "cls.predictions.bias"),
     ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight"),
     ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias"),
+    ("cls/squad/output_weights", "qa_outputs.weight"),
+    ("cls/squad/output_bias", "qa_outputs.bias"),
     ("output_weights", "classifier.weight"),
     ("output_bias", "classifier.bias"),
     ("kernel", "weight"),
     ("bias", "bias"),
 )
+_HEADS = ("cls.", "classifier.", "qa_outputs.")
 _SLOT = re.compile(r".*/(adam_m|adam_v|AdamWeightDecayOptimizer|Adam|Adam_1)(_\d+)?")
 _COUNTER = re.compile(r"global_step|beta[12]_power")
 # The original's decoder is always the word embeddings.
@@ -86,7 +89,7 @@ def published_name(name: str) -> str | None:
     """Hugging Face's name of a variable; None if it is not one of BERT's."""
     for theirs, published in _PARTS:
         if name == theirs or name.endswith(f"/{theirs}"):
-            if published.startswith(("cls.", "classifier.")):
+            if published.startswith(_HEADS):
                 return published
             stem = name[: -len(theirs)]
             return re.sub(r"\blayer_(\d+)\b", r"layer.\1", stem).replace("/", ".") + published
@@ -114,7 +117,7 @@ def _original_name(published: str) -> str | None:
     for theirs, ours in _PARTS:
         if published == ours:
             return theirs
-        if not ours.startswith(("cls.", "classifier.")) and published.endswith(f".{ours}"):
+        if not ours.startswith(_HEADS) and published.endswith(f".{ours}"):
             stem = published[: -len(ours)]
             return re.sub(r"\blayer\.(\d+)\b", r"layer_\1", stem).replace(".", "/") + theirs
     return None
