@@ -23,6 +23,7 @@ from . import files
 from .api import BareEncoder, Model
 from .checkpoints.bundle import write_bundle
 from .checkpoints.families import family_of
+from .checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
 from .checkpoints.store import keys_of, own_tensors
 from .checkpoints.tensorflow import CHECKPOINT, CONFIG, original_tensors
 from .errors import CheckpointError, need
@@ -110,6 +111,10 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
 
 
 _ACTIVATIONS = {"gelu_new": "gelu"}  # the original has one name, which now means the tanh form
+_ORIGINAL = tuple(
+    f"{name}." for name in ("encoder", *(h.name for h in (MLM, NSP, CLASSIFIER, SPANS)))
+)
+"""The beginnings of the names of what the original release has."""
 
 
 def write_tensorflow(
@@ -140,6 +145,9 @@ def write_tensorflow(
             f"the original release's layout has no attention={config.attention}: its code would "
             "read the model as a bidirectional one"
         )
+    for name in own_tensors(network):
+        if not name.startswith(_ORIGINAL):
+            raise CheckpointError(f"the original release's layout has no place for {name!r}")
     tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}

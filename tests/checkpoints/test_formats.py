@@ -21,6 +21,7 @@ from bertworks.errors import CheckpointError
 from bertworks.export import write_tensorflow
 from bertworks.packed import Packed
 from bertworks.surgery import add_tokens
+from bertworks.tasks import task_class
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.definition import AddedPiece, Frame, Roles
 from bertworks.text.tree import TreeDefinition
@@ -360,3 +361,25 @@ def test_an_answering_model_of_the_original_release(original, tmp_path):
     written = read_bundle(tmp_path / "again" / "bert_model.ckpt")
     assert torch.equal(written["cls/squad/output_weights"], head)
     assert written["cls/squad/output_bias"].tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "says"),
+    [
+        (
+            "tagging",
+            {"labels": ("O", "X"), "spans": False, "columns": {"word": "w"}},
+            "for 'tag_head.",
+        ),
+        ("choice", {}, "for 'choice_head."),
+        ("translation", {"columns": {"source": "s", "target": "t"}}, "for 'decoder."),
+    ],
+)
+def test_a_task_that_tensorflows_layout_does_not_have(tmp_path, kind, settings, says):
+    """It would be read again as another task, or not at all."""
+    model = tiny()
+    task = task_class(kind).from_dict({**settings, "max_seq_length": 20}, model.tokenizer)
+    config = model.encoder.config
+    network = task.network(config)
+    with pytest.raises(CheckpointError, match=says):
+        write_tensorflow(tmp_path / "tf", network=network, config=config, tokenizer=model.tokenizer)
