@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import bertworks as bw
+from bertworks.errors import SettingsError
 from tests.checkpoints.test_store import tiny
 
 
@@ -24,6 +25,8 @@ def test_only_fill_mask_reads_a_typed_mask():
     assert model.tokenizer.mask_id not in model.tokenizer.encode("a [MASK]").input_ids
     with pytest.raises(bw.BertworksError, match=r"no \[MASK\] in the text"):
         model.fill_mask("a b")
+    with pytest.raises(SettingsError, match="top_k=-1: must be at least 1"):
+        model.fill_mask("a [MASK]", top_k=-1)
 
 
 def test_answers_come_in_order_and_do_not_depend_on_company():

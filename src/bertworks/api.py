@@ -585,9 +585,13 @@ class Model:
             A list for each `[MASK]`: `top_k` entries with `token`, `id` and `probability`.
 
         Raises:
-            DataError: there is no `[MASK]` in the text, or it is too long.
-            BertworksError: the model was not pre-trained with masks.
+            DataError: the text is too long.
+            SettingsError: `top_k` is less than 1.
+            BertworksError: the model was not pre-trained with masks, or there is no `[MASK]` in the
+                text.
         """
+        if top_k < 1:
+            raise SettingsError(f"top_k={top_k}: must be at least 1")
         if isinstance(self.task, PretrainingTask) and self.task.causal:
             raise BertworksError(
                 "the model was not pre-trained with masks: it predicts what comes next",

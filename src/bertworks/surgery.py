@@ -22,8 +22,6 @@ from torch import Tensor
 from .api import BareEncoder, Model
 from .errors import DataError, SettingsError
 from .inference.engine import chunks
-from .tasks.pretraining.replaced_tokens import ReplacedTokensTask
-from .tasks.pretraining.task import PretrainingTask
 from .tasks.task import Network, Task
 from .text.definition import AddedPiece, Definition, Frame, WordPieceDefinition
 from .text.tokenizer import Tokenizer
@@ -35,9 +33,6 @@ _ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_h
 
 GPT_FRAME = Frame(("_start_",), ("_delimiter_",), ("_classify_",), 0)
 """GPT's pieces around a text, or around and between two texts; names as in the original code."""
-
-_PRETRAINING = (PretrainingTask, ReplacedTokensTask)
-"""The tasks that take texts as long as the positions allow."""
 
 _POSITIONS = ("encoder.embeddings.position_embeddings.weight",)
 
@@ -251,8 +246,8 @@ def _rebuilt(
         network = BareEncoder(config, pooler=model.encoder.pooler is not None)
     else:
         values, before = model.task.to_dict(), model.encoder.config.max_seqlen
-        if isinstance(model.task, _PRETRAINING) and values["max_length"] == before:
-            values["max_length"] = config.max_seqlen  # else longer texts are still refused
+        if values.get("max_length") == before:  # of pre-training: as long as positions allow
+            values["max_length"] = config.max_seqlen
         task = type(model.task).from_dict(values, tokenizer)
         network = task.network(config)
     state = model.network.state_dict()

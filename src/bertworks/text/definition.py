@@ -201,12 +201,14 @@ class WordPieceDefinition(Definition):
         letters and digits, several ideographs, or includes the white space around it.
         """
         breaks = self.normalization.breaks
-        for piece in self.added:
-            if piece.lstrip or piece.rstrip or not piece.content.isalnum():
-                return None
-            if breaks.search(piece.content):  # several ideographs
-                return None
-        return breaks
+        crossing = any(
+            piece.lstrip
+            or piece.rstrip
+            or not piece.content.isalnum()
+            or breaks.search(piece.content)
+            for piece in self.added
+        )
+        return None if crossing else breaks
 
     def description(self) -> Mapping[str, Any]:
         found = {

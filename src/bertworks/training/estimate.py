@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -216,23 +217,21 @@ def _objective(settings: PretrainSettings, *, on_meta: bool) -> Objective:
     The vocabulary has the size of the corpus's, or `model.vocab_size` pieces without a corpus. With
     a teacher, it is the teacher's.
     """
-    if settings.distillation is not None:
-        tokenizer = Tokenizer.load(locate(settings.distillation.teacher))
-        objective = Objective.of(settings, tokenizer, None)  # reads the teacher's weights
-        if on_meta:
-            _drop_weights(objective.network)
-        return objective
-    size = settings.model.vocab_size
-    if settings.data:
-        size = Manifest.read(Path(settings.data)).vocabulary_size
-    special = ORIGINAL_SPECIAL_PIECES
-    made_up = [*special, *(f"piece{number}" for number in range(size - len(special)))]
-    tokenizer = Tokenizer.from_vocabulary(made_up)
-    if not on_meta:
-        return Objective.of(settings, tokenizer, None)
-    with without_weights():
+    teacher = None if settings.distillation is None else settings.distillation.teacher
+    if teacher is not None:
+        tokenizer = Tokenizer.load(locate(teacher))
+    else:
+        size = settings.model.vocab_size
+        if settings.data:
+            size = Manifest.read(Path(settings.data)).vocabulary_size
+        special = ORIGINAL_SPECIAL_PIECES
+        made_up = [*special, *(f"piece{number}" for number in range(size - len(special)))]
+        tokenizer = Tokenizer.from_vocabulary(made_up)
+    # A teacher's weights are read from its files.
+    with without_weights() if on_meta and teacher is None else nullcontext():
         objective = Objective.of(settings, tokenizer, None)
-    objective.network.to("meta")
+    if on_meta:
+        _drop_weights(objective.network)
     return objective
 
 

@@ -71,9 +71,9 @@ class Space:
                 search) does not vary a fixed setting.
 
         Raises:
-            SettingsError: a word is none of the above; a setting is unknown, has an impossible
-                value, or is also fixed; two values of a grid exclude each other; or there is a
-                range without a search.
+            SettingsError: a word is neither a preset nor a setting with values; a setting is
+                unknown, has an impossible value, or is also fixed; two values of a grid exclude
+                each other; or there is a range without a search.
         """
         reader = _Reader(settings, fixed)
         named: Mapping[str, Any]
